@@ -5,7 +5,7 @@ serialize."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +90,7 @@ class Ambush:
     async def connect(self, *arguments: Any, **options: Any) -> Any:
         return _Ambushed(await asyncpg.connect(*arguments, **options), self)
 
-    async def meet(self, connection: Any, query: str, *arguments: Any) -> Any:
+    async def meet(self, connection: Any, call: Callable[..., Awaitable[Any]], query: str, *arguments: Any) -> Any:
         raise NotImplementedError
 
 
@@ -103,18 +103,27 @@ class _Ambushed:
         return getattr(self._behind, name)
 
     async def execute(self, query: str, *arguments: Any) -> Any:
-        if self._ambush.is_set and query.startswith(self._ambush.query):
+        return await self._unless_met(self._behind.execute, query, *arguments)
+
+    async def executemany(self, query: str, arguments: Any) -> Any:
+        return await self._unless_met(self._behind.executemany, query, arguments)
+
+    async def fetch(self, query: str, *arguments: Any) -> Any:
+        return await self._unless_met(self._behind.fetch, query, *arguments)
+
+    async def _unless_met(self, call: Callable[..., Awaitable[Any]], query: str, *arguments: Any) -> Any:
+        if self._ambush.is_set and self._ambush.query in query:
             self._ambush.met += 1
-            return await self._ambush.meet(self._behind, query, *arguments)
-        return await self._behind.execute(query, *arguments)
+            return await self._ambush.meet(self._behind, call, query, *arguments)
+        return await call(query, *arguments)
 
 
 class LostAnswer(Ambush):
     """The statement takes effect, and the connection is gone before its answer."""
 
-    async def meet(self, connection: Any, query: str, *arguments: Any) -> Any:
+    async def meet(self, connection: Any, call: Callable[..., Awaitable[Any]], query: str, *arguments: Any) -> Any:
         self.is_set = False
-        await connection.execute(query, *arguments)
+        await call(query, *arguments)
         connection.terminate()
         raise ConnectionResetError
 
@@ -122,7 +131,7 @@ class LostAnswer(Ambush):
 class Unserializable(Ambush):
     """Loses each time."""
 
-    async def meet(self, connection: Any, query: str, *arguments: Any) -> Any:
+    async def meet(self, connection: Any, call: Callable[..., Awaitable[Any]], query: str, *arguments: Any) -> Any:
         raise asyncpg.SerializationError("injected")
 
 
@@ -145,13 +154,15 @@ async def test_a_lost_answer_to_a_commit_is_indefinite(postgres_url: str) -> Non
 
 async def test_a_connection_that_is_lost_before_the_commit_changed_nothing(postgres_url: str) -> None:
     """Which is definite."""
-    ambush = LostAnswer("INSERT INTO operation")
+    ambush = LostAnswer("UPDATE operation SET")
     async with opened(postgres_url, connect=ambush.connect) as store:
         hand = Hand()
+        await do(store, hand, Hand.claim)
         ambush.is_set = True
         with pytest.raises(NotApplied):
-            await store.apply(hand.claim())
-        assert (await store.read(hand.operation_id)).record is None
+            await store.apply(hand.release())
+        assert ambush.met == 1
+        assert await state(store, hand) is State.CLAIMED
 
 
 async def test_repeats_have_a_bound(postgres_url: str) -> None:
@@ -159,12 +170,13 @@ async def test_repeats_have_a_bound(postgres_url: str) -> None:
     ambush = Unserializable("COMMIT")
     async with opened(postgres_url, connect=ambush.connect) as store:
         hand = Hand()
+        await do(store, hand, Hand.claim)
         ambush.is_set = True
         with pytest.raises(NotApplied, match="lost against others"):
-            await store.apply(hand.claim())
+            await store.apply(hand.release())
         assert ambush.met == REPEATS_MAX
         ambush.is_set = False
-        await do(store, hand, Hand.claim)
+        await do(store, hand, Hand.release)
 
 
 async def test_two_gateways_on_the_same_keys(postgres_url: str) -> None:

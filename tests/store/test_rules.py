@@ -63,8 +63,8 @@ from gateway.store.postgres import rows as postgres_rows
 from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.relational import statements as sql
-from gateway.store.relational.rows import encode, encode_delivery, encode_identity
+from gateway.store.relational.executor import Stored, read_all
+from gateway.store.relational.rows import encode, encode_delivery
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
@@ -255,25 +255,21 @@ class SqliteRows:
 
     async def write(self, some: Sequence[Record]) -> None:
         for record in some:
-            row = (*encode(record), *encode_identity(record.identity))
-            self._connection.execute(TEXTS["insert_operation"], row)
+            self._connection.execute(TEXTS["insert_operation"], encode(record))
             if record.delivery is not None:
-                number = self._connection.last_insert_rowid()
-                columns = encode_delivery(number, record, record.delivery)
-                self._connection.execute(TEXTS["insert_delivery"], columns)
-                self._connection.execute(TEXTS["insert_request"], (number, "key", SEALED))
+                operation_id = record.identity.operation_id.bytes
+                self._connection.execute(TEXTS["insert_delivery"], encode_delivery(record, record.delivery))
+                self._connection.execute(TEXTS["insert_request"], ("key", SEALED, operation_id))
         self._connection.execute("UPDATE operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')")
 
     async def change_version(self, by: int) -> None:
         self._connection.execute("UPDATE operation SET version = version + ?", (by,))
 
     async def read(self) -> dict[UUID, Record]:
-        ids = [row[0] for row in self._connection.execute("SELECT id FROM operation")]
-        rows = [self._connection.execute(TEXTS["select_operation"], (each,)).fetchone() for each in ids]
-        return {
-            UUID(bytes=row[1]): sql.record_of(Transaction(self._connection.cursor(), ManualClock()), row)
-            for row in rows
-        }
+        ids = [UUID(bytes=each) for (each,) in self._connection.execute("SELECT id FROM operation")]
+        found = read_all(Transaction(self._connection.cursor(), ManualClock()), ids).values()
+        records = [each.record for each in found if isinstance(each, Stored)]
+        return {record.identity.operation_id: record for record in records if record is not None}
 
     async def read_sealed(self) -> dict[UUID, bytes]:
         found = self._connection.execute("SELECT o.id, r.sealed FROM request AS r LEFT JOIN operation AS o USING (row)")

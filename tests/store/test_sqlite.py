@@ -868,7 +868,7 @@ def ends_of_delivery(path: Path) -> list[int]:
 
 HOT = (
     "select_operation", "select_due", "select_ahead", "select_doubt_ahead", "update_operation", "delete_operation",
-    "insert_response", "delete_response", "update_granted", "insert_response_of",
+    "insert_response", "delete_response", "update_granted",
     "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",

@@ -43,6 +43,9 @@ class _Failing:
     async def execute(self, query: str, *arguments: Any) -> Any:
         return await self._unless_hit(self._behind.execute, query, *arguments)
 
+    async def executemany(self, query: str, arguments: Any) -> Any:
+        return await self._unless_hit(self._behind.executemany, query, arguments)
+
     async def fetch(self, query: str, *arguments: Any) -> Any:
         return await self._unless_hit(self._behind.fetch, query, *arguments)
 

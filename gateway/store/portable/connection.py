@@ -28,19 +28,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from threading import Lock
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
-from uuid import UUID
 
 import asyncpg
 
 from gateway.core.operation import MICROSECONDS, Accept, Command, Record
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError
-from gateway.store.portable.schema import TEXTS, applied_version, bring_up_to_date, check_server
+from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
 from gateway.store.postgres.dialer import Durability
 from gateway.store.postgres.engine import Engine
+from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import Cursor
-from gateway.store.relational.store import Contended
 
 T = TypeVar("T")
 
@@ -118,6 +116,8 @@ class Link:
         self._pause_seconds = 0.0
         self._retry_at = 0.0
         self._fault: tuple[str, ...] = ()
+        self.texts = TEXTS
+        """The statements of the engine."""
         # Host and database only: the text goes to logs.
         self.where = f"{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}"
 
@@ -245,6 +245,7 @@ class Link:
             connection = await self._connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SETTINGS)
             try:
                 engine = await check_server(connection, self._durability)
+                self.texts = TEXTS_OF_ONE_ROW if engine is Engine.CITUS else TEXTS
                 if is_start:
                     await bring_up_to_date(connection)
                 elif not await applied_version(connection):
@@ -280,14 +281,16 @@ class Memory:
 
 
 class Transaction:
-    """A `relational.statements.Cursor`, and the `Tokens` that are drawn in it."""
+    """A `relational.executor.Cursor`."""
 
     first_row = b""
     last_row = b"\xff" * 17
+    is_remote = True
 
     def __init__(self, link: Link, connection: Any, now_us: int, floor: int, ceiling: int, memory: Memory) -> None:
         self.now_us = now_us
         self._link = link
+        self._texts = link.texts
         self._connection = connection
         self._floor = floor
         self._ceiling = ceiling
@@ -295,29 +298,34 @@ class Transaction:
         self._highest = 0
 
     def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
-        return [tuple(row) for row in self._link.run(self._connection.fetch, TEXTS[statement], *bindings)]
+        return [tuple(row) for row in self._link.run(self._connection.fetch, self._texts[statement], *bindings)]
 
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        return self._link.run(self._connection.fetchrow, TEXTS[statement], *bindings)
+        return self._link.run(self._connection.fetchrow, self._texts[statement], *bindings)
+
+    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
+        if self._texts is TEXTS:
+            return self.rows(statement, (keys,))
+        return [row for key in keys for row in self.rows(statement, (key,))]
 
     def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
-        status = self._link.run(self._connection.execute, TEXTS[statement], *bindings)
+        status = self._link.run(self._connection.execute, self._texts[statement], *bindings)
         return int(status.rpartition(" ")[2])
 
-    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        found = (self.row("lock_operation", ids) for ids in self.rows(statement, bindings))
-        return [tuple(row) for row in found if row is not None]
+    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        self._link.run(self._connection.executemany, self._texts[statement], bindings)
 
-    def inserted_row(self, operation_id: UUID, /) -> Any:
-        return operation_id.bytes
+    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        found = sorted(operation_id for (operation_id,) in self.rows(statement, bindings))
+        return self.among("lock_operation", found) if found else []
 
     def state(self) -> object:
         return self._connection
 
-    def tokens(self) -> Transaction:
-        return self
+    def begin_tokens(self) -> None:
+        """Nothing: they are those of one transaction."""
 
-    def draw(self, record: Record | None, command: Command, /) -> int:
+    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
         before = [self._floor]
         if record is not None:
             before.append(record.token)
@@ -327,10 +335,10 @@ class Transaction:
         self._highest = max(self._highest, token)
         return token
 
-    def take_back(self) -> None:
+    def take_back_token(self) -> None:
         """Nothing: tokens may be left out."""
 
-    def keep(self) -> None:
+    def keep_tokens(self) -> None:
         if self._highest > self._ceiling:
             self.change("update_ceiling", (self._highest + _CEILING_STEP_US,))
 

@@ -17,10 +17,16 @@ from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Durabili
 from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.relational.rows import numbered, statements
 
-TEXTS: Final[Mapping[str, str]] = {
-    name: numbered(text)
-    for name, text in statements("gateway.store.portable", row="id", greatest="greatest", join="JOIN").items()
-}
+
+def texts(among: str) -> dict[str, str]:
+    """The statements, with what compares a column with keys."""
+    words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among}
+    return {name: numbered(text) for name, text in statements("gateway.store.portable", **words).items()}
+
+
+TEXTS: Final[Mapping[str, str]] = texts("= ANY(?::BYTEA[])")
+# Where the rows of a table are on many nodes, each statement is about one of them.
+TEXTS_OF_ONE_ROW: Final[Mapping[str, str]] = texts("= ?")
 SCHEMA_VERSION: Final = 1
 
 _NAME: Final = "portable"

@@ -7,8 +7,7 @@ clock is that of whichever node responds; the engine bounds how far they are apa
 Theory of operation
 -------------------
 Threads own a connection each: some for commands, one for what upkeep and operators change, one for reads. An
-operation's commands are all executed by one thread, so that those of one gateway do not lose against one another. A
-batch that loses each time is halved, down to single commands."""
+operation's commands are all executed by one thread, so that those of one gateway do not lose against one another."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ from uuid import UUID
 
 from gateway.core.operation import Command, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import NotApplied, StoreError
+from gateway.store.base import NotApplied
 from gateway.store.batching import QUEUE_MAX, Batcher
 from gateway.store.memory.witness import Witness
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable import schema
 from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
 from gateway.store.postgres.dialer import Durability
-from gateway.store.relational.statements import Cursor
-from gateway.store.relational.store import Contended, RelationalStore, apply_batch, read_batch
+from gateway.store.relational.executor import Cursor, apply_batch, read_batch
+from gateway.store.relational.store import RelationalStore
 from gateway.store.worker import Worker
 
 T = TypeVar("T")
@@ -163,25 +162,10 @@ class PortableStore(RelationalStore):
     async def _apply(
         self, worker: Worker, link: Link, witness: Witness | None, commands: list[Command]
     ) -> Sequence[Result | Exception]:
-        results = await worker.run(self._apply_some, link, witness, commands)
+        results = await worker.run(apply_batch, link.change, commands, witness, (Unfit,), self._outbox)
         # Here, and not in `apply`: its caller may have been cancelled.
         self._announce(commands, results)
         return results
-
-    def _apply_some(self, link: Link, witness: Witness | None, commands: Sequence[Command]) -> list[Result | Exception]:
-        """In the thread. Each half of a batch that lost is a transaction of its own, and fails for itself."""
-        try:
-            return apply_batch(link.change, commands, witness, (Unfit,), self._outbox)
-        except Contended as error:
-            if len(commands) == 1:
-                return [error]
-        except StoreError as error:
-            return [type(error)(*error.args) for _ in commands]
-        middle = len(commands) // 2
-        return [
-            *self._apply_some(link, witness, commands[:middle]),
-            *self._apply_some(link, witness, commands[middle:]),
-        ]
 
     async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
         return await reading.run(self._reader.query, lambda cursor: read_batch(cursor, operation_ids))

@@ -1,7 +1,7 @@
 """What the stores share whose transactions execute the table: the embedded one, and the one for distributed SQL.
 
-`store` is all of such a store but its connections. `statements` executes commands, `inquiry` lookups, `kept` what
-concerns kept requests, `event` what sinks have yet to receive, `observation` what was observed, `rekeying` what is
-encrypted again, and `rows` encodes and decodes records and loads the statements. `packing` is for records where there
-are no tables: in a journal, and in Redis.
+`store` is all of such a store but its connections. `executor` executes commands as a set, `sweep` writes down what the
+clock did, `inquiry` looks up, `kept` has what concerns kept requests, `event` what sinks have yet to receive,
+`observation` what was observed, `rekeying` what is encrypted again, and `rows` encodes and decodes records and loads
+the statements. `packing` is for records where there are no tables: in a journal, and in Redis.
 """

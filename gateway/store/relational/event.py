@@ -17,7 +17,7 @@ from gateway.store.operations import (
     LeasedEvent,
     SinkBacklog,
 )
-from gateway.store.relational.statements import Cursor
+from gateway.store.relational.executor import Cursor
 
 _TYPES: Final = {each.value: each for each in EventType}
 # A page of as many waiting events is found along the index of ids, which has no order of sinks; a page of fewer, by

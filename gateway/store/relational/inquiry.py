@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
-from gateway.core.operation import Record, Snapshot, State
-from gateway.store.base import Unreadable
+from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
 from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.operations import (
     AUDITS_MAX,
     PROBE_FLOOR_US,
+    SEALED_COUNT_MAX,
     Agreement,
     AuditEntry,
     Living,
@@ -30,11 +30,13 @@ from gateway.store.operations import (
     RecoveryLease,
     RecoveryState,
     Serving,
+    Tally,
     audit_entry,
+    sealed_counts,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import RECOVERY_CHECK_US, Cursor, record_of
+from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, read_all
+from gateway.store.relational.sweep import RECOVERY_CHECK_US
 
 # Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000
@@ -75,8 +77,13 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     else:
         before = (stopped.value, _STOPPED[stopped].value, query.recoverable, now_us, query.limit)
         rows = cursor.rows("find_stopped", (*bounds, routes, *before))
-    records = (settle(_decoded(cursor, row), now_us) for row in rows)
-    found = [Snapshot(record, now_us) for record in records if record is not None and _fits(record, query, states)]
+    found = []
+    for kept in decoded(cursor, rows):
+        # One that this program cannot read is left out.
+        record = settle(kept.record, now_us) if isinstance(kept, Stored) else None
+        if record is not None and _fits(record, query, states):
+            response = record.response
+            found.append(Snapshot(replace(record, response=response and replace(response, body=None)), now_us))
     if len(rows) == query.limit:
         return Piece(found, UUID(bytes=rows[-1][1]))
     return Piece(found, None if horizon is None else UUID(bytes=horizon[0]))
@@ -105,21 +112,14 @@ def _values(states: Iterable[State]) -> str:
     return json.dumps([state.value for state in states])
 
 
-def _decoded(cursor: Cursor, row: Row) -> Record | None:
-    """The record without its response body; None when this program cannot read it."""
-    try:
-        record = record_of(cursor, row)
-    except Unreadable:
-        return None
-    return record if record.response is None else replace(record, response=replace(record.response, body=None))
-
-
 def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
 ) -> RecoveryLease | None:
     """The recovery lease, if the record is in doubt under this token and the lease is free."""
-    columns = cursor.row("lock_operation", (operation_id.bytes,))
-    record = None if columns is None else settle(record_of(cursor, columns), now_us)
+    locked = read_all(cursor, (operation_id,), "lock_operation").get(operation_id, ABSENT)
+    if isinstance(locked, Exception):
+        raise locked
+    record = settle(locked.record, now_us)
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
     kept = cursor.row("select_recovery", (operation_id.bytes,))
@@ -182,6 +182,23 @@ def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[Number
         NumberedAudit(number, operation_id, audit_entry(operation_id, *row))
         for number, operation_id, *row in ((row[0], UUID(bytes=row[1]), *row[2:]) for row in rows)
     ]
+
+
+def tally(cursor: Cursor, now_us: int) -> Tally:
+    """Count the operations in doubt as of now, including lapsed claims not yet swept."""
+    in_doubt, oldest_us = Counter[str](), now_us
+    for route, number, since_us in cursor.rows("tally", (now_us,)):
+        in_doubt[route] += number
+        oldest_us = min(oldest_us, since_us)
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor)))
+
+
+def _sealed(cursor: Cursor) -> Iterator[tuple[str, int]]:
+    """Which keys are used together, and by how many rows."""
+    key_ids = ""
+    while (found := cursor.row("select_next_sealed", (key_ids,))[0]) is not None:
+        key_ids = found
+        yield key_ids, cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX))[0]
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------

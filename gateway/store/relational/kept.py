@@ -7,7 +7,6 @@ moving the time until which it has to be delivered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from uuid import UUID
@@ -15,7 +14,6 @@ from uuid import UUID
 from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
 from gateway.core.operation import MICROSECONDS, Audit, SealedRequest, Snapshot
-from gateway.store.base import Unreadable
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
@@ -28,7 +26,8 @@ from gateway.store.operations import (
     PauseAudit,
     RouteBacklog,
 )
-from gateway.store.relational.statements import Cursor, prolong, record_of
+from gateway.store.relational.executor import Cursor, Stored, decoded
+from gateway.store.relational.sweep import prolong
 
 
 def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:
@@ -37,13 +36,12 @@ def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, 
     for route, operation in _delivered(cursor, service, delivering):
         if operation not in paused:
             due += cursor.rows("find_due", (service, operation, route, now_us, limit))
-    found = []
-    for _, row in sorted(due)[:limit]:
-        columns = cursor.row("select_operation_by_row", (row,))
-        # One that this program cannot read must not stop the others.
-        with suppress(Unreadable):
-            found.append(Snapshot(settle(record_of(cursor, columns), now_us), now_us))
-    return Due(found, paused)
+    first = [row for _, row in sorted(due)[:limit]]
+    columns = cursor.among("select_operation_by_row", first) if first else []
+    records = dict(zip((row[0] for row in columns), decoded(cursor, columns), strict=True))
+    # One that this program cannot read must not stop the others.
+    readable = [kept.record for row in first if isinstance(kept := records.get(row), Stored)]
+    return Due([Snapshot(settle(record, now_us), now_us) for record in readable], paused)
 
 
 def _delivered(cursor: Cursor, service: str, delivering: Delivering) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from uuid import UUID
 from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, unpack
 from gateway.core.verdict import Verdict
 from gateway.store.observations import CONTENTS_MAX, FORGOTTEN_MAX, ObservedCount, examples, examples_read
-from gateway.store.relational.statements import Cursor
+from gateway.store.relational.executor import Cursor
 
 
 def observed_before(cursor: Cursor, service: str, operation_ids: Collection[UUID]) -> list[Observation]:

@@ -23,8 +23,8 @@ from gateway.store.rekeying import (
     Place,
     Row,
 )
+from gateway.store.relational.executor import Cursor, Stored, read_all
 from gateway.store.relational.rows import encode_resource
-from gateway.store.relational.statements import Cursor, read_all
 from gateway.store.request_line import line_of
 
 _EVENTS: Final = {event.value: event for event in Event}
@@ -34,12 +34,9 @@ def page(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
     match place:
         case Place.RECORDS:
-            found = cursor.rows("select_to_rekey", (after or b"", limit))
-            records = read_all(cursor, [UUID(bytes=each) for (each,) in found])
-            return [
-                Row(each, record if isinstance(record, Record) else None)
-                for (each,), record in zip(found, records, strict=True)
-            ]
+            ids = [UUID(bytes=each) for (each,) in cursor.rows("select_to_rekey", (after or b"", limit))]
+            records = _records(cursor, ids)
+            return [Row(each.bytes, records.get(each)) for each in ids]
         case Place.REQUESTS:
             rows = cursor.rows("select_requests_to_rekey", (after or cursor.first_row, limit))
             return [
@@ -80,7 +77,7 @@ def examples(cursor: Cursor, key_id: str) -> list[Kept]:
     ids = [UUID(bytes=each) for (each,) in cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
     rows = cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
     return [
-        *(record for record in read_all(cursor, ids) if isinstance(record, Record)),
+        *_records(cursor, ids).values(),
         *(
             KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed))
             for each, acceptance_id, sealed in rows
@@ -120,6 +117,12 @@ def _replace(cursor: Cursor, place: Place, row: Row, kept: Kept) -> int:
             event = (row.after, event_id, sink, content, response, why)
             return cursor.change("reseal_event", (kept.content, kept.response, kept.why, *event))
     return 0
+
+
+def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
+    """Those that this program can read."""
+    found = read_all(cursor, ids).items()
+    return {each: stored.record for each, stored in found if isinstance(stored, Stored) and stored.record is not None}
 
 
 def _columns(record: Record) -> tuple[Any, ...]:

@@ -27,7 +27,8 @@ from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
 
-# The columns that a change may write, and those that never change.
+# The columns of a record in their order: those that never change, and those that a change may write.
+_IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
 _CHANGED: Final = (
     "version", "state", "token", "attempt_id", "last_event", "holder", "carried_us",
     "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
@@ -36,7 +37,9 @@ _CHANGED: Final = (
     "body_kept", "request_kept", "due_us",
     "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
 )  # fmt: skip
-_IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
+COLUMNS: Final = _IDENTITY + _CHANGED
+# Where those begin that a change may write.
+CHANGED: Final = len(_IDENTITY)
 
 # Those of a delivery: in the order of `Delivery`, those that a change may write, and what indexes need besides.
 _DELIVERY: Final = (
@@ -50,8 +53,8 @@ _DELIVERY_STATE: Final = ("is_accepted", "lane_rank", "stopped_us")
 _DELIVERY_COPIED: Final = ("operation", "route", "scope_digest", "row")
 
 
-def _inserted(columns: tuple[str, ...]) -> str:
-    return f"({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+def _inserted(columns: tuple[str, ...], last: str = "?") -> str:
+    return f"({', '.join(columns)}) VALUES ({'?, ' * (len(columns) - 1)}{last})"
 
 
 def _set(columns: tuple[str, ...]) -> str:
@@ -60,8 +63,8 @@ def _set(columns: tuple[str, ...]) -> str:
 
 _PLACEHOLDERS: Final = {
     # For the table alias `o`. The body, or NULL, has to follow.
-    "{record}": ", ".join(f"o.{column}" for column in ("{row}", "id", *_CHANGED, *_IDENTITY[1:])),
-    "{inserted}": _inserted(_CHANGED + _IDENTITY),
+    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS)),
+    "{inserted}": _inserted(COLUMNS),
     "{changed}": _set(_CHANGED),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
@@ -70,20 +73,21 @@ _PLACEHOLDERS: Final = {
     "{ahead_max}": str(AHEAD_MAX),
     "{step_us}": str(STEP_US),
     "{delivery}": ", ".join(_DELIVERY),
-    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED),
+    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED, "{row_of}"),
     "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),
 }
 
 
 @cache
-def statements(dialect: str, row: str, greatest: str, join: str) -> Mapping[str, str]:
+def statements(dialect: str, **words: str) -> Mapping[str, str]:
     """The statements by the names of their files: those that all dialects share, and those in the folder `sql` of the
     package `dialect`. Without comments, because drivers cache statements by their text.
 
-    `row` is the column that identifies an operation here, `greatest` the function with the greater of two values, and
-    `join` joins tables in the order in which they are named.
+    The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
+    `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
+    named; and `among`, which compares a column with the keys of `Cursor.among`.
     """
-    placeholders = _PLACEHOLDERS | {"{row}": row, "{greatest}": greatest, "{join}": join}
+    placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
     found = {}
     for package in (__package__, dialect):
         for file in files(package).joinpath("sql").iterdir():
@@ -110,16 +114,22 @@ def _bare(text: str, placeholders: Mapping[str, str]) -> str:
 
 _STATES: Final = {state.value: state for state in State}
 _EVENTS: Final = {event.value: event for event in Event}
-# Behind `row` and `id`.
-_BODY_KEPT: Final = 2 + _CHANGED.index("body_kept")
-_REQUEST_KEPT: Final = 2 + _CHANGED.index("request_kept")
-_WHOLE: Final = 1 + len(_CHANGED) + len(_IDENTITY)
+# In a row of `{record}`, behind `row`.
+_BODY_KEPT: Final = 1 + COLUMNS.index("body_kept")
+_REQUEST_KEPT: Final = 1 + COLUMNS.index("request_kept")
 
 
 def encode(record: Record) -> Row:
-    """The columns that a change may change."""
-    fingerprint, response, probe, request = record.fingerprint, record.response, record.probe, record.request
+    """The columns of the record."""
+    identity, fingerprint, response = record.identity, record.fingerprint, record.response
+    probe, request, resource = record.probe, record.request, record.resource
     return (
+        identity.operation_id.bytes,
+        identity.route,
+        identity.operation,
+        identity.scope_digest,
+        identity.key_digest,
+        identity.key,
         RECORD_VERSION,
         # State and event are strings themselves; `.value` would cost a Python call.
         record.state,
@@ -128,7 +138,11 @@ def encode(record: Record) -> Row:
         record.last_event,
         record.holder,
         record.carried_us,
-        *((None,) * 5 if fingerprint is None else _fingerprint_columns(fingerprint)),
+        *(
+            _FIVE_NULLS
+            if fingerprint is None
+            else (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
+        ),
         record.attempts,
         record.first_claimed_us,
         record.claimed_us,
@@ -139,24 +153,24 @@ def encode(record: Record) -> Row:
         record.completed_us,
         record.doubt,
         None if record.resolution_id is None else record.resolution_id.bytes,
-        *((None,) * 4 if response is None else _response_columns(response)),
-        encode_resource(record.resource),
+        *(
+            _FOUR_NULLS
+            if response is None
+            else (response.status, response.reason, pack_headers(response.headers), response.version or None)
+        ),
+        None if resource is None else resource.encode(),
         response is not None and response.body is not None,
         record.delivery is not None,
         due_us(record),
-        *((None, None) if probe is None else (probe.target, probe.host)),
-        sealed_by(record.identity, probe, request, response, record.resource),
-        line_of(request),
-        *((None, None) if request is None else (request.request_id, request.trace_id)),
+        *(_TWO_NULLS if probe is None else (probe.target, probe.host)),
+        sealed_by(identity, probe, request, response, resource),
+        *(("", None, None) if request is None else (line_of(request), request.request_id, request.trace_id)),
     )
 
 
-def _fingerprint_columns(fingerprint: Fingerprint) -> Row:
-    return (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
-
-
-def _response_columns(response: StoredResponse) -> Row:
-    return (response.status, response.reason, pack_headers(response.headers), response.version or None)
+_FIVE_NULLS: Final = (None,) * 5
+_FOUR_NULLS: Final = (None,) * 4
+_TWO_NULLS: Final = (None,) * 2
 
 
 def encode_resource(resource: str | None) -> bytes | None:
@@ -169,23 +183,11 @@ def decode_resource(encoded: bytes | None) -> str | None:
     return None if encoded is None else encoded.decode()
 
 
-def encode_identity(identity: Identity) -> Row:
-    """The columns that never change."""
-    return (
-        identity.operation_id.bytes,
-        identity.route,
-        identity.operation,
-        identity.scope_digest,
-        identity.key_digest,
-        identity.key,
-    )
-
-
-def encode_delivery(row: int, record: Record, delivery: Delivery) -> Row:
-    """The columns of a new delivery; `row` is the operation's."""
+def encode_delivery(record: Record, delivery: Delivery) -> Row:
+    """The columns of a new delivery, and the id of its operation."""
     service, acceptance_id, *rest = _delivery_columns(delivery)
     identity = record.identity
-    copied = (identity.operation, identity.route, identity.scope_digest, row)
+    copied = (identity.operation, identity.route, identity.scope_digest, identity.operation_id.bytes)
     return (service, acceptance_id.bytes, *rest, *_delivery_state(record), *copied)
 
 
@@ -208,12 +210,12 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
     Raises `Unreadable` when this program cannot read it.
     """
     (
-        _, operation_id, version, state, token, attempt_id, last_event, holder, carried_us,
+        _, operation_id, route, operation, scope_digest, key_digest, key,
+        version, state, token, attempt_id, last_event, holder, carried_us,
         recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
         completed_us, doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
-        probe_target, probe_host, _, request, request_id, trace_id,
-        route, operation, scope_digest, key_digest, key, body,
+        probe_target, probe_host, _, request, request_id, trace_id, body,
     ) = columns  # fmt: skip
     if version not in RECORD_VERSIONS or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(
@@ -254,19 +256,17 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
 
 def encode_whole(record: Record) -> Row:
     """All columns of a record but the body, and behind them those of its delivery: for a store without tables."""
-    operation_id, *identity = encode_identity(record.identity)
-    delivery: Row = ()
-    if record.delivery is not None:
-        service, acceptance_id, *rest = _delivery_columns(record.delivery)
-        delivery = (service, acceptance_id.bytes, *rest)
-    return (None, operation_id, *encode(record), *identity, *delivery)
+    if record.delivery is None:
+        return encode(record)
+    service, acceptance_id, *rest = _delivery_columns(record.delivery)
+    return (*encode(record), service, acceptance_id.bytes, *rest)
 
 
 def decode_whole(columns: Row, body: bytes | None) -> Record:
     """Undo `encode_whole`. Raises `Unreadable` when this program cannot read it."""
-    if columns[2] not in RECORD_VERSIONS or len(columns) < _WHOLE:
-        raise Unreadable(f"operation {UUID(bytes=columns[1])} was written by another version of this program")
-    return decode((*columns[:_WHOLE], body), columns[_WHOLE:] or None)
+    if columns[CHANGED] not in RECORD_VERSIONS or len(columns) < len(COLUMNS):
+        raise Unreadable(f"operation {UUID(bytes=columns[0])} was written by another version of this program")
+    return decode((None, *columns[: len(COLUMNS)], body), columns[len(COLUMNS) :] or None)
 
 
 def _decode_delivery(columns: Row) -> Delivery:

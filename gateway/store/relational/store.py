@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A store has threads that own a connection each. Work is a function of a transaction (`statements.Cursor`); it runs in
+A store has threads that own a connection each. Work is a function of a transaction (`executor.Cursor`); it runs in
 one of the threads, and reads, lets `lifecycle.step` decide, and writes. Commands that arrive while a thread is busy
 form one batch and one transaction. Queries over more than a few records run in pieces, so that other calls get their
 turn in between."""
@@ -16,16 +16,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 from uuid import UUID
 
 from gateway.core.delivery import Delivering
-from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.core.outbox import Outbox
-from gateway.store.base import WORK, NotApplied, Unstorable, Watch
-from gateway.store.memory.witness import Witness
+from gateway.store.base import WORK, Watch
+from gateway.store.memory import witness
 from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
@@ -50,8 +49,8 @@ from gateway.store.operations import (
 from gateway.store.recipes import Name
 from gateway.store.rekeying import Kept, Place, Row
 from gateway.store.relational import event, inquiry, kept, observation, rekeying
-from gateway.store.relational import statements as sql
-from gateway.store.relational.statements import Cursor
+from gateway.store.relational.executor import Contended, Cursor
+from gateway.store.relational.sweep import EventsUnsynced, SweptPart, is_due, sweep_some
 from gateway.store.watching import Watchers
 
 T = TypeVar("T")
@@ -62,10 +61,6 @@ SWEEP_TRANSACTION_MAX: Final = 20
 RESUME_TRANSACTION_MAX: Final = 100
 # The same for rows that are encrypted again.
 RESEAL_TRANSACTION_MAX: Final = 20
-
-
-class Contended(NotApplied):
-    """The transaction lost against others each time that it was tried. A smaller one may succeed."""
 
 
 class RelationalStore(ABC):
@@ -96,7 +91,7 @@ class RelationalStore(ABC):
 
     async def sweep(self, limit: int) -> Swept:
         swept, left, size_max = Swept(), limit, SWEEP_TRANSACTION_MAX
-        if not await self._query(lambda cursor: sql.is_due(cursor, cursor.now_us)):
+        if not await self._query(lambda cursor: is_due(cursor, cursor.now_us)):
             return swept
         while left > 0:
             size = min(left, size_max)
@@ -116,14 +111,14 @@ class RelationalStore(ABC):
                 break
         return swept
 
-    async def _sweep_some(self, size: int) -> tuple[sql.SweptPart, float]:
-        def sweep(cursor: Cursor, *, is_synced: bool) -> sql.SweptPart:
-            return sql.sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
+    async def _sweep_some(self, size: int) -> tuple[SweptPart, float]:
+        def sweep(cursor: Cursor, *, is_synced: bool) -> SweptPart:
+            return sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
 
         try:
             # What is lost of it is done again by the next sweep.
             return await self._change_without_fsync(_timed(partial(sweep, is_synced=self.syncs_always)))
-        except sql.EventsUnsynced:
+        except EventsUnsynced:
             return await self._change(_timed(partial(sweep, is_synced=True)))
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
@@ -139,7 +134,7 @@ class RelationalStore(ABC):
         await self._change_without_fsync(lambda cursor: inquiry.leave_turns(cursor, holder, cursor.now_us))
 
     async def tally(self) -> Tally:
-        return await self._query(lambda cursor: sql.tally(cursor, cursor.now_us))
+        return await self._query(lambda cursor: inquiry.tally(cursor, cursor.now_us))
 
     async def sealed_examples(self, key_id: str) -> list[Kept]:
         return await self._query(lambda cursor: rekeying.examples(cursor, key_id))
@@ -307,10 +302,10 @@ class RelationalStore(ABC):
         return await self._query(lambda cursor: observation.count(cursor, service, route))
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._query(lambda cursor: sql.check_memory(cursor, cursor.now_us, links))
+        return await self._query(lambda cursor: witness.read_epoch(cursor, cursor.now_us, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._change(lambda cursor: sql.begin_epoch(cursor, memo, beyond_token))
+        await self._change(lambda cursor: witness.begin_epoch(cursor, memo, beyond_token))
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)
@@ -333,49 +328,3 @@ def _timed(work: Callable[[Cursor], T]) -> Callable[[Cursor], tuple[T, float]]:
         return work(cursor), time.perf_counter() - began
 
     return timed
-
-
-class Transact(Protocol):
-    """Does work in a durable transaction."""
-
-    def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
-
-
-def read_batch(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
-    """The settled records."""
-    records = sql.read_all(cursor, operation_ids)
-    # Read the clock after the records, or one that was just written would lie in the future.
-    now_us = cursor.now_us
-    return [record if isinstance(record, Exception) else Snapshot(settle(record, now_us), now_us) for record in records]
-
-
-def apply_batch(
-    transact: Transact,
-    commands: Sequence[Command],
-    witness: Witness | None,
-    data_errors: tuple[type[Exception], ...],
-    outbox: Outbox,
-) -> list[Result | Exception]:
-    """Execute the commands in one transaction, without those that can never be stored. Raises what `transact` does."""
-    rejected: dict[int, Exception] = {}
-
-    def execute(cursor: Cursor) -> tuple[list[Result | Exception], int | None, int]:
-        now_us = cursor.now_us
-        if witness is not None:
-            witness.compare(cursor, now_us)
-        results = sql.apply_all(cursor, commands, rejected, now_us, data_errors, outbox)
-        number = None
-        # Also for a repeated command that took effect before: its number may never have been noted.
-        if witness is not None and any(isinstance(result, Applied) for result in results):
-            number = witness.raise_(cursor, now_us)
-        return results, number, now_us
-
-    while True:
-        try:
-            results, number, now_us = transact(execute)
-            if number is not None and witness is not None:
-                witness.acknowledge(number, now_us)
-            return results
-        except sql.Misfit as misfit:
-            why = type(misfit.__cause__).__name__
-            rejected[misfit.index] = Unstorable(f"the store cannot keep this command: {why}")

@@ -32,8 +32,8 @@ from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
 from gateway.store.memory.witness import Witness
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.relational.statements import Cursor
-from gateway.store.relational.store import RelationalStore, apply_batch, read_batch
+from gateway.store.relational.executor import Cursor, apply_batch, read_batch
+from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
     Reader,

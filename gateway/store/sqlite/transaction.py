@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from uuid import UUID
 
 from gateway.core.operation import Command, Record
 from gateway.store import level
@@ -20,8 +19,10 @@ TEXTS: Final[Mapping[str, str]] = statements(
     # A CROSS JOIN of SQLite keeps the order of its tables.
     "gateway.store.sqlite",
     row="row",
+    row_of="(SELECT row FROM operation WHERE id = ?)",
     greatest="max",
     join="CROSS JOIN",
+    among="= ?",
 )
 
 _SELECT_SEQUENCE: Final = TEXTS["select_sequence"]
@@ -29,13 +30,14 @@ _UPDATE_SEQUENCE: Final = TEXTS["update_sequence"]
 
 
 class Transaction:
-    """A `relational.statements.Cursor`, and its `Tokens`; one for each connection, whose transactions follow one
+    """A `relational.executor.Cursor`; one for each connection, whose transactions follow one
     another. One result at a time: each statement ends the previous one."""
 
     __slots__ = ("_clock_us", "_drawn", "_sequence", "connection", "cursor")
 
     first_row = 0
     last_row = 2**63 - 1
+    is_remote = False
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
@@ -62,11 +64,15 @@ class Transaction:
         changes: int = self.connection.changes()
         return changes
 
+    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
+        found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key,) for key in keys]).fetchall()
+        return found
+
+    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        self.cursor.executemany(TEXTS[statement], bindings)
+
     # Its lock excludes every other transaction.
     due = rows
-
-    def inserted_row(self, _operation_id: UUID, /) -> Any:
-        return self.connection.last_insert_rowid()
 
     def forget_token(self, _token: int, /) -> None:
         """Nothing: the sequence outlives every record."""
@@ -75,20 +81,19 @@ class Transaction:
         # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
         return self.connection, self.cursor.execute("PRAGMA data_version").fetchone()[0]
 
-    def tokens(self) -> Transaction:
+    def begin_tokens(self) -> None:
         self._drawn = 0
-        return self
 
-    def draw(self, _record: Record | None, _command: Command, /) -> int:
+    def draw(self, _record: Record | None = None, _command: Command | None = None, /) -> int:
         if not self._drawn:
             self._sequence = int(self.cursor.execute(_SELECT_SEQUENCE).fetchone()[0])
         self._drawn += 1
         return self._sequence + self._drawn
 
-    def take_back(self) -> None:
+    def take_back_token(self) -> None:
         self._drawn -= 1
 
-    def keep(self) -> None:
+    def keep_tokens(self) -> None:
         if self._drawn:
             self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self._drawn,))
 

@@ -147,7 +147,7 @@ DEFECTS = (
         "the end of the first operation of a lane leaves the next one behind for ever",
         (
             Edit(
-                "store/relational/statements.py",
+                "store/relational/executor.py",
                 "        if bool(is_behind) is not (place > 0):\n",
                 "        if place > 0 and not is_behind:\n",
             ),

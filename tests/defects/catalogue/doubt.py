@@ -257,7 +257,7 @@ DEFECTS = (
         "who dropped an answer is not written down",
         (
             Edit(
-                "store/relational/statements.py",
+                "store/relational/executor.py",
                 "(audit := audit_of(command)) is not None:",
                 "(audit := audit_of(command)) is not None and EVENT_OF[type(command)] != 'purge':",
             ),

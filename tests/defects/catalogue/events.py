@@ -19,8 +19,8 @@ DEFECTS = (
         "a lapse that a sweep writes down has no event",
         (
             Edit(
-                "store/relational/statements.py",
-                "                write_events(cursor, service, rows, now_us)\n",
+                "store/relational/sweep.py",
+                "                changes.add_events(service, events)\n",
                 "",
             ),
         ),
@@ -256,7 +256,7 @@ DEFECTS = (
     Defect(
         "events-of-sweeps-are-not-synced-in-sqlite",
         "after a power loss an event that was published has another time under the same id",
-        (Edit("store/relational/statements.py", "if rows and not is_synced:", "if False:"),),
+        (Edit("store/relational/sweep.py", "if events and not is_synced:", "if False:"),),
         ("tests/store/test_sqlite.py::test_a_sweep_is_synced_where_it_writes_events",),
     ),
 )

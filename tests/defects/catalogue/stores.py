@@ -338,7 +338,7 @@ DEFECTS = (
     Defect(
         "purge-makes-no-generation",
         "a purge on SQLite is one that nobody but who did it can learn of",
-        (Edit("store/relational/statements.py", "        if isinstance(command, _PURGING):\n", "        if False:\n"),),
+        (Edit("store/relational/executor.py", "if isinstance(command, _PURGING):\n", "if False:\n"),),
         ("tests/conformance/test_epoch.py::test_only_purges_and_erasures_make_another_generation[sqlite]",),
     ),
     Defect(
@@ -482,10 +482,10 @@ DEFECTS = (
         "a sweep removes the claims of dead holders",
         (
             Edit(
-                "store/relational/statements.py",
-                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
-                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
-                "            settled = None if kept.record.state is State.CLAIMED else settled\n",
+                "store/relational/sweep.py",
+                "            settled = None if record is None else written_down(record, now_us)\n",
+                "            settled = None if record is None else written_down(record, now_us)\n"
+                "            settled = None if record.state is State.CLAIMED else settled\n",
             ),
         ),
         (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[sqlite]",),
@@ -883,10 +883,10 @@ DEFECTS = (
         (
             Edit("store/relational/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
             Edit(
-                "store/relational/statements.py",
-                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n",
-                "            settled = None if kept.record is None else written_down(kept.record, now_us)\n"
-                "            settled = None if settled is kept.record else settled\n",
+                "store/relational/sweep.py",
+                "            settled = None if record is None else written_down(record, now_us)\n",
+                "            settled = None if record is None else written_down(record, now_us)\n"
+                "            settled = None if settled is record else settled\n",
             ),
         ),
         ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[sqlite]",),
@@ -902,7 +902,7 @@ DEFECTS = (
         "SQLite completes a delivery by the record at hand, and keeps its request for ever",
         (
             Edit(
-                "store/relational/statements.py",
+                "store/relational/executor.py",
                 "if granted is None or granted.delivery is not None:",
                 "if granted is None:",
             ),
@@ -913,7 +913,7 @@ DEFECTS = (
     Defect(
         "sqlite-pause-takes-time",
         "while an operation name is paused, what waits under it becomes a dead letter",
-        (Edit("store/relational/statements.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
+        (Edit("store/relational/sweep.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
         ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]",),
     ),
     Defect(

@@ -1,2 +1,2 @@
 -- every row that leads to completed: the response body
-UPDATE operation SET body = ?2 WHERE id = ?1
+UPDATE operation SET body = ?1 WHERE id = ?2

@@ -1,2 +1,2 @@
 -- released | tombstone --collect | erase--> absent
-DELETE FROM operation WHERE {row} = ?
+DELETE FROM operation WHERE id = ?

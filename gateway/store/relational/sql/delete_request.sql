@@ -1,2 +1,2 @@
 -- as `delete_delivery`: the encrypted request
-DELETE FROM request WHERE row = ?
+DELETE FROM request WHERE row = {row_of}

@@ -1,2 +1,2 @@
 -- absent | released --accept--> accepted: the encrypted request
-INSERT INTO request (row, key_id, sealed) VALUES (?, ?, ?)
+INSERT INTO request (key_id, sealed, row) VALUES (?, ?, {row_of})

@@ -1,2 +1,2 @@
--- every row: what is known of the kept request of an operation that has one
-SELECT {delivery} FROM delivery WHERE row = ?
+-- every row: what is known of the kept request of operations that have one
+SELECT row, {delivery} FROM delivery WHERE row {among}

@@ -1,2 +1,6 @@
 -- no row of the table: the first operations in the line of a lane
-SELECT row, is_behind FROM delivery WHERE lane = ? AND lane_rank IS NOT NULL ORDER BY lane_rank LIMIT 2
+SELECT o.id, d.row, d.is_behind
+FROM delivery AS d {join} operation AS o ON o.{row} = d.row
+WHERE d.lane = ? AND d.lane_rank IS NOT NULL
+ORDER BY d.lane_rank
+LIMIT 2

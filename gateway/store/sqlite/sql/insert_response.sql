@@ -1,2 +1,2 @@
 -- every row that leads to completed: the response body
-INSERT INTO response (row, body) VALUES (?, ?)
+INSERT INTO response (body, row) VALUES (?, {row_of})

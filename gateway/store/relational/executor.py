@@ -1,0 +1,502 @@
+"""Executes commands inside a transaction that the caller begins and ends: lock the rows, let the table decide, write.
+
+It owns which statement is executed when, and knows neither the driver nor the dialect (`Cursor`). It decides nothing:
+it reads records, calls `lifecycle`, and writes the records that this returns.
+
+Theory of operation
+-------------------
+*The hot verbs* take one statement: a claim of a key that has no record inserts one, and a completion overwrites the
+record as it was granted. Each changes nothing if the row is not the one that `step` assumed; then the command goes the
+way of all others.
+
+*All others* are executed as a set. The records of all commands are read and locked at once, `step` decides on each, and
+`Changes` collects what is to be written, by statement. It is written when all are decided, or before a command about
+something that a change before it is about: the operation, its lane, or its content. Such a command reads its record
+anew.
+
+*A batch that cannot be written*, because a value does not fit or because the transaction lost against others, is
+executed in halves, down to single commands. Each half is a transaction and fails for itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID, uuid4
+
+from gateway.core.lane import moved_lane, with_turn
+from gateway.core.lifecycle import no_token, settle, step
+from gateway.core.operation import (
+    EVENT_OF,
+    Accept,
+    Applied,
+    Claim,
+    Command,
+    Complete,
+    Content,
+    Erase,
+    Purge,
+    Record,
+    Result,
+    SealedRequest,
+    Snapshot,
+    audit_of,
+    content_of,
+    operation_id_of,
+)
+from gateway.core.outbox import Outbox, OutboxRow
+from gateway.store.base import NotApplied, StoreError, Unstorable
+from gateway.store.memory.witness import Witness
+from gateway.store.operations import AUDIT_KEEP_US
+from gateway.store.relational.rows import (
+    CHANGED,
+    Row,
+    decode,
+    encode,
+    encode_delivery,
+    encode_delivery_change,
+    keeps_body,
+    keeps_request,
+)
+
+T = TypeVar("T")
+
+# A constant, because a union inside `isinstance` is built on every call.
+_PURGING: Final = (Purge, Erase)
+
+
+class Cursor(Protocol):
+    """A transaction, and the statements of a store by their names."""
+
+    first_row: Any
+    """Below and beyond the rows of all operations."""
+    last_row: Any
+    is_remote: bool
+    """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
+
+    @property
+    def now_us(self) -> int:
+        """The store's clock, read inside the transaction: the later of two changes has the later time."""
+
+    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
+
+    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+        """The first row, or None."""
+
+    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
+        """The rows that have one of these keys, in any order."""
+
+    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        """How many rows were changed."""
+
+    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        """Execute the statement with each of these, in their order."""
+
+    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        """Rows of `{record}`, which nobody else changes until the transaction ends."""
+
+    def begin_tokens(self) -> None:
+        """Called before the first token is drawn."""
+
+    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
+        """A fencing token higher than any before of the operation that has this record, and than any of the lane that
+        the command accepts it into."""
+
+    def take_back_token(self) -> None:
+        """The last token was not used."""
+
+    def keep_tokens(self) -> None:
+        """Called after the last token was drawn."""
+
+    def forget_token(self, token: int, /) -> None:
+        """An operation with this token is about to be deleted; it never draws the token again."""
+
+    def state(self) -> object:
+        """Equals an earlier one only as long as nobody else may have replaced the data since."""
+
+
+class Transact(Protocol):
+    """Does work in a durable transaction."""
+
+    def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
+
+
+class Contended(NotApplied):
+    """The transaction lost against others each time that it was tried. A smaller one may succeed."""
+
+
+class Misfit(Exception):
+    """Some of the commands cannot be written. Roll the transaction back."""
+
+
+def apply_batch(
+    transact: Transact,
+    commands: Sequence[Command],
+    witness: Witness | None,
+    data_errors: tuple[type[Exception], ...],
+    outbox: Outbox,
+) -> list[Result | Exception]:
+    """Execute the commands in one transaction, or in halves. Raises what `transact` does."""
+    try:
+        results, number, now_us = transact(partial(_apply_all, commands, witness, data_errors, outbox))
+    except Contended as error:
+        failed: StoreError = error
+    except Misfit as error:
+        failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
+    else:
+        if number and witness is not None:
+            witness.acknowledge(number, now_us)
+        return results
+    if len(commands) == 1:
+        return [failed]
+    middle = len(commands) // 2
+    results = []
+    for half in (commands[:middle], commands[middle:]):
+        try:
+            results += apply_batch(transact, half, witness, data_errors, outbox)
+        except StoreError as error:
+            results += [type(error)(*error.args) for _ in half]
+    return results
+
+
+def _apply_all(
+    commands: Sequence[Command],
+    witness: Witness | None,
+    data_errors: tuple[type[Exception], ...],
+    outbox: Outbox,
+    cursor: Cursor,
+) -> tuple[list[Result | Exception], int, int]:
+    """The results, the number that the witness was raised to (0: it was not), and when."""
+    number, now_us = 0, cursor.now_us
+    if witness is not None:
+        witness.compare(cursor, now_us)
+    try:
+        results = execute(cursor, commands, now_us, outbox)
+    except data_errors as error:
+        raise Misfit from error
+    # Also for a repeated command that took effect before: its number may never have been noted.
+    if witness is not None and Applied in map(type, results):
+        number = witness.raise_(cursor, now_us)
+    return results, number, now_us
+
+
+def read_batch(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
+    """The settled records."""
+    found = read_all(cursor, operation_ids)
+    # Read the clock after the records, or one that was just written would lie in the future.
+    now_us = cursor.now_us
+    results: list[Snapshot | Exception] = []
+    for operation_id in operation_ids:
+        stored = found.get(operation_id, ABSENT)
+        if isinstance(stored, Stored):
+            results.append(Snapshot(settle(stored.record, now_us), now_us))
+        else:
+            results.append(stored)
+    return results
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of an operation, if anything."""
+
+    record: Record | None = None
+    has_body: bool = False
+
+
+ABSENT: Final = Stored()
+
+
+def read_all(
+    cursor: Cursor, operation_ids: Sequence[UUID], statement: str = "select_operation"
+) -> dict[UUID, Stored | StoreError]:
+    """The records as last written, of those operations that have one; for one that cannot be read, the error."""
+    rows = cursor.among(statement, [each.bytes for each in operation_ids])
+    return dict(zip((UUID(bytes=row[1]) for row in rows), decoded(cursor, rows), strict=True))
+
+
+def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
+    """The records of rows of `{record}` and the body; for one that this program cannot read, the error.
+
+    Executes a further statement where rows keep a request.
+    """
+    keeping = [row[0] for row in rows if keeps_request(row)]
+    deliveries = {row[0]: row[1:] for row in cursor.among("select_delivery", keeping)} if keeping else {}
+    found: list[Stored | StoreError] = []
+    for row in rows:
+        try:
+            found.append(Stored(decode(row, tuple(deliveries.get(row[0], ())) or None), keeps_body(row)))
+        except StoreError as error:
+            found.append(error)
+    return found
+
+
+class Changes:
+    """What is to be written, by the statement that writes it: of each operation one change at most."""
+
+    # In this order. What belongs to an operation goes before it.
+    _STATEMENTS: Final = (
+        "delete_delivery", "delete_request", "delete_response", "delete_operation",
+        "insert_operation", "update_operation", "insert_response",
+        "update_delivery", "insert_delivery", "insert_request",
+        "upsert_content", "insert_audit", "insert_event", "insert_ordered_event", "give_event_turn",
+        "update_generation",
+    )  # fmt: skip
+
+    def __init__(self, cursor: Cursor, now_us: int) -> None:
+        self._cursor = cursor
+        self._now_us = now_us
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+        self._lanes: set[bytes] = set()
+
+    def replace(self, before: Stored, after: Record | None, request: SealedRequest | None = None) -> bytes | None:
+        """Write the record that the table returned, with the request that is kept from now on; returns the lane whose
+        line that moves."""
+        rows, old = self._rows, before.record
+        # A new operation may take the id of an expired one; that is no change of the old one.
+        is_new = after is not None and (old is None or after.identity is not old.identity)
+        had_delivery = False
+        if old is not None:
+            key = (old.identity.operation_id.bytes,)
+            had_delivery = old.delivery is not None
+            if had_delivery and (after is None or after.delivery is None):
+                rows["delete_delivery"].append(key)
+                rows["delete_request"].append(key)
+            # Every row of the table that leaves `completed` removes the response body.
+            if before.has_body:
+                rows["delete_response"].append(key)
+            if is_new or after is None:
+                self._cursor.forget_token(old.token)
+                rows["delete_operation"].append(key)
+        if after is not None:
+            self._write(after, request, is_new=is_new, had_delivery=had_delivery)
+        lane = moved_lane(old, after)
+        if lane is not None:
+            self._lanes.add(lane)
+        return lane
+
+    def _write(self, record: Record, request: SealedRequest | None, *, is_new: bool, had_delivery: bool) -> None:
+        rows, row, delivery = self._rows, encode(record), record.delivery
+        operation_id = row[0]
+        if is_new:
+            # Made by a claim or an acceptance, which have no response.
+            rows["insert_operation"].append(row)
+        else:
+            rows["update_operation"].append((*row[CHANGED:], operation_id))
+            if record.response is not None and record.response.body is not None:
+                rows["insert_response"].append((record.response.body, operation_id))
+        if delivery is None:
+            return
+        if had_delivery:
+            rows["update_delivery"].append((*encode_delivery_change(record, delivery), operation_id))
+        elif request is not None:
+            rows["insert_delivery"].append(encode_delivery(record, delivery))
+            rows["insert_request"].append((request.key_id, request.sealed, operation_id))
+
+    def add_events(self, service: str, events: Iterable[OutboxRow]) -> None:
+        """Write the events of a change."""
+        for event in events:
+            values = (service, event.sink, event.event_id, event.type, self._now_us, event.content, event.response)
+            if event.line is None:
+                self._rows["insert_event"].append(values)
+            else:
+                self._rows["insert_ordered_event"].append((*values, event.line))
+                self._rows["give_event_turn"].append((service, event.sink, event.line))
+
+    def hold_content(self, content: Content, record: Record) -> None:
+        """The record's operation holds the content from now on."""
+        if record.fingerprint is not None:
+            ids = (content.digest, record.identity.operation_id.bytes)
+            self._rows["upsert_content"].append((*ids, record.fingerprint.digest, self._now_us + content.within_us))
+
+    def add_audit(self, record: Record, command: Command) -> None:
+        """Write down who gave the command, and why, if that is to be known; `record` is the one before."""
+        if (audit := audit_of(command)) is not None:
+            now_us, event = self._now_us, EVENT_OF[type(command)].value
+            who = (record.token, audit.who, audit.why)
+            self._rows["insert_audit"].append(
+                (record.identity.operation_id.bytes, now_us, event, *who, now_us + AUDIT_KEEP_US)
+            )
+
+    def make_generation(self) -> None:
+        """All earlier copies are invalid from now on."""
+        self._rows["update_generation"] = [(uuid4().hex,)]
+
+    def write(self) -> dict[bytes, UUID | None]:
+        """Write everything; returns the heads of the lanes whose lines moved."""
+        rows, self._rows = self._rows, defaultdict(list)
+        lanes, self._lanes = self._lanes, set()
+        for statement in self._STATEMENTS:
+            if statement in rows:
+                self._cursor.change_all(statement, rows[statement])
+        return {lane: _give_turn(self._cursor, lane) for lane in sorted(lanes)}
+
+
+def _give_turn(cursor: Cursor, lane: bytes) -> UUID | None:
+    """Mark the head of a lane as not behind, and whichever was the head before as behind; returns the head."""
+    line = cursor.rows("select_line", (lane,))
+    for place, (_, row, is_behind) in enumerate(line):
+        if bool(is_behind) is not (place > 0):
+            cursor.change("give_turn", (place > 0, row))
+    return UUID(bytes=line[0][0]) if line else None
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
+    """Execute the commands; for one about a record that this program cannot read, the result is the error."""
+    results: list[Any] = []
+    rest = []
+    has_begun = False
+    for command in commands:
+        kind, result = type(command), None
+        # A completion draws no token.
+        if not (has_begun or kind is Complete):
+            cursor.begin_tokens()
+            has_begun = True
+        if cursor.is_remote:
+            pass
+        elif kind is Claim:
+            result = _insert_absent(cursor, command, now_us)
+        elif kind is Complete:
+            result = _replace_granted(cursor, command, now_us, outbox)
+        if result is None:
+            rest.append(len(results))
+        results.append(result)
+    if rest:
+        _Execution(cursor, now_us, outbox, commands, results).run(rest)
+    if has_begun:
+        cursor.keep_tokens()
+    return results
+
+
+def _insert_absent(cursor: Cursor, command: Any, now_us: int) -> Result | None:
+    """Claim a key without a record; None if it has to be read, and nothing was changed."""
+    if command.read_token is not None or command.content is not None:
+        return None
+    result, record = step(None, command, now_us, cursor.draw)
+    if record is not None and cursor.change("insert_operation", encode(record)):
+        return result
+    cursor.take_back_token()
+    return None
+
+
+def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) -> Result | None:
+    """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
+    granted = command.granted
+    # A kept request has to be dropped with the completion, which takes more than one statement.
+    if granted is None or granted.delivery is not None:
+        return None
+    result, record = step(granted, command, now_us, no_token)
+    if record is None or not isinstance(result, Applied):
+        return None
+    row = encode(record)
+    operation_id = row[0]
+    # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
+    # than half of the update's cost.
+    if not cursor.change("update_granted", (*row[CHANGED:], operation_id, record.token, record.attempt_id.bytes)):
+        return None
+    if command.response.body is not None:
+        cursor.change("insert_response", (command.response.body, operation_id))
+    if outbox.subscriptions:
+        changes = Changes(cursor, now_us)
+        changes.add_events(outbox.service, outbox.rows(granted, record))
+        changes.write()
+    return result
+
+
+class _Execution:
+    """The commands of a batch that have to read their records."""
+
+    def __init__(
+        self, cursor: Cursor, now_us: int, outbox: Outbox, commands: Sequence[Command], results: list[Any]
+    ) -> None:
+        self._cursor = cursor
+        self._now_us = now_us
+        self._outbox = outbox
+        self._commands = commands
+        self._results = results
+        self._changes = Changes(cursor, now_us)
+        # What the changes are about that are not written yet, and which of them move a lane.
+        self._changed: set[object] = set()
+        self._moved: list[tuple[int, bytes]] = []
+
+    def run(self, places: Sequence[int]) -> None:
+        """Execute those at these places, and set their results."""
+        locked = self._lock({operation_id_of(self._commands[place]) for place in places})
+        stale: set[object] = set()
+        for place in places:
+            command = self._commands[place]
+            operation_id = operation_id_of(command)
+            stored = locked.get(operation_id, ABSENT)
+            about = _about(command, stored)
+            if not about.isdisjoint(self._changed):
+                self._write()
+            if not about.isdisjoint(stale):
+                stored = self._lock((operation_id,)).get(operation_id, ABSENT)
+            if isinstance(stored, StoreError):
+                self._results[place] = stored
+            elif self._apply(place, command, stored):
+                self._changed |= about
+                stale |= about
+        self._write()
+
+    def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
+        return read_all(self._cursor, sorted(operation_ids), "lock_operation")
+
+    def _apply(self, place: int, command: Command, stored: Stored) -> bool:
+        """Execute the command on its record; returns whether anything changes."""
+        now_us, changes, content = self._now_us, self._changes, content_of(command)
+        holder = None if content is None else _content_holder(self._cursor, command, content, now_us)
+        settled = settle(stored.record, now_us)
+        result, record = step(settled, command, now_us, partial(self._cursor.draw, stored.record, command), holder)
+        self._results[place] = result
+        is_changed = isinstance(result, Applied) and record is not stored.record
+        if is_changed:
+            if content is not None and record is not None and record is not settled:
+                changes.hold_content(content, record)
+            lane = changes.replace(stored, record, command.kept if isinstance(command, Accept) else None)
+            if lane is not None:
+                self._moved.append((place, lane))
+            changes.add_events(self._outbox.service, self._outbox.rows(stored.record, record))
+            if isinstance(command, _PURGING):
+                changes.make_generation()
+        # A repeated command leaves the settled record as it is, and so writes no second audit.
+        if record is not settled and settled is not None:
+            changes.add_audit(settled, command)
+        return is_changed
+
+    def _write(self) -> None:
+        heads = self._changes.write()
+        for place, lane in self._moved:
+            is_behind = heads[lane] != operation_id_of(self._commands[place])
+            self._results[place] = Applied(with_turn(self._results[place].snapshot, is_behind=is_behind))
+        self._moved.clear()
+        self._changed.clear()
+
+
+def _about(command: Command, stored: Stored | StoreError) -> set[object]:
+    """What the command is about: the operation, its lane, and its content."""
+    about: set[object] = {operation_id_of(command)}
+    record = stored.record if isinstance(stored, Stored) else None
+    if record is not None and record.delivery is not None and record.delivery.lane is not None:
+        about.add(("lane", record.delivery.lane))
+    if isinstance(command, Accept) and command.lane is not None:
+        about.add(("lane", command.lane))
+    if (content := content_of(command)) is not None:
+        about.add(("content", content.digest))
+    return about
+
+
+def _content_holder(cursor: Cursor, command: Command, content: Content, now_us: int) -> UUID | None:
+    """Another operation that holds the content, unless the caller means this one too."""
+    if content.is_distinct:
+        return None
+    found = cursor.row("select_content_holder", (content.digest, operation_id_of(command).bytes, now_us))
+    return None if found is None else UUID(bytes=found[0])

@@ -1,0 +1,151 @@
+"""Sweeps: what the clock did is written down, and what is no longer needed is deleted.
+
+Inside a transaction of the caller, for a few records at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.lifecycle import DUE_TIMES, written_down
+from gateway.core.operation import MICROSECONDS, State
+from gateway.core.outbox import Outbox, swept_rows, unpack
+from gateway.store.operations import (
+    AUDIT_KEEP_US,
+    LAPSES_NAMED_MAX,
+    PAUSE_END_US,
+    PAUSE_STEP_US,
+    WITNESS_KEEP_US,
+    Swept,
+)
+from gateway.store.relational.executor import Changes, Cursor, decoded
+from gateway.store.relational.rows import Row
+
+# How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
+RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
+
+# What a sweep looks for: by which statement, and in which state. First the states that the clock changes, then leases
+# that begin in the future, because the clock was set back.
+_SWEPT: Final = (
+    *(("select_due", state) for state in DUE_TIMES),
+    ("select_ahead", State.CLAIMED),
+    ("select_doubt_ahead", State.IN_DOUBT),
+)
+
+
+def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
+    """Which events each service writes; this one's as it is now."""
+    others = cursor.rows("select_outboxes")
+    return [outbox, *(unpack(content, outbox.sealing) for service, content in others if service != outbox.service)]
+
+
+@dataclass(slots=True)
+class SweptPart:
+    """What one transaction of a sweep wrote, and for which operations."""
+
+    swept: Swept = field(default_factory=Swept)
+    operation_ids: list[UUID] = field(default_factory=list)
+
+
+class EventsUnsynced(Exception):
+    """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
+    another time under the same ids, and these may have been published by then."""
+
+
+def is_due(cursor: Cursor, now_us: int) -> bool:
+    """Whether a sweep would find anything."""
+    if cursor.row("find_pause_ahead", (now_us,)) or _paused_expiring(cursor, now_us, 1):
+        return True
+    return any(cursor.row(name, (state.value, now_us, 1)) for name, state in _SWEPT) or any(
+        cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED
+    )
+
+
+def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
+    """Sweep at most `limit` records; `more` when there were that many. Raises `EventsUnsynced` unless `is_synced`."""
+    part, written = SweptPart(), Counter[State]()
+    lapsed: list[tuple[str, UUID]] = []
+    outboxes = _outboxes(cursor, outbox)
+    cursor.change("move_pauses", (now_us,))
+    prolonged = _hold_paused(cursor, now_us, limit)
+    limit -= prolonged
+    changes = Changes(cursor, now_us)
+    for name, state in _SWEPT:
+        rows = cursor.due(name, (state.value, now_us, limit - written.total()))
+        for columns, kept in zip(rows, decoded(cursor, rows), strict=True):
+            if isinstance(kept, Exception):
+                raise kept
+            record = kept.record
+            settled = None if record is None else written_down(record, now_us)
+            changes.replace(kept, settled)
+            if record is not None:
+                service, events = swept_rows(outboxes, record, settled)
+                if events and not is_synced:
+                    raise EventsUnsynced
+                changes.add_events(service, events)
+            # One that only moved is still what it was.
+            after = State.ABSENT if settled is None else settled.state
+            written[State.CLAIMED if state is after else after] += 1
+            part.operation_ids.append(UUID(bytes=columns[1]))
+            if settled is not None and state is not after is State.IN_DOUBT:
+                lapsed.append((settled.identity.route, settled.identity.operation_id))
+        # A record may be in the next state's as well, once it is written.
+        changes.write()
+    more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
+    part.swept = Swept(
+        written[State.IN_DOUBT],
+        written[State.TOMBSTONE],
+        written[State.ABSENT],
+        more,
+        written[State.DEAD_LETTER],
+        tuple(lapsed[:LAPSES_NAMED_MAX]),
+    )
+    return part
+
+
+def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
+    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US)
+    rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
+    return rows
+
+
+def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Keep at most `limit` paused operations from expiring soon; return how many."""
+    rows = _paused_expiring(cursor, now_us, limit)
+    for row, counted_us, is_ending in rows:
+        step_us = PAUSE_END_US if is_ending else PAUSE_STEP_US
+        prolong(cursor, row, step_us, counted_us + step_us)
+    return len(rows)
+
+
+def prolong(cursor: Cursor, row: Any, by_us: int, credited_us: int) -> None:
+    """Move the time until which an accepted operation has to be delivered; pauses count until `credited_us`."""
+    cursor.change("prolong_delivery", (row, by_us, credited_us))
+    cursor.change("prolong_operation", (row, by_us))
+
+
+# What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
+# one that moves the time of a row that is, by how much; and the one that deletes the others.
+_TIDIED: Final = (
+    ("select_old_audits", "update_audit", AUDIT_KEEP_US, "delete_audit"),
+    ("select_old_recoveries", "update_recovery", RECOVERY_CHECK_US, "delete_recovery"),
+    ("select_old_contents", "update_content", RECOVERY_CHECK_US, "delete_content"),
+    ("select_old_witnesses", "keep_witness", WITNESS_KEEP_US, "delete_witness"),
+)
+
+
+def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
+    checked = 0
+    for select, extend, keep_us, delete in _TIDIED:
+        rows = cursor.rows(select, (now_us, limit - checked))
+        for *key, is_needed in rows:
+            if is_needed:
+                cursor.change(extend, (now_us + keep_us, *key))
+            else:
+                cursor.change(delete, key)
+        checked += len(rows)
+    return checked

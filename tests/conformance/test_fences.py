@@ -146,3 +146,14 @@ async def test_a_claim_that_is_held_is_nobody_elses(store: Store, verb: str) -> 
     hand = Hand()
     await do(store, hand, Hand.claim)
     await is_kept_out(store, hand, hand.claim() if verb == "claim" else hand.takeover())
+
+
+async def test_an_answer_whose_claim_is_over_is_not_written(store: Store) -> None:
+    """Having the record of a claim gives no right: what came after the claim refuses the answer, and stays."""
+    hand = Hand()
+    await do(store, hand, Hand.claim)
+    late = hand.complete_grant()
+    for what_came in (Hand.release, Hand.retry, Hand.complete_grant):
+        await do(store, hand, what_came)
+        assert isinstance(await store.apply(late), Fenced)
+        assert (await store.read(hand.operation_id)).record == hand.record

@@ -21,11 +21,12 @@ from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
+from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable.connection import REPEATS_MAX
 from gateway.store.portable.schema import TEXTS
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import REMEMBER_SECONDS, Hand, do, state
+from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, state
 from tests.store.postgres_sessions import roles, session, url_as
 from tests.support.house import config_text
 from tests.support.memory_store import ManualClock
@@ -135,18 +136,27 @@ class Unserializable(Ambush):
         raise asyncpg.SerializationError("injected")
 
 
-async def test_a_lost_answer_to_a_commit_is_indefinite(postgres_url: str) -> None:
+@pytest.mark.parametrize(
+    ("statement", "speech"),
+    [("COMMIT", Hand.release), ("INSERT INTO operation", Hand.claim), ("UPDATE operation AS", Hand.complete_grant)],
+    ids=["commit", "claim", "completion"],
+)
+async def test_a_lost_answer_to_a_change_is_indefinite(statement: str, speech: Speech, postgres_url: str) -> None:
     """And the same command finds out."""
-    ambush = LostAnswer("COMMIT")
+    ambush = LostAnswer(statement)
     async with opened(postgres_url, connect=ambush.connect) as store:
+        # From the second one on, a claim is a transaction of its own.
         await do(store, Hand(), Hand.claim)
         hand = Hand()
-        claim = hand.claim()
+        if speech is not Hand.claim:
+            await do(store, hand, Hand.claim)
+        command = speech(hand)
         ambush.is_set = True
         with pytest.raises((Indefinite, NotApplied)) as lost:
-            await store.apply(claim)
+            await store.apply(command)
         assert lost.type is Indefinite
-        result = await store.apply(claim)
+        assert ambush.met == 1
+        result = await store.apply(command)
         assert isinstance(result, Applied)
         assert result.snapshot.record is not None
         assert result.snapshot.record.attempts == 1
@@ -251,6 +261,23 @@ async def test_another_memory_behind_the_same_address(postgres_url: str) -> None
 
         with pytest.raises(EpochChanged):
             await asyncio.wait_for(grants(), 30)
+
+
+async def test_a_claim_of_data_that_lacks_what_was_acknowledged(postgres_url: str, tmp_path: Path) -> None:
+    """Is not granted, although its connection is the same as before."""
+    files = WitnessFiles(tmp_path / "witness")
+    files.open()
+    try:
+        async with opened(postgres_url, witness_files=files) as store, session(postgres_url) as admin:
+            for _ in range(3):
+                await do(store, Hand(), Hand.claim)
+            await admin.execute("UPDATE idempotency_gateway.witness SET number = number - 1 WHERE number > 0")
+            with pytest.raises(EpochChanged):
+                await store.apply(Hand().claim())
+            left = await admin.fetch("SELECT 1 FROM idempotency_gateway.operation")
+            assert len(left) == 3
+    finally:
+        files.close()
 
 
 async def test_each_dialect_refuses_the_tables_of_the_other(postgres_url: str) -> None:

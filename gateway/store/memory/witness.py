@@ -41,12 +41,20 @@ class Witness:
         state = cursor.state()
         if state == self._compared:
             return
-        reading = self._files.read()
-        epoch = read_epoch(cursor, now_us, (note.link for note in reading.notes))
+        reading = self.read_notes()
+        self.check(read_epoch(cursor, now_us, (note.link for note in reading.notes)), reading)
+        self._compared = state
+
+    def read_notes(self) -> Reading:
+        """All notes, to be read before the epoch that they are compared with."""
+        return self._files.read()
+
+    def check(self, epoch: Epoch, reading: Reading) -> None:
+        """Raise `EpochChanged` if the data lacks what is noted. The epoch has the witnesses of all notes."""
         why = missing(reading.notes, epoch, self._files.beyond)
         if why is not None:
             raise EpochChanged(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
+        self._memory, self._reading = memory_digest(epoch.identity), reading
 
     def raise_(self, cursor: Cursor, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""

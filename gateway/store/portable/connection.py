@@ -25,7 +25,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from threading import Lock
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -33,6 +32,7 @@ import asyncpg
 
 from gateway.core.operation import MICROSECONDS, Accept, Command, Record
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError
+from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
 from gateway.store.postgres.dialer import Durability
@@ -225,7 +225,7 @@ class Link:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         try:
-            self._connection = self._loop.run_until_complete(self._dial(is_start=is_start))
+            self._connection = self._loop.run_until_complete(self.dial(is_start=is_start))
         except Exception as error:
             least, most = _RETRY_SECONDS
             self._pause_seconds = min(max(2 * self._pause_seconds, least), most)
@@ -240,7 +240,8 @@ class Link:
         self._pause_seconds = 0.0
         return self._connection
 
-    async def _dial(self, *, is_start: bool) -> Any:
+    async def dial(self, *, is_start: bool = False) -> Any:
+        """Open a connection for the running loop."""
         async with asyncio.timeout(None if is_start else CONNECT_SECONDS + COMMAND_SECONDS):
             connection = await self._connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SETTINGS)
             try:
@@ -256,28 +257,6 @@ class Link:
                 connection.terminate()
                 raise
             return connection
-
-
-class Memory:
-    """What the connections of one store have in common."""
-
-    def __init__(self) -> None:
-        self._identity = ""
-        self._last_token = 0
-        self._drawing = Lock()
-
-    def check(self, engine: Engine, identity: str, *, is_start: bool) -> None:
-        """Raise `EpochChanged` for another memory than the one that was found at the start."""
-        if is_start:
-            self._identity = identity
-        elif identity != self._identity:
-            raise EpochChanged(f"the address leads to another {engine} than before")
-
-    def draw(self, least: int) -> int:
-        """A token that is no lower than this and higher than all others drawn by this process."""
-        with self._drawing:
-            self._last_token = max(least, self._last_token + 1)
-            return self._last_token
 
 
 class Transaction:

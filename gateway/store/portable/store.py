@@ -24,7 +24,18 @@ from gateway.store.batching import QUEUE_MAX, Batcher
 from gateway.store.memory.witness import Witness
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable import schema
-from gateway.store.portable.connection import Connect, Link, Memory, Unfit, check_url, open_session
+from gateway.store.portable.connection import (
+    COMMAND_SECONDS,
+    CONNECT_SECONDS,
+    Connect,
+    Link,
+    Unfit,
+    check_url,
+    open_session,
+)
+from gateway.store.portable.hot import HotVerb, insert_absent, is_absent_claim, is_granted_completion, replace_granted
+from gateway.store.portable.memory import Memory
+from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.dialer import Durability
 from gateway.store.relational.executor import Cursor, apply_batch, read_batch
 from gateway.store.relational.store import RelationalStore
@@ -46,6 +57,8 @@ class _Running:
     reading: Worker
     commands: tuple[Batcher[Command, Result], ...]
     reads: Batcher[UUID, Snapshot]
+    claims: HotVerb | None
+    completions: HotVerb | None
 
 
 async def is_migrated(url: str) -> bool:
@@ -89,10 +102,11 @@ class PortableStore(RelationalStore):
     ) -> None:
         """`witness_files` and `outbox` as for SQLite."""
         super().__init__(outbox)
-        memory = Memory()
+        self._memory = Memory()
         self._url = url
+        self._clock_us = clock_us
         self._changer, self._reader, *self._commanders = (
-            Link(url, clock_us, memory, durability, connect) for _ in range(2 + COMMANDING)
+            Link(url, clock_us, self._memory, durability, connect) for _ in range(2 + COMMANDING)
         )
         self._witness_files = witness_files
         self._running: _Running | None = None
@@ -124,12 +138,34 @@ class PortableStore(RelationalStore):
             )
         reading = Worker("portable-reads")
         reads = Batcher(partial(self._read, reading), size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
-        self._running = _Running(tuple(commanding), changing, reading, tuple(commands), reads)
+        self._running = _Running(tuple(commanding), changing, reading, tuple(commands), reads, *self._hot_verbs())
+
+    def _hot_verbs(self) -> tuple[HotVerb | None, HotVerb | None]:
+        if self._changer.texts is not TEXTS:
+            return None, None
+        opener, files, seconds = self._changer, self._witness_files, (CONNECT_SECONDS, COMMAND_SECONDS)
+        claiming, completing = (
+            HotVerb(
+                statement,
+                opener.dial,
+                opener.where,
+                seconds,
+                self._clock_us,
+                self._memory,
+                None if files is None else Witness(files, place),
+                self._announce,
+            )
+            for place, statement in enumerate((insert_absent, replace_granted), start=COMMANDING)
+        )
+        return claiming, completing
 
     async def close(self) -> None:
         running, self._running = self._running, None
         if running is None:
             return
+        for hot in (running.claims, running.completions):
+            if hot is not None:
+                await hot.close()
         for batcher in running.commands:
             await batcher.close()
         await running.reads.close()
@@ -139,7 +175,19 @@ class PortableStore(RelationalStore):
         await running.changing.stop(self._changer.drop)
 
     async def apply(self, command: Command) -> Result:
-        batchers = self._started().commands
+        running, result = self._started(), None
+        if running.claims is not None and is_absent_claim(command):
+            result = await running.claims.apply(command)
+        elif (
+            running.completions is not None
+            and is_granted_completion(command)
+            # An event is a further row.
+            and not self._outbox.subscriptions
+        ):
+            result = await running.completions.apply(command)
+        if result is not None:
+            return result
+        batchers = running.commands
         return await batchers[operation_id_of(command).int % len(batchers)].submit(command)
 
     async def read(self, operation_id: UUID) -> Snapshot:

@@ -553,7 +553,7 @@ DEFECTS = (
                 "            raise NotApplied from failed\n",
             ),
         ),
-        ("tests/store/test_portable.py::test_a_lost_answer_to_a_commit_is_indefinite",),
+        ("tests/store/test_portable.py::test_a_lost_answer_to_a_change_is_indefinite[commit]",),
     ),
     Defect(
         "answered-before-fsync",
@@ -895,7 +895,19 @@ DEFECTS = (
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
         (Edit("store/relational/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
-        ("tests/store/test_sqlite.py::test_an_answer_whose_claim_is_over_is_not_written",),
+        ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[sqlite]",),
+    ),
+    Defect(
+        "portable-trusts-the-grant",
+        "on distributed SQL, the answer of whoever was granted the claim is recorded, although the record has gone on",
+        (Edit("store/portable/hot.py", "AND o.state IN ('claimed', 'in_doubt') AND NOT o", "AND NOT o"),),
+        ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]",),
+    ),
+    Defect(
+        "portable-forgets-what-it-acknowledged",
+        "on distributed SQL, a claim is granted by data that lacks what was acknowledged before",
+        (Edit("store/portable/hot.py", " AND w.number = $3::BIGINT", " AND $3::BIGINT IS NOT NULL"),),
+        ("tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged",),
     ),
     Defect(
         "sqlite-keeps-what-was-delivered",

@@ -32,6 +32,7 @@ import asyncpg
 
 from gateway.core.operation import MICROSECONDS, Accept, Command, Record
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError
+from gateway.store.portable.hot import UPDATED, given_columns, update_all
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
@@ -264,6 +265,7 @@ class Transaction:
 
     first_row = b""
     last_row = b"\xff" * 17
+    has_bodies_apart = False
     is_remote = True
 
     def __init__(self, link: Link, connection: Any, now_us: int, floor: int, ceiling: int, memory: Memory) -> None:
@@ -292,7 +294,11 @@ class Transaction:
         return int(status.rpartition(" ")[2])
 
     def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
-        self._link.run(self._connection.executemany, self._texts[statement], bindings)
+        if statement == "update_operation" and len(bindings) > 1 and self._texts is TEXTS:
+            given = given_columns(UPDATED, bindings)
+            self._link.run(self._connection.execute, update_all(frozenset(given)), *given.values())
+        else:
+            self._link.run(self._connection.executemany, self._texts[statement], bindings)
 
     def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         found = sorted(operation_id for (operation_id,) in self.rows(statement, bindings))

@@ -1,10 +1,10 @@
-"""The hot verbs in one statement each for any number of commands, in a transaction of its own: a claim of a key that
-has no record, and the completion of a claim by the record as it was granted.
+"""Statements for any number of operations, generated from the columns, and what executes the hot verbs by them.
 
-The statements are generated from the columns. `step` makes the row, with times that count from zero; SQL adds the
-clock, draws the token, and raises the witness. A command that is not among the rows that it returns changed nothing,
-and is executed in the way of all others. So are all of them where the server refuses the statement, where the next
-token would be above the ceiling, and where the witness is not what was acknowledged last.
+A hot verb is one statement in a transaction of its own: a claim of a key that has no record, and the completion of a
+claim by the record as it was granted. `step` makes the row, with times that count from zero; SQL adds the clock, draws
+the token, and raises the witness. A command that is not among the rows that it returns changed nothing, and is executed
+in the way of all others. So are all of them where the server refuses the statement, where the next token would be above
+the ceiling, and where the witness is not what was acknowledged last.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from gateway.store.postgres.connection import Link, ServerRefused
 from gateway.store.relational.rows import CHANGED, COLUMNS, Row, encode
 
 _COMPLETED: Final = (*COLUMNS[CHANGED:], "body")
+# What an update of whole records is given of each.
+UPDATED: Final = (*_COMPLETED, "id")
 _TEXTS: Final = frozenset(
     ("state", "last_event", "holder", "fingerprint_key_id", "doubt", "sealed_by", "route", "operation", "key",
      "request", "request_id", "trace_id")
@@ -40,6 +42,7 @@ _COMPLETION_TIMES: Final = frozenset(("replay_until_us", "remember_until_us", "c
 
 # $1 is the clock, where it is not the server's; $2 and $3 are a link and the number of its witness, or both NULL; $4 is
 # higher than all tokens that this process has drawn.
+_FIRST: Final = 5
 _STATE: Final = """state AS (
     SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
     FROM epoch AS e, (
@@ -152,8 +155,7 @@ class HotVerb:
 
     async def _fetch(self, rows: Sequence[Row]) -> dict[bytes, Any]:
         """What the statement returns of these, by id."""
-        columns = zip(_WITH_BODY, zip(*rows, strict=True), strict=True)
-        given = {name: column for name, column in columns if any(value is not None for value in column)}
+        given = given_columns(_WITH_BODY, rows)
         clock_us = None if self._clock_us is None else self._clock_us()
         try:
             found = await self._link.run(
@@ -199,24 +201,46 @@ def insert_absent(given: frozenset[str]) -> str:
 @cache
 def replace_granted(given: frozenset[str]) -> str:
     """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many."""
-    values = (
-        f"{each} = "
-        + ("NULL" if each not in given else f"i.{each} + s.now_us" if each in _COMPLETION_TIMES else f"i.{each}")
-        for each in _COMPLETED
-    )
+    columns = [each for each in _WITH_BODY if each in given]
     return f"""WITH {_STATE}, changed AS (
-    UPDATE operation AS o SET {", ".join(values)}
-    FROM state AS s, {_unnested([each for each in _WITH_BODY if each in given])}
-    WHERE o.id = i.id AND o.token = i.token AND o.attempt_id = i.attempt_id
+    UPDATE operation AS o SET {_assigned(given, _COMPLETION_TIMES)}
+    FROM state AS s, {_unnested(columns)}
+    WHERE o.id = i.id AND {_named(columns)} AND o.token = i.token AND o.attempt_id = i.attempt_id
         AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
     RETURNING o.id, o.token, o.completed_us
 ), {_WITNESS}"""  # noqa: S608
 
 
-def _unnested(columns: Sequence[str]) -> str:
-    arrays = ", ".join(f"${place}::{_type(each)}[]" for place, each in enumerate(columns, start=5))
+@cache
+def update_all(given: frozenset[str]) -> str:
+    """every row that leaves a record: the records that the table returned, in the transaction that locked them"""
+    columns = [each for each in UPDATED if each in given]
+    return f"""UPDATE operation AS o SET {_assigned(given)}
+FROM {_unnested(columns, 1)} WHERE o.id = i.id AND {_named(columns, 1)}"""  # noqa: S608
+
+
+def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The columns of these rows in which any has a value."""
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: column for name, column in columns if any(value is not None for value in column)}
+
+
+def _assigned(given: frozenset[str], times: frozenset[str] = frozenset()) -> str:
+    return ", ".join(
+        f"{each} = " + ("NULL" if each not in given else f"i.{each} + s.now_us" if each in times else f"i.{each}")
+        for each in _COMPLETED
+    )
+
+
+def _unnested(columns: Sequence[str], start: int = _FIRST) -> str:
+    arrays = ", ".join(f"${place}::{_type(each)}[]" for place, each in enumerate(columns, start))
     return f"unnest({arrays}) AS i ({', '.join(columns)})"
+
+
+def _named(columns: Sequence[str], start: int = _FIRST) -> str:
+    """Holds for the operations of these rows: by it, no plan reads others."""
+    return f"o.id = ANY(${start + columns.index('id')}::BYTEA[])"
 
 
 def _type(column: str) -> str:

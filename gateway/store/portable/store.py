@@ -88,6 +88,8 @@ class PortableStore(RelationalStore):
     """The `Store` in the database at `url`. `clock_us` takes the place of the server's clock, in the store's
     threads."""
 
+    # As many cost little more round trips than one, and other commands wait for none but these.
+    sweep_records_max = 256
     syncs_always = True
 
     def __init__(

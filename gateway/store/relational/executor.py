@@ -74,6 +74,8 @@ class Cursor(Protocol):
     first_row: Any
     """Below and beyond the rows of all operations."""
     last_row: Any
+    has_bodies_apart: bool
+    """Whether bodies are in a table of their own, and not the last column of a record that is updated."""
     is_remote: bool
     """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
 
@@ -268,7 +270,7 @@ class Changes:
                 rows["delete_delivery"].append(key)
                 rows["delete_request"].append(key)
             # Every row of the table that leaves `completed` removes the response body.
-            if before.has_body:
+            if before.has_body and self._cursor.has_bodies_apart:
                 rows["delete_response"].append(key)
             if is_new or after is None:
                 self._cursor.forget_token(old.token)
@@ -287,9 +289,13 @@ class Changes:
             # Made by a claim or an acceptance, which have no response.
             rows["insert_operation"].append(row)
         else:
-            rows["update_operation"].append((*row[CHANGED:], operation_id))
-            if record.response is not None and record.response.body is not None:
-                rows["insert_response"].append((record.response.body, operation_id))
+            body = None if record.response is None else record.response.body
+            if not self._cursor.has_bodies_apart:
+                rows["update_operation"].append((*row[CHANGED:], body, operation_id))
+            else:
+                rows["update_operation"].append((*row[CHANGED:], operation_id))
+                if body is not None:
+                    rows["insert_response"].append((body, operation_id))
         if delivery is None:
             return
         if had_delivery:

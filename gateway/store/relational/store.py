@@ -66,6 +66,8 @@ RESEAL_TRANSACTION_MAX: Final = 20
 class RelationalStore(ABC):
     """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`."""
 
+    sweep_records_max: ClassVar[int] = SWEEP_TRANSACTION_MAX
+    """Records per transaction of a sweep."""
     syncs_always: ClassVar[bool]
     """Whether what `_change_without_fsync` does is as durable as all else."""
 
@@ -90,7 +92,7 @@ class RelationalStore(ABC):
         return self
 
     async def sweep(self, limit: int) -> Swept:
-        swept, left, size_max = Swept(), limit, SWEEP_TRANSACTION_MAX
+        swept, left, size_max = Swept(), limit, self.sweep_records_max
         if not await self._query(lambda cursor: is_due(cursor, cursor.now_us)):
             return swept
         while left > 0:

@@ -37,6 +37,7 @@ class Transaction:
 
     first_row = 0
     last_row = 2**63 - 1
+    has_bodies_apart = True
     is_remote = False
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:

@@ -660,7 +660,7 @@ async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp
         relay.target_port = replica.port
         async with guarded(url, tmp_path / "another") as guard:
             assert await _is_amnesic(guard, Hand())
-            await accept_loss(guard, Audit("operator", "all that was lost is known"))
+            await accept_loss(guard.cold, Audit("operator", "all that was lost is known"))
             await do(guard, Hand(), Hand.claim)
 
 

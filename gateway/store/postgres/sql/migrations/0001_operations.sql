@@ -125,8 +125,8 @@ SELECT
     t.operation_id, '00000000-0000-0000-0000-000000000000'::uuid AS attempt_id, NULL::uuid AS resolution_id, t.token,
     t.completed_us AS first_claimed_us, t.completed_us AS claimed_us, 0::bigint AS lease_until_us,
     0::bigint AS replay_until_us, t.completed_us + t.kept_s * 1000000::bigint AS remember_until_us, t.completed_us,
-    NULL::bigint AS due_us, NULL::bigint AS attention_us, k.attempts, 0 AS lease_us, NULL::integer AS drop_day, k.version, k.status,
-    NULL::bigint AS carried_us, false AS is_kept, 'tombstone'::text AS state, k.last_event, NULL::text AS doubt,
+    NULL::bigint AS due_us, NULL::bigint AS attention_us, NULL::bigint AS carried_us, k.attempts, 0 AS lease_us,
+    NULL::integer AS drop_day, k.version, k.status, false AS is_kept, 'tombstone'::text AS state, k.last_event, NULL::text AS doubt,
     ''::text AS holder, k.route, k.operation, k.service AS of_service, uuid_send(t.scope) AS scope_digest, ''::bytea AS key_digest,
     NULL::text AS key, k.recipe, substr(uuid_send(t.fingerprint), 1, 8) AS digest,
     substr(uuid_send(t.fingerprint), 9) AS raw, k.key_id, NULL::bytea AS parts, t.resource, k.api_version,
@@ -138,7 +138,7 @@ FROM idempotency_gateway.tombstone t JOIN idempotency_gateway.kind k ON k.kind =
 CREATE VIEW idempotency_gateway.remembered AS
 SELECT
     operation_id, attempt_id, resolution_id, token, first_claimed_us, claimed_us, lease_until_us, replay_until_us,
-    remember_until_us, completed_us, due_us, attention_us, attempts, lease_us, drop_day, version, status, carried_us,
+    remember_until_us, completed_us, due_us, attention_us, carried_us, attempts, lease_us, drop_day, version, status,
     is_kept, state, last_event, doubt, holder, route, operation, of_service, scope_digest, key_digest, key, recipe, digest, raw,
     key_id, parts, resource, api_version, probe_target, probe_host, sealed_by, request, request_id, trace_id
 FROM idempotency_gateway.operation

@@ -234,12 +234,12 @@ CREATE VIEW idempotency_gateway.narrow AS
     t.completed_us,
     NULL::bigint AS due_us,
     NULL::bigint AS attention_us,
+    NULL::bigint AS carried_us,
     k.attempts,
     0 AS lease_us,
     NULL::integer AS drop_day,
     k.version,
     k.status,
-    false AS carries_doubt,
     false AS is_kept,
     'tombstone'::text AS state,
     k.last_event,
@@ -292,12 +292,12 @@ CREATE TABLE idempotency_gateway.operation (
     completed_us bigint,
     due_us bigint,
     attention_us bigint,
+    carried_us bigint,
     attempts integer NOT NULL,
     lease_us integer DEFAULT 0 NOT NULL,
     drop_day integer,
     version smallint NOT NULL,
     status smallint,
-    carries_doubt boolean NOT NULL,
     is_kept boolean DEFAULT false NOT NULL,
     state text NOT NULL,
     last_event text NOT NULL,
@@ -332,6 +332,7 @@ CREATE TABLE idempotency_gateway.pause (
     service text NOT NULL,
     operation text NOT NULL,
     since_us bigint NOT NULL,
+    resumed_us bigint,
     who text NOT NULL,
     why text NOT NULL,
     sealed_by text GENERATED ALWAYS AS (
@@ -394,12 +395,12 @@ CREATE VIEW idempotency_gateway.remembered AS
     operation.completed_us,
     operation.due_us,
     operation.attention_us,
+    operation.carried_us,
     operation.attempts,
     operation.lease_us,
     operation.drop_day,
     operation.version,
     operation.status,
-    operation.carries_doubt,
     operation.is_kept,
     operation.state,
     operation.last_event,
@@ -438,12 +439,12 @@ UNION ALL
     narrow.completed_us,
     narrow.due_us,
     narrow.attention_us,
+    narrow.carried_us,
     narrow.attempts,
     narrow.lease_us,
     narrow.drop_day,
     narrow.version,
     narrow.status,
-    narrow.carries_doubt,
     narrow.is_kept,
     narrow.state,
     narrow.last_event,
@@ -967,27 +968,27 @@ ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gatew
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24388 FOR VALUES IN (24388);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24752 FOR VALUES IN (24752);
 ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_36400 FOR VALUES IN (36400);
-INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '4bb3aaf5-5ae5-4854-b9cd-0c30341eec98', 1795753565048502, 1795753565048502, 1795753565048502, 1827289565048502, 0, 260, 0, 0, NULL, NULL, true, false, NULL, NULL, 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', NULL, NULL);
-INSERT INTO idempotency_gateway.epoch VALUES (true, '205a7e56-91e4-4718-a6b8-93c341167ed6', '7712702755013118620', '00000001', '\x', '', 1);
-INSERT INTO idempotency_gateway.gateway VALUES ('c5556e96-4de9-488b-a835-6f8193057b02', 'shop', '{charge,order}', 1795753564091284, 315360000000000, 1, 'e4cdc651-8adf-4a63-a4b8-29694bb3da6c', 'vm', 'ec87c132-b430-4a76-af54-85aeb8f3d7a9', '', 1);
-INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', '1e8115bc2847625ae150269f52e403d27ed6126d67dc87f9f6c9e09a40372c6d', '2026-11-27 04:26:02.305778+00');
-INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', '2fd7ea68-bc7a-47a7-9286-a52db5128064', NULL, 1, 1795753564776989, 1795753564776989, 0, 2111113564898186, 2111113564898186, 1795753564898186, 2111113564898186, NULL, 1, 0, 36400, 1, 201, false, false, 'completed', 'complete', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x878662386bd19df0a4d76bfb5d8c7bc3000000000000000040316bf60e9f8f55', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:rEmVGuiXYNUKi5mKbYDsHXyxVsrT/S8ho9ZNDkcQPWZAedXIvLb/aXX+qh5VftL2MmlkiWLHupi/p3QO', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'c2f90f4b-edd8-400e-8a82-ea9777f3781b', NULL, 2, 1795753564936955, 1795753564936955, 0, 0, 2111113564960290, NULL, 2111113569936955, NULL, 1, 0, NULL, 1, NULL, false, false, 'released', 'release', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfe8f56806e9dc1ad7f59524a32bad1b100000000000000008114d85188e85b12', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:AjMudHzLxebIn/K/RdcL8pgkFd74tQkQ13xf7P5EuVJrlhy95qoKdK84nF2CN1s152Yqq1YoWI0qtRpu', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '9c2d08b4-f7c3-4d07-87d6-1de6828b12af', NULL, 3, 1795753564990350, 1795753564990350, 1795753594990350, 0, 0, NULL, NULL, 1795753565012243, 1, 30000000, NULL, 1, NULL, false, false, 'in_doubt', 'abandon', 'reset', 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x38dd993fd2cbcdc1824fa40bfe11a94e00000000000000004c29f328ed02fb70', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:Cz3SfvfmTLVYk8uFg2KwljvNbjd2HDMHaLSrD3VsWJzv8OOtz2NSatlx08qmKPNEuUnqSpt51BDe6wOH', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'fb18b4dd-2025-4ccf-ac7b-2fd3b4c21660', NULL, 5, 1795753565048502, 1795753565070255, 1795753595070255, 0, 0, NULL, 1827289565048502, 1795753565070255, 1, 30000000, NULL, 1, NULL, false, true, 'claimed', 'dispatch', NULL, 'vm:23648:b7be8ce3', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\x3b127e647326a501dc691215262afc7c5b404443d89a001b5ca4ad0e97cdfa79', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x85f9cc305a7cf0ba666b65947a110e3e0000000000000000bef58a37914a1b15', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:oX31lJSdo3Aev6QEGWcd19mcGgi5ILzZ05PN1tlTbh/Dpig45aAWU/BUiALQmekiP6U26WIbOFgt0+Y=', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', 'd60aac20-679e-4670-9036-60731e389bdd', NULL, 6, 1795753565088806, 1795753565088806, 1795753595088806, 0, 0, NULL, 2111113570088806, NULL, 1, 30000000, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xe1c93b8a14f439650f26894bc1c70e2d000000000000000070073f1f46e57ce1', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:Uz6Iadyv1falVSM2WS3rFD1i/PytSpSn//SqMPXQkxJp9gRSlWh9HXkkh4fd6wHIXovRQWGdOGahOD8v', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '730dee95-3a0f-4213-811d-7d7269d93480', NULL, 7, 1795753565088806, 1795753565088806, 1795753595088806, 0, 0, NULL, 2111113570088806, NULL, 1, 30000000, NULL, 1, NULL, false, false, 'claimed', 'claim', NULL, 'vm:23648:b7be8ce3', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\xb763ff21c1c48900cdb440e03ce4c020', '\xc08335a2ed84fedb0f3f698bac518236bb56113194f855a2154e5712b1699d08', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x2e9dd3abd296e0954f5b9a65be084d180000000000000000c449e21015488a4a', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:L7Zuew0pef8wyzCNshcAPKdqOjitWW+bb2l/vvS5ZK73p0jl9wvfSm2RbKtmnwjan7KZ5SG2jXj3BHBz', NULL, NULL);
+INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'b86dac7f-12bf-4354-8291-f8069ad77600', 1795769538979814, 1795769538979814, 1795769539508602, 1827305538979814, 0, 260, 1, 0, NULL, NULL, true, false, NULL, 'accepted', 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 'answered_503', NULL);
+INSERT INTO idempotency_gateway.epoch VALUES (true, '29c0487e-8338-4535-af5a-2203d5d7e7b6', '7712771430227568577', '00000001', '\x', '', 1);
+INSERT INTO idempotency_gateway.gateway VALUES ('879d2436-0a7b-46f5-9ecd-fb5fc20ca0ef', 'shop', '{charge,order}', 1795769538876494, 315360000000000, 1, '25ef1c03-3614-4d46-9b66-0d4c21eceb57', 'vm', 'ec87c132-b430-4a76-af54-85aeb8f3d7a9', '', 1);
+INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', 'cd7ba31c472fe7f5dd5b1ea0b3b1dd6d21ca22b8ad7404bd665b3525569ff362', '2026-11-27 08:52:18.798075+00');
+INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', 'fe6b06d4-17ab-4610-a5d1-371df6782a30', NULL, 1, 1795769538952130, 1795769538952130, 0, 2111129538967240, 2111129538967240, 1795769538967240, 2111129538967240, NULL, NULL, 1, 0, 36400, 1, 201, false, 'completed', 'complete', NULL, 'vm:14304:ee7aeb67', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfb512062fb616042a491bff9f160f89300000000000000009a012a319756a147', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:JoDmFfMvyIpBO5DjPZSyqkexiQphhAk5ufFKF6+Qce1NScuNSTl1qCtv1m29EiLFitzawhMB+vfwc8YE', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', 'caa63b9b-3ef3-4b8e-86aa-2adf74a7b381', NULL, 2, 1795769538969927, 1795769538969927, 0, 0, 2111129538971965, NULL, 2111129543969927, NULL, NULL, 1, 0, NULL, 1, NULL, false, 'released', 'release', NULL, 'vm:14304:ee7aeb67', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52738655a808ada04c5b8e9e66664fe900000000000000008d8d9700ac6d1ecd', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:Z+nCMPWKL/g6rr/c8XFVvaHpS9hMY5YOEMCjXgbZl+pqC7YHKfMRBidXnkpZNIUERtZUhsW4k0aXa/5x', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', '05d317d8-c77b-4a33-a90e-8a9032ffb3ce', NULL, 3, 1795769538975141, 1795769538975141, 1795769538976572, 0, 0, NULL, NULL, 1795769538976572, NULL, 1, 30000000, NULL, 1, NULL, false, 'in_doubt', 'abandon', 'reset', 'vm:14304:ee7aeb67', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52b2fa5ffc69a20f1b0bd87e499ad2f200000000000000001bfcf3fe54daf01b', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:2W8Y2EtyrH2Yyl8xT3FOr9jcmpRWtd2ARApanCRZ0IF/G3j27+6XEDMwipVep23GaRb5L/bXh5DAKl2u', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'a721517a-909f-453b-9333-d24241d6252c', NULL, 5, 1795769538979814, 1795769538981658, 0, 0, 0, NULL, 1827305538979814, NULL, NULL, 1, 0, NULL, 1, NULL, true, 'accepted', 'postpone', NULL, 'vm:14304:ee7aeb67', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\xc5603ef6b1d64f935ba6fd954c2f091854857827161294053d73fe158d709991', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x9e18a38f897bbb8aa0bb98b8a2ecb04400000000000000007ad3f4abbb7e5639', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:iyhXbrdquPd8mSMFzm3Piki3avBei5CuQQ9zyeidHu1UdGpzNJIHI/CDr5wsWJBiaATinVmomuIAkQk=', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', '63ce35a1-cbee-46ad-b40b-aafdbbf4ecb7', NULL, 6, 1795769538982207, 1795769538982207, 1795769568982207, 0, 0, NULL, 2111129543982207, NULL, NULL, 1, 30000000, NULL, 1, NULL, false, 'claimed', 'claim', NULL, 'vm:14304:ee7aeb67', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x7008695abf2d539e81df1ad0025f020700000000000000007ee0fde1048c1ff6', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:sYYXnRx/AVBotY/3R4tZjcP41UwuNFriU9I5VUSfFgMpMsTR1pn5aYO+ag4tSYEyAUTFIseMrbNjjITF', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '87885c6a-b262-43cc-b579-4726022c4bdd', NULL, 7, 1795769538982982, 1795769538982982, 1795769568982982, 0, 0, NULL, 2111129543982982, NULL, NULL, 1, 30000000, NULL, 1, NULL, false, 'claimed', 'claim', NULL, 'vm:14304:ee7aeb67', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52463e79b00d54d5294e6a611c597f1a00000000000000009ca65adbd6c84567', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:AL6vErwBFl6jxSSjVH2mRy5ixR4Tj4jhN93DsUU6DCc5Sx9s6P5OkJ8csxs20q8oG8aW7K2ewoGX67On', NULL, NULL);
 INSERT INTO idempotency_gateway.outbox VALUES ('shop', '\x7b2273657276696365223a2273686f70222c22736f75726365223a2275726e3a6964656d706f74656e63792d676174657761793a73686f70222c226576656e745f62797465735f6d6178223a36353533362c22737562736372697074696f6e73223a5b5d7d');
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0, "fingerprint_keys": {}}]', true);
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0, "fingerprint_keys": {}}]', true);
-INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '4bb3aaf5-5ae5-4854-b9cd-0c30341eec98', 'frozen', '\xab95477eb889c8cb2b1cbbfc51596bebfcddc90ac342f4f78a991b332ecf705b309fbfbd3e6fc761084055d585774145461a09ee206dc4910892d86c020e3b2bd5ed572d958696cc1c0d5784a6c1da1de3dc7984c83d48cc29b475e2c0778f1f16114b6f75ad65040b63403db33324c6b77c91e6e3164baa12d83666c80b80d4995bbc82c4b3af787aacf3e245326572f15052b3244c1a43b4bf5c888b7e12dc13862127e578fa581338241e59ebbab10f43f257cfefac7203b4e61ab0fb455891dd38f565035a7a215ee16623c5c414622c72a6c5e0de270b871130f5fe594842b4922de7726d13aea5b58e5ac3fa9413064ec89069260241c021e069b2c863ffbe6328');
-INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3a86df4c6bcd766f41cd79c1effca1a17f97b75b54cc50314ca579796b6e41a362f102e5294009d6e992508bfd7f859aad3a59d589ffa2ddd8ce0961324a9aac9cfd73f270e840e10a2bb14d0437228ac37b0621d2b81a26b0a21f7f6adb7a266bb9b68742eb3570f1bf23a2d87f93dd', '\x0166726f7a656e3a156dc606a0eaf8a9f7012e5353c3b8e7a07eede149c4bacd9911c5320d581a70ef3069c0e0100fe7');
-INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
-INSERT INTO idempotency_gateway.turn VALUES ('sweep', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
-INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '6a834728-5410-48ef-a296-547c1d9335c8', 1795753579660967);
+INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', 'b86dac7f-12bf-4354-8291-f8069ad77600', 'frozen', '\xdd56c598aaeea71f1b1c0bbb8b498bf9fda80ecfbe807dd2d9371693518eba3de77c50a04d335f12afb97c0faddc7e0c2cdaa0e8df86ad43baab7295ab1fe9ad8cf18dd5c0fff8d0d4b9da32fffe7dcf1dfb0ee850779eb5530f0885ed4fc7ae709fee0453da2d77553fd3ed5efa214752300e4840956076c424dc22529f916698cc93fe557d7efd9c9a007b67556571264443508ce7d93853d4a6305e614327fe642591f8ebeba0070891f119133098694ebd46276c10155c5a638af3f2783f7ec25f5653acba27d276efb0f423cec8719fad058dd59da78201517f4a0c20bf669aa97d110fea1a170c79fa2cbb191f764ccf4876325c8dc59e5c8d710048803cefb4d8');
+INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3aea7369898c850efa4046b7100d0f48901b9472a809bd10238cc75789666e430c48213d929f08a9d4c5ac7ef9ba4ffb4aaf6d3b963048040de8efd675ad761ef1e95c5f0e297651539b458e138bbe732bcab181b026bea149dfbabd2f912b78e8d83a3925696503ac4fcf5af45fca11', '\x0166726f7a656e3aefe59c047d0b9ad988943faaeef0749182f7e47c97d7f830c959ca4b100b7ac6529ef4cc715f22b9');
+INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', 'd308a181-054d-4215-8c62-638ba26a4703', 1795769553926984);
+INSERT INTO idempotency_gateway.turn VALUES ('sweep', 'd308a181-054d-4215-8c62-638ba26a4703', 1795769553926984);
+INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', 'd308a181-054d-4215-8c62-638ba26a4703', 1795769553926984);
 INSERT INTO idempotency_gateway.upkeep VALUES (true, 0);
-INSERT INTO idempotency_gateway.witness VALUES ('9a20a178-3008-4c08-bd8d-e272bb2c60ac', 6, 0, 1803529564884623);
-INSERT INTO idempotency_gateway.witness VALUES ('34473ff6-4cbc-42ef-b446-251cf3aa035d', 5, 0, 1803529564750232);
+INSERT INTO idempotency_gateway.witness VALUES ('47c3d521-1ce0-4cd9-a591-a0cf3497f9f0', 6, 0, 1803545538948577);
+INSERT INTO idempotency_gateway.witness VALUES ('cf06b89e-887c-4e6d-b6e6-f1922cc2181a', 7, 0, 1803545538964846);
 SELECT pg_catalog.setval('idempotency_gateway.audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.kind_kind_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.pause_audit_entry_seq', 1, false);
@@ -1155,8 +1156,8 @@ CREATE INDEX content_check ON idempotency_gateway.content USING btree (check_us)
 CREATE INDEX delivery_dead ON idempotency_gateway.delivery USING btree (service) WHERE (waits = 'dead_letter'::text);
 CREATE INDEX delivery_end ON idempotency_gateway.delivery USING btree (service, operation, deliver_until_us) WHERE (waits = 'accepted'::text);
 CREATE UNIQUE INDEX delivery_lane ON idempotency_gateway.delivery USING btree (lane, lane_rank) WHERE (lane_rank IS NOT NULL);
-CREATE INDEX delivery_next ON idempotency_gateway.delivery USING btree (service, operation, next_attempt_us) WHERE ((waits = 'accepted'::text) AND (NOT is_behind));
-CREATE INDEX delivery_scope ON idempotency_gateway.delivery USING btree (service, operation, scope_digest) WHERE (waits = 'accepted'::text);
+CREATE INDEX delivery_next ON idempotency_gateway.delivery USING btree (service, operation, route, next_attempt_us) WHERE ((waits = 'accepted'::text) AND (NOT is_behind));
+CREATE INDEX delivery_scope ON idempotency_gateway.delivery USING btree (service, route, scope_digest) WHERE (waits = 'accepted'::text);
 CREATE INDEX delivery_stopped ON idempotency_gateway.delivery USING btree (service, route, stopped_us) WHERE ((stopped_us IS NOT NULL) AND (NOT is_behind));
 CREATE INDEX event_dead ON idempotency_gateway.event USING btree (service, sink, event_id) WHERE is_dead;
 CREATE INDEX event_due ON idempotency_gateway.event USING btree (service, sink, is_behind, due_us) INCLUDE (since_us) WHERE (NOT is_dead);

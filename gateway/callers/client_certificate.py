@@ -30,9 +30,9 @@ class ClientCertificates:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def known(self, incoming: Request) -> Verification:
+    def known(self, request: Request) -> Verification:
         """The caller, or why the certificate names none. Nothing has to be waited for."""
-        peer, certificate = incoming.hop.peer, incoming.hop.certificate
+        peer, certificate = request.hop.peer, request.hop.certificate
         if peer is not None and any(peer in network for network in self._trusted_proxies):
             return _missing("The request came through a proxy, which cannot show the client's certificate.")
         if certificate is None:
@@ -42,9 +42,9 @@ class ClientCertificates:
         name = certificate_name(certificate, self._scope.part)
         return Verified(self._scope.value_of(name)) if isinstance(name, bytes) else name
 
-    async def ask(self, incoming: Request) -> Verification:
+    async def ask(self, request: Request) -> Verification:
         """As `known`."""
-        return self.known(incoming)
+        return self.known(request)
 
 
 def _missing(detail: str) -> ScopeMissing:

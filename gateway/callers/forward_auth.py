@@ -90,13 +90,13 @@ class ForwardAuth:
         """Close the client."""
         await self._upstream.close()
 
-    def known(self, incoming: Request) -> Verified | ScopeUnsuitable | None:
+    def known(self, request: Request) -> Verified | ScopeUnsuitable | None:
         """The permission that is remembered for this very question, or why there is no one question; None asks."""
-        if _has_other_reading(incoming.head):
+        if _has_other_reading(request.head):
             return ScopeUnsuitable(_OTHER_READING)
         if not self._remembered:
             return None
-        asked = _digest(self._question(incoming))
+        asked = _digest(self._question(request))
         until, permission = self._remembered.get(asked, (0.0, None))
         if permission is None:
             return None
@@ -106,9 +106,9 @@ class ForwardAuth:
         self._events.publish(AuthorizationDecided(Decision.REMEMBERED))
         return permission
 
-    async def ask(self, incoming: Request) -> Verification:
+    async def ask(self, request: Request) -> Verification:
         """Ask the service, within its timeout. Safe to cancel: the question has no effect."""
-        question = self._question(incoming)
+        question = self._question(request)
         asked_seconds = self._clock()
         found = await self._decision(question)
         if isinstance(found, str):
@@ -124,10 +124,10 @@ class ForwardAuth:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _question(self, incoming: Request) -> RequestHead:
+    def _question(self, request: Request) -> RequestHead:
         return authorization_request(
-            incoming.head,
-            incoming.hop,
+            request.head,
+            request.hop,
             self._trusted_proxies,
             authority=self._service.authority,
             target=self._service.target,

@@ -58,8 +58,8 @@ class TokenVerifier:
     async def close(self) -> None:
         """The keys are their owner's."""
 
-    def known(self, incoming: Request) -> Verification | None:
-        credential = bearer_credential(incoming.head.headers)
+    def known(self, request: Request) -> Verification | None:
+        credential = bearer_credential(request.head.headers)
         if credential is None:
             return _invalid("A bearer token is missing.")
         digest = sha256(credential).digest()
@@ -74,9 +74,9 @@ class TokenVerifier:
             return found
         return None if found.may_refresh else _undecided(found)
 
-    async def ask(self, incoming: Request) -> Verification:
+    async def ask(self, request: Request) -> Verification:
         """Waits for the keys of the token's issuer."""
-        credential = bearer_credential(incoming.head.headers) or b""
+        credential = bearer_credential(request.head.headers) or b""
         digest = sha256(credential).digest()
         found = self._verify(credential, digest)
         if isinstance(found, KeySet):

@@ -69,7 +69,7 @@ class Found:
     """
 
     head: RequestHead | None = None
-    incoming: Request | None = None
+    request: Request | None = None
     route: Route | None = None
     verdict: Verdict | None = None
     status: int | None = None
@@ -103,22 +103,22 @@ class _Offline:
     async def close(self) -> None:
         await self._verifier.close()
 
-    def known(self, incoming: Request) -> Verification | None:
-        return self._verifier.known(incoming)
+    def known(self, request: Request) -> Verification | None:
+        return self._verifier.known(request)
 
-    async def ask(self, incoming: Request) -> Verification:
+    async def ask(self, request: Request) -> Verification:
         match self._part:
             case AuthService(url=url):
                 raise _NotAsked(f"{url}, whether the request may be made")
             case ForwardAuthScope(service=service):
                 raise _NotAsked(f"{service.url}, who the caller is")
             case JwtScope(issuers):
-                token = read_token(bearer_credential(incoming.head.headers) or b"")
+                token = read_token(bearer_credential(request.head.headers) or b"")
                 issuer = None if isinstance(token, TokenFault) else token.issuer
                 keys = next((each.keys for each in issuers if each.issuer == issuer), None)
                 if isinstance(keys, KeysAt | KeysDiscovered):
                     raise _NotAsked(f"{_place(keys, issuer)}, for the keys of the token's issuer")
-        return await self._verifier.ask(incoming)
+        return await self._verifier.ask(request)
 
 
 def _place(keys: KeySource, issuer: str | None) -> str:
@@ -135,8 +135,8 @@ class _Own:
     def owns(self, target: bytes) -> bool:
         return is_below(self._path, target)
 
-    async def respond(self, incoming: Request) -> Reply:
-        self._found.is_own, self._found.head = True, incoming.head
+    async def respond(self, request: Request) -> Reply:
+        self._found.is_own, self._found.head = True, request.head
         return _EMPTY
 
 
@@ -197,35 +197,35 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     enforced = {route.name: route for route in config_routes}
     edge_routes = [edge_route(config, route, enforced[route.name], lambda _: upstream) for route in config.routes]
 
-    async def protect(incoming: Request, route: Route) -> Reply | Untouched:
-        incoming = replace(incoming, hop=hop)
-        found.route, found.incoming, found.head = route, incoming, incoming.head
+    async def protect(request: Request, route: Route) -> Reply | Untouched:
+        request = replace(request, hop=hop)
+        found.route, found.request, found.head = route, request, request.head
         try:
-            outcome = await identifying.identify(incoming, route)
+            outcome = await identifying.identify(request, route)
         except _NotAsked as not_asked:
             found.unasked = not_asked.what
             return _EMPTY
         if outcome is None:
-            found.keyed = incoming
+            found.keyed = request
             return _EMPTY
         if isinstance(outcome, Reply):
             found.verdict = outcome.verdict
         return outcome
 
-    async def forward(incoming: Request, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
+    async def forward(request: Request, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
         if route is not None and route.is_observed:
-            return await look_at(incoming, enforced[route.name])
-        found.is_forwarded, found.verdict, found.head = True, verdict, incoming.head
+            return await look_at(request, enforced[route.name])
+        found.is_forwarded, found.verdict, found.head = True, verdict, request.head
         return _EMPTY
 
-    async def look_at(incoming: Request, route: Route) -> Reply:
+    async def look_at(request: Request, route: Route) -> Reply:
         """As `Observing` does."""
         found.is_observed = True
-        fault = ambiguity(incoming.head, route.once, route.compared)
+        fault = ambiguity(request.head, route.once, route.compared)
         if fault is not None:
-            found.route, found.head, found.verdict = route, incoming.head, Verdict.REQUEST_INVALID
+            found.route, found.head, found.verdict = route, request.head, Verdict.REQUEST_INVALID
             return refuse(Verdict.REQUEST_INVALID, shape=route.shape, status=400, detail=fault)
-        outcome = await protect(incoming, route)
+        outcome = await protect(request, route)
         if isinstance(outcome, Reply):
             return outcome
         found.is_forwarded, found.verdict = True, outcome.verdict

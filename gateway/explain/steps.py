@@ -163,10 +163,10 @@ def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
         return _inbox(found, route, places)
     settings = [*places.written(route.name, ("key",))]
     found_key: Key | KeyFault | None = None
-    if found.incoming is not None and (found.keyed is not None or not route.key.needs_body):
+    if found.request is not None and (found.keyed is not None or not route.key.needs_body):
         body = found.keyed.taken.content if found.keyed is not None else None
         content = body if isinstance(body, bytes) else None
-        found_key = route.key.find_key(values_by_name(found.incoming.head.headers), content)
+        found_key = route.key.find_key(values_by_name(found.request.head.headers), content)
     facts = []
     if isinstance(route.key, HeaderKey):
         settings.append(places.of_route(route.name, "key", "format"))
@@ -204,8 +204,8 @@ def _inbox(found: Found, route: Route, places: Places) -> Step:
 
 def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     settings = (places.of_route(route.name, "scope"),)
-    incoming = found.incoming
-    peer = "" if incoming is None or incoming.hop.address is None else incoming.hop.address.decode()
+    request = found.request
+    peer = "" if request is None or request.hop.address is None else request.hop.address.decode()
     parts = route.scope.parts if isinstance(route.scope, ComposedScope) else (route.scope,)
     facts = [_part(part, peer) for part in parts]
     if found.verdict in _OF_SCOPE:
@@ -214,8 +214,8 @@ def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
         return Step("scope", f"would ask {found.unasked}", tuple(facts), settings)
     if found.keyed is not None:
         facts.append(f"digest: {scope_name(found.keyed.identity.scope_digest)}")
-    if show and incoming is not None:
-        values = ((name, header_values(incoming.head.headers, name)) for name in sorted(route.scope.headers))
+    if show and request is not None:
+        values = ((name, header_values(request.head.headers, name)) for name in sorted(route.scope.headers))
         facts += [f"{name.decode()}: {value.decode('latin-1')}" for name, each in values for value in each]
     decision = "all callers share their keys" if isinstance(route.scope, SharedScope) else "the caller is identified"
     return Step("scope", decision, tuple(facts), settings)

@@ -325,7 +325,7 @@ class ClientExchange:
 
     # -- the request --------------------------------------------------------------------------------------------------
 
-    def incoming(self, *, may_upgrade: bool) -> Request:
+    def request(self, *, may_upgrade: bool) -> Request:
         """The request as a value. Without `may_upgrade`, its request for an upgrade is dropped."""
         head, upgrades = self.head, False
         if self._message.upgrade:

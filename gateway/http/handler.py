@@ -41,7 +41,7 @@ class Resource(Protocol):
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for it. No route matches such a target."""
 
-    async def respond(self, incoming: Request) -> Reply:
+    async def respond(self, request: Request) -> Reply:
         """The reply to such a request. Its body may be left unread."""
 
 
@@ -162,17 +162,17 @@ class Handler:
                 await self._refuse(exchange, fault)
             elif exchange.route is not None:
                 exchange.body.keeps_pace = True
-                protected = await served.protect(exchange.incoming(may_upgrade=False), exchange.route)
+                protected = await served.protect(exchange.request(may_upgrade=False), exchange.route)
                 if isinstance(protected, Untouched):
                     await self._pass_untouched(exchange, protected)
                 else:
                     await self._write(exchange, protected)
             elif own is not None and exchange.observed is None and own.owns(exchange.head.target):
-                reply = await own.respond(exchange.incoming(may_upgrade=False))
+                reply = await own.respond(exchange.request(may_upgrade=False))
                 await self._write(exchange, reply, shows_status=True)
             else:
                 exchange.is_forwarded = True
-                passed = await served.forward(exchange.incoming(may_upgrade=True), exchange, exchange.observed, None)
+                passed = await served.forward(exchange.request(may_upgrade=True), exchange, exchange.observed, None)
                 if passed is not None:
                     await self._write(exchange, passed)
         except ClientGone:
@@ -216,18 +216,18 @@ class Handler:
 
     async def _pass_untouched(self, exchange: ClientExchange, untouched: Untouched) -> None:
         """Forward a request that its route does not protect."""
-        incoming, verdict = untouched.request, untouched.verdict
+        request, verdict = untouched.request, untouched.verdict
         exchange.body.keeps_pace = False
         try:
             if exchange.connection.transport is None:
                 # An idle upstream connection would send it before the client's loss is noticed.
                 raise ClientGone
             exchange.is_forwarded = True
-            reply = await exchange.served.forward(incoming, exchange, exchange.route, verdict)
+            reply = await exchange.served.forward(request, exchange, exchange.route, verdict)
             if reply is not None:
                 await self._write(exchange, replace(reply, verdict=verdict))
         finally:
-            incoming.body.close()
+            request.body.close()
 
     async def _respond_to(self, error: Exception, exchange: ClientExchange) -> None:
         """Respond to a request whose body was cut, or that the gateway failed at. Raises only cancellation."""

@@ -73,7 +73,7 @@ class Passthrough:
 
     async def __call__(
         self,
-        incoming: Request,
+        request: Request,
         client: Client,
         route: Route | None,
         verdict: Verdict | None,
@@ -85,9 +85,9 @@ class Passthrough:
         is given up as soon as the client is gone.
         """
         if verdict is None and route is not None and sighting is None and self._observing is not None:
-            sighting = self._observing.begin(incoming, route)
+            sighting = self._observing.begin(request, route)
             if sighting is not None:
-                return await self._observed(incoming, client, route, sighting)
+                return await self._observed(request, client, route, sighting)
         began = time.monotonic()
         target = self._target if route is None else route.target
         cuts: list[RequestCut] = []
@@ -101,11 +101,11 @@ class Passthrough:
 
         client.on_gone(give_up)
         try:
-            head = unprotected_request(incoming.head, incoming.hop, target.forwarding, upgrades=incoming.upgrades)
-            body = None if incoming.body.length is None else incoming.body.whole()
+            head = unprotected_request(request.head, request.hop, target.forwarding, upgrades=request.upgrades)
+            body = None if request.body.length is None else request.body.whole()
             result = await target.upstream.exchange(
                 head,
-                _streamed(incoming.body, cuts) if body is None else body,
+                _streamed(request.body, cuts) if body is None else body,
                 protected=False,
                 may_send=_ALWAYS,
                 on_interim=client.send_interim,
@@ -125,7 +125,7 @@ class Passthrough:
             is_over = True
         if cuts and isinstance(result, Lost):
             raise cuts[0]
-        self._publish(incoming, route, verdict, time.monotonic() - began, result)
+        self._publish(request, route, verdict, time.monotonic() - began, result)
         if not isinstance(result, UpstreamResponse):
             # To an observed request as if no route matched.
             reply = _failed(result, self._shape if verdict is None or route is None else route.shape)
@@ -136,11 +136,11 @@ class Passthrough:
             return None
         return reply if sighting is None else sighting.answered(result, reply)
 
-    async def _observed(self, incoming: Request, client: Client, route: Route, sighting: Sighting) -> Reply | None:
+    async def _observed(self, request: Request, client: Client, route: Route, sighting: Sighting) -> Reply | None:
         """Forward what only is observed, and have it copied as it streams by."""
         reply = None
         try:
-            reply = await self(sighting.copied(incoming), client, route, None, sighting)
+            reply = await self(sighting.copied(request), client, route, None, sighting)
         finally:
             if reply is None:
                 # The client left, or its request broke off.
@@ -148,9 +148,9 @@ class Passthrough:
         return reply
 
     def _publish(
-        self, incoming: Request, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
+        self, request: Request, route: Route | None, verdict: Verdict | None, duration_seconds: float, result: Result
     ) -> None:
-        head = incoming.head
+        head = request.head
         key_header: str | None = None
         path: str | None = None
         if route is None and self._key_headers:

@@ -67,10 +67,10 @@ class Verifier(Protocol):
     async def close(self) -> None:
         """End that, and release connections. Safe to repeat."""
 
-    def known(self, incoming: Request) -> Verification | None:
+    def known(self, request: Request) -> Verification | None:
         """What is known without waiting; None where `ask` has to be awaited."""
 
-    async def ask(self, incoming: Request) -> Verification:
+    async def ask(self, request: Request) -> Verification:
         """What is found out; it has a limit of its own to how long that takes."""
 
 
@@ -108,24 +108,24 @@ class Callers:
                 if not any(each is other for other in kept):
                     stack.push_async_callback(each.close)
 
-    async def find_caller(self, spec: ScopeSpec, incoming: Request) -> Caller | Unidentified:
+    async def find_caller(self, spec: ScopeSpec, request: Request) -> Caller | Unidentified:
         """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""
         verified: dict[VerifiedSpec, bytes] = {}
         headers: Headers = ()
-        by_name = values_by_name(incoming.head.headers)
-        while isinstance(found := spec.find_scope(by_name, incoming.hop.peer, verified), Unverified):
+        by_name = values_by_name(request.head.headers)
+        while isinstance(found := spec.find_scope(by_name, request.hop.peer, verified), Unverified):
             verifier = self.verifiers[found.part]
-            verification = verifier.known(incoming) or await verifier.ask(incoming)
+            verification = verifier.known(request) or await verifier.ask(request)
             if not isinstance(verification, Verified):
                 return verification
             verified[found.part] = verification.value
             headers += verification.headers
         return Caller(found, headers) if isinstance(found, Scope) else found
 
-    async def authorize(self, service: AuthService, incoming: Request) -> Verified | Unidentified:
+    async def authorize(self, service: AuthService, request: Request) -> Verified | Unidentified:
         """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
         verifier = self.verifiers[service]
-        return verifier.known(incoming) or await verifier.ask(incoming)
+        return verifier.known(request) or await verifier.ask(request)
 
 
 def refuse_caller(found: Unidentified, shape: Shape = PROBLEM) -> Reply:

@@ -1,6 +1,6 @@
 """Rules 4 to 7: which operation a request is, and whose.
 
-Owns the way from an incoming request to an operation with fingerprints: the key, the scope, the whole body, the
+Owns the way from a request as it came to an operation with fingerprints: the key, the scope, the whole body, the
 digests. It claims nothing and uses no store. A request that it refuses leaves nothing behind.
 """
 
@@ -65,7 +65,7 @@ class Identifying:
         self._upload_slots = upload_slots
         self._keeps_clear_keys = keeps_clear_keys
 
-    async def identify(self, incoming: Request, route: Route) -> Reply | Untouched | None:
+    async def identify(self, request: Request, route: Route) -> Reply | Untouched | None:
         """Rules 4 to 7: complete the request, or return what becomes of it otherwise. Decides by the head where
         possible, so that no body is read for nothing.
 
@@ -73,32 +73,32 @@ class Identifying:
         body raises when it is cut short.
         """
         inbox = route.inbox
-        if inbox is not None and (reply := self._verifying.reply_unread(incoming, route, inbox)) is not None:
+        if inbox is not None and (reply := self._verifying.reply_unread(request, route, inbox)) is not None:
             return reply
         if route.authorize is not None:
-            permission = await self._callers.authorize(route.authorize, incoming)
+            permission = await self._callers.authorize(route.authorize, request)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
-            incoming.head = with_headers(incoming.head, permission.headers)
+            request.head = with_headers(request.head, permission.headers)
         key: Key | KeyFault | None = None
         caller: Caller | None = None
-        by_name = values_by_name(incoming.head.headers)
+        by_name = values_by_name(request.head.headers)
         is_key_in_body = inbox is not None or route.key.needs_body
         if not is_key_in_body and (key := route.key.find_key(by_name, None)) is None:
-            return _without_key(incoming, route)
+            return _without_key(request, route)
         if not is_key_in_body or (inbox is None and route.is_key_required):
             # Whatever the body holds, a stranger is refused: so it is not read.
-            scope = route.scope.find_scope(by_name, incoming.hop.peer)
-            asked = Caller(scope) if isinstance(scope, Scope) else await self._caller_of(incoming, route)
+            scope = route.scope.find_scope(by_name, request.hop.peer)
+            asked = Caller(scope) if isinstance(scope, Scope) else await self._caller_of(request, route)
             if isinstance(asked, Reply):
                 return asked
             caller = asked
         bytes_max = min(route.body_bytes_max, route.spool_over_bytes)
-        body = taken_now(incoming.body, bytes_max=bytes_max) or await self._read_body(incoming, route)
+        body = taken_now(request.body, bytes_max=bytes_max) or await self._read_body(request, route)
         if isinstance(body, Reply):
             return body
         try:
-            found = await self._identify_whole(incoming, route, key, caller, body)
+            found = await self._identify_whole(request, route, key, caller, body)
         except BaseException:
             body.close()
             raise
@@ -107,38 +107,38 @@ class Identifying:
         return found
 
     async def _identify_whole(
-        self, incoming: Request, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
+        self, request: Request, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
     ) -> Reply | Untouched | None:
         """The same for a request whose body is here. `key` and `caller` are None where the head did not decide."""
         if key is None:
-            in_body = await self._key_in_body(incoming, route, body)
+            in_body = await self._key_in_body(request, route, body)
             if isinstance(in_body, Reply):
                 return in_body
             if in_body is None:
-                incoming.body = WholeBody(body)
-                return _without_key(incoming, route)
+                request.body = WholeBody(body)
+                return _without_key(request, route)
             key = in_body
         if caller is None:
-            found = await self._caller_of(incoming, route)
+            found = await self._caller_of(request, route)
             if isinstance(found, Reply):
                 return found
             caller = found
         if isinstance(key, KeyFault):
             return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
         if caller.headers:
-            incoming.head = with_headers(incoming.head, caller.headers)
-        head, fingerprinter, repeats, content = incoming.head, route.fingerprinter, route.repeats, body.content
+            request.head = with_headers(request.head, caller.headers)
+        head, fingerprinter, repeats, content = request.head, route.fingerprinter, route.repeats, body.content
         if isinstance(content, bytes) and len(content) <= INLINE_BYTES_MAX:
             digests = fingerprinter.digests(head, content, body.digest)
         else:
             digests = await body.read(partial(fingerprinter.digests, head, body_sha256=body.digest))
         repeated = None if repeats is None else await body.read(partial(repeats.values_of, head.headers))
-        incoming.route, incoming.taken = route, body
-        self._complete(incoming, route, key, caller.scope, digests, repeated)
+        request.route, request.taken = route, body
+        self._complete(request, route, key, caller.scope, digests, repeated)
         if route.accept is None:
             return None
-        incoming.is_async = responds_async(head, is_always=route.accept.is_always)
-        return None if route.accept.order is None else await self._put_in_order(incoming, route.accept.order)
+        request.is_async = responds_async(head, is_always=route.accept.is_always)
+        return None if route.accept.order is None else await self._put_in_order(request, route.accept.order)
 
     def _complete(
         self, request: Request, route: Route, key: Key, scope: Scope, digests: Digests, repeated: bytes | None
@@ -167,23 +167,23 @@ class Identifying:
                 self._service, identity, head.headers, fingerprinter, digests, repeated
             )
 
-    async def _caller_of(self, incoming: Request, route: Route) -> Caller | Reply:
+    async def _caller_of(self, request: Request, route: Route) -> Caller | Reply:
         """Rule 5. The body waits meanwhile, where it is."""
-        found = await self._callers.find_caller(route.scope, incoming)
+        found = await self._callers.find_caller(route.scope, request)
         return found if isinstance(found, Caller) else refuse_caller(found, route.shape)
 
-    async def _key_in_body(self, incoming: Request, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
+    async def _key_in_body(self, request: Request, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
         """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
         if route.inbox is not None:
-            return await self._verifying.verify(incoming, body, route, route.inbox)
-        return await body.read(partial(route.key.find_key, values_by_name(incoming.head.headers)))
+            return await self._verifying.verify(request, body, route, route.inbox)
+        return await body.read(partial(route.key.find_key, values_by_name(request.head.headers)))
 
-    async def _read_body(self, incoming: Request, route: Route) -> TakenBody | Reply:
+    async def _read_body(self, request: Request, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
         try:
-            with self._upload_slots.slot(incoming.body):
+            with self._upload_slots.slot(request.body):
                 body = await self._spool.take(
-                    incoming.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
+                    request.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
             return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are being received.")
@@ -217,12 +217,12 @@ class Identifying:
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 
 
-def _without_key(incoming: Request, route: Route) -> Reply | Untouched:
+def _without_key(request: Request, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
         detail = f"{route.key.places} is missing."
         return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
-    return Untouched(incoming, Verdict.UNKEYED)
+    return Untouched(request, Verdict.UNKEYED)
 
 
 def _probe_target(head: RequestHead, policy: Probe, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:

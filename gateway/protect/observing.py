@@ -109,7 +109,7 @@ class Observing:
 
     # -- on the way of a request: nothing here waits ------------------------------------------------------------------
 
-    def begin(self, incoming: Request, route: Route) -> Sighting | None:
+    def begin(self, request: Request, route: Route) -> Sighting | None:
         """Observe a request that is about to be forwarded; None where there is no room."""
         identifying = self._identifying
         if identifying is None or len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
@@ -119,7 +119,7 @@ class Observing:
             self._numbers += 1
             # Requests of this process keep their order when its host's time is set back.
             self._last_us = max(self._last_us + 1, self._wall_us())
-            sighting = Sighting(self, identifying, incoming, route, self._numbers, self._last_us, self.clock())
+            sighting = Sighting(self, identifying, request, route, self._numbers, self._last_us, self.clock())
             self._under_way[sighting.number] = sighting
         except Exception:  # noqa: BLE001 - as in `_harmless`
             _LOG.exception("a request was not observed because of a bug")

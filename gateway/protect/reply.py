@@ -1,6 +1,6 @@
-"""The values between the edge and the coordinator: a request as it came in, and the reply as it goes out.
+"""The values between the edge and the coordinator: the body of a request as it comes, and the reply as it goes out.
 
-Both are immutable, except for their bodies. The edge makes requests and writes replies; nothing here knows sockets.
+Replies are immutable, except for their bodies. The edge makes bodies and writes replies; nothing here knows sockets.
 """
 
 from __future__ import annotations

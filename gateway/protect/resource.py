@@ -143,12 +143,12 @@ class StatusResource:
         """Whether a request with this target is for this resource, whatever it asks for."""
         return is_below(self._path, target)
 
-    async def respond(self, incoming: Request) -> Reply:
+    async def respond(self, request: Request) -> Reply:
         """The reply to a request for this resource. Its body is not read."""
         started, shown = self._clock(), _Shown()
-        reply = await self._bounded(incoming, shown)
-        method, part = incoming.head.method, StatusPart.STATUS
-        if normalise_path(incoming.head.target).endswith(b"/result"):
+        reply = await self._bounded(request, shown)
+        method, part = request.head.method, StatusPart.STATUS
+        if normalise_path(request.head.target).endswith(b"/result"):
             part = StatusPart.RESULT
         elif method == b"DELETE":
             part = StatusPart.WITHDRAWAL
@@ -171,17 +171,17 @@ class StatusResource:
         """The same for what is unknown and for what is somebody else's."""
         return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
 
-    async def _bounded(self, incoming: Request, shown: _Shown) -> Reply:
-        if incoming.head.method not in (*_READING, b"DELETE"):
+    async def _bounded(self, request: Request, shown: _Shown) -> Reply:
+        if request.head.method not in (*_READING, b"DELETE"):
             allowed = None
-            if incoming.head.method == b"OPTIONS":
-                allowed = preflight_reply(self._cors, incoming.head.headers, _METHODS)
+            if request.head.method == b"OPTIONS":
+                allowed = preflight_reply(self._cors, request.head.headers, _METHODS)
             return allowed or _not_allowed(_METHODS, self._shape)
         if self._in_flight >= self._in_flight_max:
             return refuse(Verdict.OVERLOADED, shape=self._shape)
         self._in_flight += 1
         try:
-            return await self._respond(incoming, shown)
+            return await self._respond(request, shown)
         except Amnesic:
             return refuse(Verdict.STORE_AMNESIA, shape=self._shape)
         except (StoreError, TimeoutError) as error:
@@ -190,14 +190,14 @@ class StatusResource:
         finally:
             self._in_flight -= 1
 
-    async def _respond(self, incoming: Request, shown: _Shown) -> Reply:
+    async def _respond(self, request: Request, shown: _Shown) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         if self._regions is not None:
-            refusal = self._regions.receive(incoming, self._shape)
+            refusal = self._regions.receive(request, self._shape)
             if refusal is not None:
                 return refusal
-        head = incoming.head
-        found = await self._find_callers(incoming)
+        head = request.head
+        found = await self._find_callers(request)
         if not any(isinstance(each, Caller) for each in found.values()):
             return _unidentified(found.values(), self._shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
@@ -209,7 +209,7 @@ class StatusResource:
                 home,
                 head,
                 b"",
-                incoming.hop,
+                request.hop,
                 shape=self._shape,
                 operation_id=operation_id,
                 wait_seconds=self._wait_seconds,
@@ -221,7 +221,7 @@ class StatusResource:
             unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
             return refuse_caller(unavailable[0], self._shape) if unavailable else self._not_found()
         if route.authorize is not None:
-            permission = await self._callers.authorize(route.authorize, incoming)
+            permission = await self._callers.authorize(route.authorize, request)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
         shown.route, shown.operation_id = route.name, operation_id
@@ -231,9 +231,9 @@ class StatusResource:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
 
-    async def _find_callers(self, incoming: Request) -> Found:
+    async def _find_callers(self, request: Request) -> Found:
         """Everybody that the caller may be. What has to be waited for is waited for at once."""
-        found = await asyncio.gather(*(self._callers.find_caller(spec, incoming) for spec in self._scopes))
+        found = await asyncio.gather(*(self._callers.find_caller(spec, request) for spec in self._scopes))
         return dict(zip(self._scopes, found, strict=True))
 
     async def _find(self, operation_id: UUID) -> Snapshot:

@@ -183,7 +183,7 @@ class Sighting:
         self,
         observing: Observing,
         identifying: Identifying,
-        incoming: Request,
+        request: Request,
         route: Route,
         number: int,
         now_us: int,
@@ -205,12 +205,12 @@ class Sighting:
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None
         self.found: asyncio.Task[Observation | None] | None = None
-        self.original = replace(incoming, body=TooLong(0))
-        self._hold(incoming.head.headers)
+        self.original = replace(request, body=TooLong(0))
+        self._hold(request.head.headers)
 
-    def copied(self, incoming: Request) -> Request:
+    def copied(self, request: Request) -> Request:
         """The request to forward: the same, its body copied as it streams by."""
-        return replace(incoming, body=_CopiedRequest(incoming.body, self))
+        return replace(request, body=_CopiedRequest(request.body, self))
 
     def answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
         """The reply to write: the same, its body copied as it goes out."""

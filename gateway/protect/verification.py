@@ -91,11 +91,11 @@ class Verifying:
         self._events = events
         self._throttle = Throttle(clock)
 
-    def reply_unread(self, incoming: Request, route: Route, inbox: Inbox) -> Reply | Untouched | None:
+    def reply_unread(self, request: Request, route: Route, inbox: Inbox) -> Reply | Untouched | None:
         """What a request gets before its body is read; None for a message that has to be verified."""
-        if incoming.head.method == b"OPTIONS":
-            return _handshake(inbox, incoming.head) or Untouched(incoming, Verdict.UNKEYED)
-        if not self._throttle.is_throttled(_address(incoming, route)):
+        if request.head.method == b"OPTIONS":
+            return _handshake(inbox, request.head) or Untouched(request, Verdict.UNKEYED)
+        if not self._throttle.is_throttled(_address(request, route)):
             return None
         self._events.publish(WebhookRefused(route.name, "throttled"))
         detail = "Too many messages from this address were not signed by their sender."
@@ -107,11 +107,11 @@ class Verifying:
             retry_after_seconds=round(_THROTTLED_SECONDS),
         )
 
-    async def verify(self, incoming: Request, body: TakenBody, route: Route, inbox: Inbox) -> Key | Reply:
+    async def verify(self, request: Request, body: TakenBody, route: Route, inbox: Inbox) -> Key | Reply:
         """The key of the event, or what the sender of anything else gets."""
-        headers, now = incoming.head.headers, wall_clock_us() / MICROSECONDS
+        headers, now = request.head.headers, wall_clock_us() / MICROSECONDS
         found = await body.read(lambda content: examine_message(inbox, headers, content, now=now))
-        address = _address(incoming, route)
+        address = _address(request, route)
         if isinstance(found, Refused):
             if found.reason is not Fault.UNSUPPORTED:
                 self._throttle.count_failure(address)
@@ -168,12 +168,12 @@ def _plain_text(text: str) -> Reply:
     return Reply(200, reason_phrase(200), headers, text.encode())
 
 
-def _address(incoming: Request, route: Route) -> str:
+def _address(request: Request, route: Route) -> str:
     """Where a message comes from: its peer or, behind trusted proxies, the last address that none of them has."""
-    address, trusted = incoming.hop.peer, route.target.forwarding.trusted_proxies
+    address, trusted = request.hop.peer, route.target.forwarding.trusted_proxies
     if address is None or not any(address in network for network in trusted):
         return str(address)
-    listed = b",".join(header_values(incoming.head.headers, b"x-forwarded-for")).split(b",")
+    listed = b",".join(header_values(request.head.headers, b"x-forwarded-for")).split(b",")
     for text in reversed(listed[-16:]):
         try:
             address = ip_address(text.strip().decode("ascii"))

@@ -12,7 +12,7 @@ DEFECTS = (
     Defect(
         "override-not-asked-about",
         "a header makes a service execute another method than permission was asked for",
-        (Edit(ASKING, "if _has_other_reading(incoming.head):", "if False:"),),
+        (Edit(ASKING, "if _has_other_reading(request.head):", "if False:"),),
         (_FORWARD_AUTH + "test_a_method_that_nobody_was_asked_about[scope]",),
     ),
     Defect(
@@ -74,7 +74,7 @@ DEFECTS = (
             Edit(
                 "protect/identification.py",
                 "if route.authorize is not None:",
-                "if route.authorize is not None and route.key.find_key(values_by_name(incoming.head.headers), None):",
+                "if route.authorize is not None and route.key.find_key(values_by_name(request.head.headers), None):",
             ),
         ),
         (_FORWARD_AUTH + "test_authorize_asks_about_every_request",),

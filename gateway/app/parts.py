@@ -268,7 +268,7 @@ class Parts:
             events=events,
             in_flight_max=config.limits.max_in_flight,
             recall=store.recall,
-            look_up=store.look_up,
+            look_up=None if environment.fast is None else store.look_up,
             regions=policy.regions,
             tracing=policy.tracing,
         )

@@ -52,6 +52,7 @@ from gateway.protect.conclusion import (
 from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
+from gateway.protect.limits import Limit, Limits
 from gateway.protect.operation import Operation, abort_stream
 from gateway.protect.reply import Reply, http_date
 from gateway.protect.upstream_reply import UpstreamStream
@@ -92,6 +93,7 @@ class Attempts:
         self._events = events
         self._marks = marks
         self._loop = asyncio.get_running_loop()
+        self._limits = Limits(self._loop)
 
     # -- send ---------------------------------------------------------------------------------------------------------
 
@@ -171,7 +173,8 @@ class Attempts:
         is_conflict = head.status == CONFLICT
         limit = max(keep.taken_bytes_max, _CONFLICT_BYTES_MAX) if is_conflict else keep.taken_bytes_max
         prefix = b""
-        if limit > 0 and not is_event_stream(values_by_name(head.headers)):
+        by_name = values_by_name(head.headers)
+        if limit > 0 and not is_event_stream(by_name):
             try:
                 body = await response.body.read_all(limit)
             except BaseException:
@@ -183,7 +186,7 @@ class Attempts:
                     document = MISSING
                     if keep.reads_bodies or is_conflict:
                         document = await read_document(head.headers, body, takes_text=is_conflict)
-                    whole = (request, record, head, body, len(body), seconds, document)
+                    whole = (request, record, head, by_name, body, len(body), seconds, document)
                     if keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX:
                         return await asyncio.to_thread(answered, *whole, is_first=operation.is_first)
                     return answered(*whole, is_first=operation.is_first)
@@ -195,7 +198,7 @@ class Attempts:
                     assert_never(body)
         response.body.allow_to_outlast()
         stream, seconds = UpstreamStream(response, prefix), time.monotonic() - began
-        return answered(request, record, head, stream, response.length, seconds, is_first=operation.is_first)
+        return answered(request, record, head, by_name, stream, response.length, seconds, is_first=operation.is_first)
 
     # -- record -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +214,7 @@ class Attempts:
             operation.command = conclusion.command
             started = operation.lease.clock()
             try:
-                async with asyncio.timeout(_APPLY_SECONDS_MAX):
+                with Limit(self._limits, self._loop.time() + _APPLY_SECONDS_MAX):
                     result = await self._store.apply(conclusion.command)
             except Unstorable:
                 smaller = without_response(conclusion)

@@ -48,6 +48,7 @@ from gateway.core.operation import (
 from gateway.core.outcome import end_unused
 from gateway.core.recovery import may_recover
 from gateway.core.verdict import Claimable, Doubt, Judgement, judge
+from gateway.protect.limits import Limit, Limits
 from gateway.store.base import (
     KNOWN,
     NO_PLACE,
@@ -180,6 +181,7 @@ class Claiming:
         self._clock = clock
         self._pursuits: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._limits = Limits(self._loop)
 
     @property
     def pursued(self) -> int:
@@ -304,7 +306,7 @@ class Claiming:
         detail = ""
         place = self.marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
         try:
-            async with asyncio.timeout_at(pursuit.until):
+            with Limit(self._limits, pursuit.until):
                 for pause in _PAUSES_SECONDS:
                     if pause:
                         await asyncio.sleep(pause)

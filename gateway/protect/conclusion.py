@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
@@ -125,6 +126,7 @@ def answered(
     request: Request,
     record: Record,
     head: ResponseHead,
+    by_name: Mapping[bytes, list[bytes]],
     body: bytes | ResponseStream,
     length: int | None,
     upstream_seconds: float,
@@ -134,10 +136,11 @@ def answered(
 ) -> Conclusion:
     """A response came: whole, as bytes, or only its head where the body is not taken whole.
 
-    `document` is its JSON body, `MISSING` where that was not read. `is_first`: as in `claiming.Granted`.
+    `by_name` has the values of its headers. `document` is its JSON body, `MISSING` where that was not read. `is_first`:
+    as in `claiming.Granted`.
     """
     method, route = request.head.method, request.route
-    keep, by_name = route.keep, values_by_name(head.headers)
+    keep = route.keep
     kept = body if isinstance(body, bytes) and keep.keeps_body(by_name, len(body)) else None
     stored = stored_response(method, head, kept, keep, request.version)
     outcome = conclude_answered(

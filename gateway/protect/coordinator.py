@@ -67,6 +67,9 @@ _SHUTTING_DOWN: Final = "The gateway is shutting down."
 _UNKNOWN: Final = (Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.STORE_UNAVAILABLE)
 
 
+LookUp = Callable[[UUID], asyncio.Future[Snapshot | None] | None]
+
+
 class Coordinator:
     """The protected half of one gateway process."""
 
@@ -85,13 +88,13 @@ class Coordinator:
         events: Events,
         in_flight_max: int,
         recall: Callable[[UUID], Snapshot | None],
-        look_up: Callable[[UUID], asyncio.Future[Snapshot | None] | None],
+        look_up: LookUp | None,
         regions: Regions | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
-        it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None without such a
-        tier.
+        it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None while the tier
+        is down; it is None where there is no such tier.
         """
         self._identifying = identifying
         self._in_flight_max = in_flight_max
@@ -228,9 +231,8 @@ class Coordinator:
         reply = None
         try:
             snapshot = self._recall(operation_id)
-            if snapshot is None and (lookup := self._lookup_of(operation_id)) is not None:
-                await asyncio.wait((lookup,))
-                snapshot = None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
+            if snapshot is None and self._look_up is not None:
+                snapshot = await self._look_up_copy(operation_id, self._look_up)
             if snapshot is not None:
                 reply = self._duplicates.reply_without_waiting(snapshot, request)
         except BaseException:
@@ -269,8 +271,8 @@ class Coordinator:
                     found = await self._accept(request, request.route.accept)
                 else:
                     operation = self._operations.begin(request)
-                    waited_seconds = self._loop.time() - request.arrived
-                    ended = await operation.wait_first(request.route.target.answer_within_seconds - waited_seconds)
+                    until = request.arrived + request.route.target.answer_within_seconds
+                    ended = await operation.wait_first(until)
                     if isinstance(ended, Unavailable):
                         found = await self._reply_without_claim(request, operation, ended)
                     else:
@@ -359,14 +361,18 @@ class Coordinator:
             return None
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail=detail)
 
-    def _lookup_of(self, operation_id: UUID) -> asyncio.Future[Snapshot | None] | None:
-        """The lookup of the record in the fast tier, if there is one. Requests for one operation share it."""
+    async def _look_up_copy(self, operation_id: UUID, look_up: LookUp) -> Snapshot | None:
+        """The record in the fast tier. Concurrent requests for one operation share one lookup."""
         number = operation_id.int
         lookup = self._lookups.get(number)
-        if lookup is None and (lookup := self._look_up(operation_id)) is not None:
+        if lookup is None:
+            lookup = look_up(operation_id)
+            if lookup is None:
+                return None
             self._lookups[number] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(number))
-        return lookup
+        await asyncio.wait((lookup,))
+        return None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
 
     async def _reply_without_claim(
         self, request: Request, operation: Operation, admission: Unavailable

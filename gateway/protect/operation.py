@@ -20,6 +20,7 @@ from gateway.observe.facts import EndedUnanswered, Events
 from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
 from gateway.protect.conclusion import Conclusion, abandoned, unused
 from gateway.protect.leases import Lease
+from gateway.protect.limits import Call, Limits
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from gateway.protect.slices import Slices
@@ -61,6 +62,7 @@ class Operation:
         "_first",
         "_is_first_result_final",
         "_is_overdue",
+        "_limits",
         "_loop",
         "_result",
         "_slices",
@@ -91,6 +93,7 @@ class Operation:
         events: Events,
         loop: asyncio.AbstractEventLoop,
         slices: Slices,
+        limits: Limits,
         delivery: DeliveryAttempt | None = None,
     ) -> None:
         self.request = request
@@ -107,6 +110,7 @@ class Operation:
         self._events = events
         self._loop = loop
         self._slices = slices
+        self._limits = limits
         self._began = time.monotonic()
         # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
         self._first: asyncio.Future[Conclusion | Seen | Unavailable | None] = loop.create_future()
@@ -131,13 +135,15 @@ class Operation:
 
     # -- for callers --------------------------------------------------------------------------------------------------
 
-    async def wait_first(self, timeout_seconds: float) -> Conclusion | Seen | Unavailable | None:
+    async def wait_first(self, until: float) -> Conclusion | Seen | Unavailable | None:
         """For the first caller, once: the result, or why there is no claim; None when the time is over before that.
+        `until` is on the loop's clock.
 
         Waits for the result of the claim even when the time is over, because that comes soon. The caller must read or
         abort a streamed response. Cancelling this cancels nothing else.
         """
-        timer = self._loop.call_later(max(0.0, timeout_seconds), self._end_patience)
+        patience = Call(until, self._end_patience)
+        self._limits.add(patience)
         try:
             return await self._first
         except asyncio.CancelledError:
@@ -145,7 +151,7 @@ class Operation:
                 self._drop(unread, is_final=self._is_first_result_final)
             raise
         finally:
-            timer.cancel()
+            self._limits.due.pop(patience, None)
 
     async def wait_ended(self) -> Conclusion | Seen | Unavailable:
         """For a first caller that wants no response, once: how the attempt ended, or why there is no claim.

@@ -27,6 +27,7 @@ from gateway.protect.attempt import Attempts
 from gateway.protect.claiming import Claiming, Granted, Terms, Unavailable
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
+from gateway.protect.limits import Limits
 from gateway.protect.operation import DeliveryAttempt, Operation, abort_stream
 from gateway.protect.request import Request
 from gateway.protect.slices import Slices
@@ -79,6 +80,7 @@ class Operations:
         self._on_new = on_new
         self._loop = asyncio.get_running_loop()
         self._slices = Slices()
+        self._limits = Limits(self._loop)
         self.in_flight: dict[int, Operation] = {}
         """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python
         function. Read only."""
@@ -109,7 +111,9 @@ class Operations:
 
     def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
         """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
-        operation = Operation(request, next(self.orders), self._events, self._loop, self._slices, delivery)
+        operation = Operation(
+            request, next(self.orders), self._events, self._loop, self._slices, self._limits, delivery
+        )
         self.requested += delivery is None
         self.in_flight[request.identity.operation_id.int] = operation
         task = self._loop.create_task(self._run(operation))

@@ -37,7 +37,7 @@ from gateway.core.outcome import CONFLICT
 from gateway.core.replay import is_event_stream
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, OperationSettled, WriteRefused
-from gateway.protect.compose import reply_by_record
+from gateway.protect.compose import expires_header, reply_by_record
 from gateway.protect.conclusion import (
     Conclusion,
     abandoned,
@@ -54,7 +54,7 @@ from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
 from gateway.protect.limits import Limit, Limits
 from gateway.protect.operation import Operation, abort_stream
-from gateway.protect.reply import Reply, http_date
+from gateway.protect.reply import Reply
 from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
 from gateway.store.base import AttemptMarks, Store, StoreError, Unstorable
@@ -334,6 +334,6 @@ def _with_expiry(reply: Reply, snapshot: Snapshot) -> Reply:
     # A completion that was recognised after its replay window has no such time.
     if reply.verdict not in (Verdict.STORED, Verdict.REPLAYED) or record is None or not record.replay_until_us:
         return reply
-    headers = (*reply.headers, (b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)))
+    headers = (*reply.headers, expires_header(record))
     # The constructor, because `replace` reads each field by name and every new key comes here.
     return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length, source=reply.source)

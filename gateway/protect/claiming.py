@@ -143,6 +143,7 @@ class Terms:
 class _Pursuit:
     """A claim whose result is unknown, or may become so. `until` is the event loop's time when patience ends."""
 
+    operation_id: UUID
     command: ClaimingCommand
     terms: Terms
     until: float
@@ -210,7 +211,7 @@ class Claiming:
                 terms.request,
                 terms.content,
             )
-            admission = await self._apply(_Pursuit(command, terms, until))
+            admission = await self._apply(_Pursuit(identity.operation_id, command, terms, until))
             if isinstance(admission, Unavailable) and terms.is_executed_anyway and not admission.is_refused:
                 admission = await self._unless_known(admission, identity.operation_id, fingerprints, terms, until)
             if isinstance(admission, Granted) and is_forgotten:
@@ -286,13 +287,13 @@ class Claiming:
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
-        admission = await self._apply(_Pursuit(command, terms, until))
+        admission = await self._apply(_Pursuit(operation_id, command, terms, until))
         return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
 
     async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
-        return await self._apply(_Pursuit(command, terms, until))
+        return await self._apply(_Pursuit(operation_id, command, terms, until))
 
     async def _apply(self, pursuit: _Pursuit) -> Admission:
         """Apply the claim until its result is known, the tries are used up, or patience is over.
@@ -304,7 +305,7 @@ class Claiming:
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
         detail = ""
-        place = self.marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
+        place = self.marks.mark_unsent(pursuit.operation_id, pursuit.command.attempt_id)
         try:
             with Limit(self._limits, pursuit.until):
                 for pause in _PAUSES_SECONDS:
@@ -358,7 +359,7 @@ class Claiming:
     def _pursue(self, pursuit: _Pursuit) -> None:
         place = NO_PLACE
         if not pursuit.terms.is_executed_anyway:
-            place = self.marks.mark_unsent(operation_id_of(pursuit.command), pursuit.command.attempt_id)
+            place = self.marks.mark_unsent(pursuit.operation_id, pursuit.command.attempt_id)
         task = self._loop.create_task(self._end_claim(pursuit))
         self._pursuits.add(task)
         task.add_done_callback(partial(self._pursuit_ended, place))

@@ -6,7 +6,7 @@ Pure. Other modules decide which reply a request gets; this one decides what it 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State, is_withdrawn
@@ -21,12 +21,10 @@ from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
 
-_EXPIRES: Final = b"Idempotency-Expires"
-
 
 def expires_header(record: Record) -> tuple[bytes, bytes]:
     """Until when the record is replayed: an HTTP date on the store's clock, the same in every reply."""
-    return _EXPIRES, http_date(record.replay_until_us // MICROSECONDS)
+    return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:
@@ -35,8 +33,7 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
     # When it expires is unknown until the durable store has the record.
-    until_us = record.replay_until_us
-    expires = ((_EXPIRES, http_date(until_us // MICROSECONDS)),) if until_us else ()
+    expires = (expires_header(record),) if record.replay_until_us else ()
     decode_for: tuple[bytes, ...] | None = None
     for name, _ in stored.headers:
         if name.lower() == b"content-encoding":

@@ -136,7 +136,7 @@ class Request:
     def saw(self, record: Record | None) -> None:
         """The reply is from this record, which may have no request: a copy of it has none."""
         self.attempt = 0 if record is None else record.attempts
-        if record is not None:
+        if record is not None and self.context is not None:
             self.origin = trace_of_attempt(record) or self.origin
 
 

@@ -48,6 +48,24 @@ async def test_a_step_that_ends_in_time_is_left_alone() -> None:
     assert await waiting == "in time"
 
 
+async def test_what_comes_after_a_step_is_not_cut_off() -> None:
+    """Its limit ends with it, also where the step failed."""
+    limits, ended = Limits(asyncio.get_running_loop()), asyncio.Event()
+
+    async def steps() -> None:
+        with within(limits, 0.01):
+            pass
+        with pytest.raises(KeyError), within(limits, 0.01):
+            raise KeyError
+        limits.add(Call(limits.loop.time() + 0.03, ended.set))
+        await ended.wait()
+
+    task = asyncio.create_task(steps())
+    await asyncio.wait((task,))
+    assert not task.cancelled()
+    assert not limits.due
+
+
 async def test_whoever_cancels_the_task_is_not_taken_for_the_limit() -> None:
     limits = Limits(asyncio.get_running_loop())
 

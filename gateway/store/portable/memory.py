@@ -9,7 +9,7 @@ from gateway.store.postgres.engine import Engine
 
 
 class Memory:
-    """What the connections of one store have in common."""
+    """See the module. Threads share it."""
 
     def __init__(self) -> None:
         self._identity = ""

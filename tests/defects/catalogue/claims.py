@@ -86,17 +86,24 @@ DEFECTS = (
         ("tests/conformance/test_set_back.py::test_what_waits_for_its_delivery[sqlite-a day]",),
     ),
     Defect(
+        "limits-outlive-their-steps",
+        "an attempt is cut off by the limit of a step that has ended long before",
+        (Edit("protect/limits.py", "        self.limits.due.pop(self, None)\n", ""),),
+        ("tests/protect/test_limits.py::test_what_comes_after_a_step_is_not_cut_off",),
+    ),
+    Defect(
         "look-up-then-insert",
         "a claim looks whether the key is free, and then writes whatever is there by then",
         (
             Edit(
                 CLAIMING,
-                "            admission = await self._apply(_Pursuit(command, terms, until))\n",
+                "            admission = await self._apply(_Pursuit(identity.operation_id, command, terms, until))\n",
                 "            found = await self._store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
                 "            admission = Seen(found)\n"
                 "            if is_free:\n"
-                "                admission = await self._apply(_Pursuit(command, terms, until))\n",
+                "                pursuit = _Pursuit(identity.operation_id, command, terms, until)\n"
+                "                admission = await self._apply(pursuit)\n",
             ),
             Edit(
                 LIFECYCLE,

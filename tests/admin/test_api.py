@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from time import time
 from typing import Any
 from uuid import UUID
 
+import apsw
 import pytest
 
 from gateway import EXIT_WORK_LEFT
@@ -368,9 +368,8 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
     durable = f"sqlite://{tmp_path}/store/operations.db"
     async with served({"durable": durable}, tmp_path) as (home, admin):
         await home.send()
-        with closing(sqlite3.connect(tmp_path / "store" / "operations.db")) as database:
+        with closing(apsw.Connection(str(tmp_path / "store" / "operations.db"))) as database:
             database.execute("UPDATE operation SET version = 2")
-            database.commit()
         path = f"/operations/{home.upstream.requests[0].values('Idempotency-Operation')[0].decode()}"
         for response in (await admin("GET", path), await admin("POST", f"{path}/purge", {"why": "x"})):
             assert (response.status, response.json()["code"]) == (503, "store-unavailable")

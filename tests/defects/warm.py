@@ -18,7 +18,7 @@ import sys
 # What product and tests stand on.
 LIBRARIES = (
     "aiohttp.web", "apsw", "asyncpg", "brotli", "cryptography.x509", "http_sf", "hypothesis",
-    "hypothesis.stateful", "prometheus_client", "pydantic", "pytest", "redis.asyncio", "sqlite3", "trustme",
+    "hypothesis.stateful", "prometheus_client", "pydantic", "pytest", "redis.asyncio", "trustme",
     "unittest.mock", "uvloop", "yaml", "zstandard",
 )  # fmt: skip
 # Pytest would like to rewrite the assertions of Hypothesis, which is a plugin too; they are not what is judged here.

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -82,6 +81,12 @@ def tamper(path: Path, *sql: str) -> None:
         for statement in sql:
             connection.execute(statement)
     connection.close()
+
+
+def copy_all(source: apsw.Connection, to: apsw.Connection) -> None:
+    """What SQLite's own backup does, of a file that is in use."""
+    with to.backup("main", source, "main") as backup:
+        backup.step()
 
 
 async def refused(path: Path) -> str:
@@ -310,10 +315,10 @@ async def test_a_backup_that_is_restored_into_the_open_file(who: str, path: Path
             await store.start()
             await do(store, Hand(), Hand.claim)
         lost = stores[0] if who == "this-worker" else stores[1]
-        with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(tmp_path / "copy.db")) as kept:
-            live.backup(kept)
+        with closing(apsw.Connection(str(path))) as live, closing(apsw.Connection(str(tmp_path / "copy.db"))) as kept:
+            copy_all(live, kept)
             await do(lost, hand := Hand(), Hand.claim)
-            kept.backup(live)
+            copy_all(kept, live)
         with pytest.raises(EpochChanged):
             await stores[0].apply(hand.claim())
         assert (await stores[0].read(hand.operation_id)).state is State.ABSENT

@@ -52,18 +52,20 @@ class GatewayLoop(uvloop.Loop):
 
     def __init__(self) -> None:
         super().__init__()
+        # Bound once: every request asks for the time again and again.
+        self._now = super().time
         self._held_seconds = 0.0
-        self._tick_due = math.inf
+        # When the next tick is not only due, but late.
+        self._late_at = math.inf
         self._names: dict[str, Names] = {}
         self._tick()
 
     def time(self) -> float:
         """Seconds in which the loop was not held."""
-        now = super().time()
-        late_seconds = now - self._tick_due
-        if late_seconds > _LATE_SECONDS:
-            self._held_seconds += late_seconds
-            self._tick_due = now
+        now = self._now()
+        if now > self._late_at:
+            self._held_seconds += now - self._late_at + _LATE_SECONDS
+            self._late_at = now + _LATE_SECONDS
         return now - self._held_seconds
 
     def call_later(
@@ -108,7 +110,7 @@ class GatewayLoop(uvloop.Loop):
 
     def _tick(self) -> None:
         self.time()
-        self._tick_due = super().time() + _TICK_SECONDS
+        self._late_at = self._now() + _TICK_SECONDS + _LATE_SECONDS
         self.call_unaware(_TICK_SECONDS, self._tick)
 
 

@@ -297,12 +297,14 @@ class ClientExchange:
         "served",
         "stays",
         "takes_interim",
+        "task",
         "version",
     )
 
     def __init__(self, connection: ClientConnection, message: Message, payload: Payload, served: Served) -> None:
         headers = IndexedHeaders(message.raw_headers)
         self.connection = connection
+        self.task = connection.task
         self.served = served
         self._message = message
         self.payload = payload

@@ -37,6 +37,10 @@ Result = UpstreamResponse | NotSent | Lost
 class Client(Protocol):
     """What can be sent to a client beside the reply."""
 
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The one that its requests are handled in."""
+
     def send_interim(self, head: ResponseHead) -> None:
         """Pass on an interim (1xx) response, to a client that understands them. Harmless when the client is gone."""
 
@@ -91,7 +95,7 @@ class Passthrough:
         began = time.monotonic()
         target = self._target if route is None else route.target
         cuts: list[RequestCut] = []
-        task, is_gone, is_over = asyncio.current_task(), False, False
+        task, is_gone, is_over = client.task, False, False
 
         def give_up() -> None:
             nonlocal is_gone

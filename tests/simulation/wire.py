@@ -105,6 +105,10 @@ class Connection:
     def takes_interim(self) -> bool:
         return False
 
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        return asyncio.current_task()
+
     def send_interim(self, head: ResponseHead) -> None:
         """The service says none."""
 

@@ -21,11 +21,12 @@ from gateway import PROGRAM
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event
 from gateway.observe import facts
-from gateway.observe.writer import JsonFormatter, Line, LogWriter, Message, TextFormatter, Value
+from gateway.observe.writer import Form, Line, LogWriter, Message, Value, as_json, as_text
 
 Level = Literal["debug", "info", "warning", "error"]
 
 _OURS: Final = "gateway"
+_FORMS: Final[Mapping[str, Form]] = {"json": as_json, "text": as_text}
 # Paths that are warned about; further ones are only counted, by the metrics.
 _PATHS_MAX: Final = 1000
 _PATH_CHARS_MAX: Final = 200
@@ -57,8 +58,7 @@ class Logs:
         self._level = logging.getLevelNamesMapping()[level.upper()]
         self._requests = requests
         self._clock = clock
-        self._worker = worker
-        self._writer = LogWriter(fd, self._formatter(format), is_shared=is_shared)
+        self._writer = LogWriter(fd, _FORMS[format], worker, is_shared=is_shared)
         self._warned_paths: set[str] = set()
         self._outages = Outages(clock)
         root, ours = logging.getLogger(), logging.getLogger(_OURS)
@@ -76,12 +76,9 @@ class Logs:
     ) -> None:
         """Log like this from now on. Have `Events.ask_again` afterwards."""
         self._level, self._requests = logging.getLevelNamesMapping()[level.upper()], requests
-        self._writer.write_as(self._formatter(format))
+        self._writer.write_as(_FORMS[format])
         logging.getLogger().setLevel(max(self._level, WARNING))
         logging.getLogger(_OURS).setLevel(self._level)
-
-    def _formatter(self, format: Literal["json", "text"]) -> logging.Formatter:  # noqa: A002
-        return (JsonFormatter if format == "json" else TextFormatter)({"worker": self._worker})
 
     @property
     def dropped(self) -> int:
@@ -297,9 +294,7 @@ class Logs:
 
     def _log(self, level: int, message: Message) -> None:
         if level >= self._level:
-            record = logging.LogRecord(_OURS, level, "", 0, message, None, None)
-            record.created = self._clock()
-            self._writer.handle(record)
+            self._writer.put(self._clock(), level, message)
 
 
 def _answered(fact: facts.RequestAnswered) -> Line:

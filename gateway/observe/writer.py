@@ -1,9 +1,9 @@
-"""Writes log records as lines on a descriptor, without ever blocking the code that logs.
+"""Writes lines of the log on a descriptor, without ever blocking the code that logs.
 
-Records are queued; one thread formats and writes them. A paused terminal, a full disk or a collector that does not read
-its pipe blocks that thread alone: once the queue is full, further records are dropped and counted, and the count is
-logged as soon as lines can be written again. Lines are written after a short delay, so that a busy gateway makes one
-system call for many.
+They are queued as what they are made of; one thread makes and writes them. A paused terminal, a full disk or a
+collector that does not read its pipe blocks that thread alone: once the queue is full, further lines are dropped and
+counted, and the count is logged as soon as lines can be written again. Lines are written after a short delay, so that a
+busy gateway makes one system call for many.
 
 Also makes lines safe: whatever is logged, a line has printable characters only and a bounded length, and the value of a
 field cannot pass for another field.
@@ -19,18 +19,18 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache, partial
-from logging.handlers import QueueHandler
-from queue import Empty, SimpleQueue
+from functools import lru_cache
+from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 import orjson
 
-_RECORDS_MAX: Final = 10_000
+_LINES_MAX: Final = 10_000
 # A traceback is as large as many lines.
-_TRACEBACKS_MAX: Final = _RECORDS_MAX // 10
+_TRACEBACKS_MAX: Final = _LINES_MAX // 10
 _BATCH_MAX: Final = 1_000
 _LINGER_SECONDS: Final = 0.02
 _WRITE_BYTES_MAX: Final = 64 * 1024
@@ -38,13 +38,14 @@ _WRITE_BYTES_MAX: Final = 64 * 1024
 _MESSAGE_CHARS_MAX: Final = 4096
 _VALUE_CHARS_MAX: Final = 512
 _TRACEBACK_CHARS_MAX: Final = 16 * 1024
+_LIBRARY: Final = logging.Formatter()
 _BARE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+-")
 
 Value = str | int | float | None
 
 
 class Line(NamedTuple):
-    """The content of a record. Fields that are None are left out.
+    """The content of a line. Fields that are None are left out.
 
     `detail` has the fields that only the JSON format writes, because the message has them already.
     """
@@ -54,59 +55,43 @@ class Line(NamedTuple):
     detail: Mapping[str, Value] = {}
 
 
-Message = Line | partial[Line]
-"""What the gateway logs: a line, or a call that makes one in the writer's thread."""
+Message = Line | Callable[[], Line]
+"""What is logged: a line, or a call that makes one in the writer's thread."""
+Entry = tuple[float, int, Message, str | None]
+"""The Unix time, the level and the message of a line, and the traceback that it comes with."""
+Form = Callable[[float, int, Line, str | None, int | None], bytes]
+"""Makes a line from its time, level, content and traceback, and the number of the worker that writes it."""
 
 
-class _Formatter(logging.Formatter):
-    """Adds the fields `fixed` to every line."""
-
-    def __init__(self, fixed: Mapping[str, Value]) -> None:
-        super().__init__()
-        self._fixed = fixed
-
-
-class JsonFormatter(_Formatter):
+def as_json(seconds: float, level: int, line: Line, traceback: str | None, worker: int | None) -> bytes:
     """One JSON object a line."""
+    fields: dict[str, Value] = {
+        "time": _time(seconds),
+        "level": logging.getLevelName(level).lower(),
+        "message": _safe(line.message, _MESSAGE_CHARS_MAX),
+    }
+    for part in (line.detail, line.fields):
+        for name, value in part.items():
+            if isinstance(value, str):
+                fields[name] = _safe(value, _VALUE_CHARS_MAX)
+            elif value is not None:
+                fields[name] = value
+    if worker is not None:
+        fields["worker"] = worker
+    if traceback:
+        fields["traceback"] = "\n".join(_rows(traceback))
+    return orjson.dumps(fields)
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = _line_of(record)
-        fields: dict[str, Value] = {
-            "time": _time(record.created),
-            "level": record.levelname.lower(),
-            "message": _safe(line.message, _MESSAGE_CHARS_MAX),
-        }
-        for name, value in (*line.detail.items(), *line.fields.items(), *self._fixed.items()):
-            if value is not None:
-                fields[name] = _safe(value, _VALUE_CHARS_MAX) if isinstance(value, str) else value
-        if record.exc_text:
-            fields["traceback"] = "\n".join(_rows(record.exc_text))
-        return orjson.dumps(fields).decode()
 
-
-class TextFormatter(_Formatter):
+def as_text(seconds: float, level: int, line: Line, traceback: str | None, worker: int | None) -> bytes:
     """Time, level, message, and fields as `name=value`; a traceback follows, indented."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = _line_of(record)
-        parts = [
-            _time(record.created),
-            f"{record.levelname.lower():<7}",
-            _safe(line.message, _MESSAGE_CHARS_MAX),
-            *(f"{n}={_shown(v)}" for n, v in (*line.fields.items(), *self._fixed.items()) if v is not None),
-        ]
-        rows = _rows(record.exc_text) if record.exc_text else ()
-        return "\n    | ".join([" ".join(parts), *rows])
-
-
-def _line_of(record: logging.LogRecord) -> Line:
-    message: object = record.msg
-    if isinstance(message, partial):
-        message = message()
-    if isinstance(message, Line):
-        return message
-    # From a library, or from the gateway's own plain `logging` calls.
-    return Line(str(message), {"logger": None if record.name == "gateway" else record.name})
+    parts = [
+        _time(seconds),
+        f"{logging.getLevelName(level).lower():<7}",
+        _safe(line.message, _MESSAGE_CHARS_MAX),
+        *(f"{n}={_shown(v)}" for n, v in (*line.fields.items(), ("worker", worker)) if v is not None),
+    ]
+    return "\n    | ".join([" ".join(parts), *(_rows(traceback) if traceback else ())]).encode()
 
 
 def _time(seconds: float) -> str:
@@ -140,23 +125,31 @@ def _safe(text: str, chars_max: int) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-class LogWriter(QueueHandler):
-    """Queues records and writes them to `fd` until it is closed. The caller closes `fd`.
+class LogWriter(logging.Handler):
+    """Queues lines, and what loggers log, and writes them to `fd` until it is closed. The caller closes `fd`.
 
     `is_shared`: other processes write to `fd`, too.
     """
 
     def __init__(
-        self, fd: int, formatter: logging.Formatter, *, is_shared: bool = False, records_max: int = _RECORDS_MAX
+        self,
+        fd: int,
+        form: Form,
+        worker: int | None = None,
+        *,
+        is_shared: bool = False,
+        lines_max: int = _LINES_MAX,
     ) -> None:
-        # The only reentrant queue: the garbage collector may log in the middle of another put.
-        self._queue: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
-        super().__init__(self._queue)
+        super().__init__()
         self._fd = fd
-        # Not the handler's own formatter, which runs in the thread that logs.
-        self._lines = formatter
+        self._form = form
+        self._worker = worker
         self._is_shared = is_shared
-        self._records_max = records_max
+        self._lines_max = lines_max
+        # Without a lock, like the queue that wakes: the garbage collector may log in the middle of another call.
+        self._entries: deque[Entry] = deque()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._is_idle = False
         self._dropped = 0
         self._counting = threading.RLock()
         self._reported = 0
@@ -170,62 +163,60 @@ class LogWriter(QueueHandler):
         """Lines lost since the start: because the queue was full, or because writing them failed."""
         return self._dropped
 
-    def write_as(self, formatter: logging.Formatter) -> None:
+    def write_as(self, form: Form) -> None:
         """Write the lines to come in this format."""
-        self._lines = formatter
+        self._form = form
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Format a library's message now: its arguments may change, and the queue would keep them alive."""
-        if not isinstance(record.msg, (Line, partial)):
-            try:
-                record.msg = record.getMessage()[: _MESSAGE_CHARS_MAX + 1]
-            except Exception as error:  # noqa: BLE001 -- a wrong message must not fail the code that logs
-                record.msg = f"a message could not be made: {type(error).__name__}"
-            record.args = None
-        if record.exc_info:
-            record.exc_text = self._lines.formatException(record.exc_info)[: _TRACEBACK_CHARS_MAX + 1]
-            record.exc_info = None
-        return record
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a record, or drop it when the writer is behind."""
-        waiting = self._queue.qsize()
-        if self._is_closing or waiting >= (_TRACEBACKS_MAX if record.exc_text else self._records_max):
+    def put(self, seconds: float, level: int, message: Message, traceback: str | None = None) -> None:
+        """Queue a line, or drop it when the writer is behind."""
+        if self._is_closing or len(self._entries) >= (_TRACEBACKS_MAX if traceback else self._lines_max):
             self._count_dropped(1)
-        else:
-            self._queue.put(record)
+            return
+        self._entries.append((seconds, level, message, traceback))
+        if self._is_idle:
+            self._is_idle = False
+            self._wake.put(None)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue what a logger logs. Its text is made now: its arguments may change, and would be kept alive."""
+        try:
+            text = record.getMessage()[: _MESSAGE_CHARS_MAX + 1]
+        except Exception as error:  # noqa: BLE001 -- a wrong message must not fail the code that logs
+            text = f"a message could not be made: {type(error).__name__}"
+        traceback = None
+        if record.exc_info:
+            traceback = _LIBRARY.formatException(record.exc_info)[: _TRACEBACK_CHARS_MAX + 1]
+        line = Line(text, {"logger": None if record.name == "gateway" else record.name})
+        self.put(record.created, record.levelno, line, traceback)
 
     def stop(self, timeout_seconds: float = 2.0) -> bool:
-        """Take no more records, and wait for the rest to be written; False when they were not in time."""
+        """Take no more lines, and wait for the rest to be written; False when they were not in time."""
         self._is_closing = True
-        self._queue.put(None)
+        self._wake.put(None)
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            records = [self._queue.get()]
+        entries = self._entries
+        while entries or not self._is_closing:
+            # Before the look at the queue: who adds to it after the look wakes this thread.
+            self._is_idle = True
+            if not entries:
+                self._wake.get()
+            self._is_idle = False
             time.sleep(0.0 if self._is_closing else _LINGER_SECONDS)
-            while len(records) < _BATCH_MAX and records[-1] is not None:
-                try:
-                    records.append(self._queue.get_nowait())
-                except Empty:
-                    break
-            is_open = records[-1] is not None
-            self._write([self._encoded(record) for record in records if record is not None])
+            self._write([self._made(*entries.popleft()) for _ in range(min(len(entries), _BATCH_MAX))])
             lost = self._dropped - self._reported
-            if lost and self._write([self._encoded(_of_dropped(lost))]):
+            if lost and self._write([self._made(time.time(), logging.WARNING, _of_dropped(lost), None)]):
                 self._reported += lost
 
-    def _encoded(self, record: logging.LogRecord) -> bytes:
+    def _made(self, seconds: float, level: int, message: Message, traceback: str | None) -> bytes:
         try:
-            line = self._lines.format(record)
+            line = message if isinstance(message, Line) else message()
+            return self._form(seconds, level, line, traceback, self._worker) + b"\n"
         except Exception as error:  # noqa: BLE001 -- the following lines must be written
-            record.msg = f"a line could not be made: {type(error).__name__}"
-            record.exc_text = None
-            line = self._lines.format(record)
-        return line.encode() + b"\n"
+            line = Line(f"a line could not be made: {type(error).__name__}")
+            return self._form(seconds, level, line, None, self._worker) + b"\n"
 
     def _write(self, lines: list[bytes]) -> bool:
         """Write all lines, however long that takes; False when writing failed."""
@@ -265,6 +256,5 @@ def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-def _of_dropped(count: int) -> logging.LogRecord:
-    line = Line("log lines were dropped", {"dropped": count})
-    return logging.LogRecord("gateway", logging.WARNING, "", 0, line, None, None)
+def _of_dropped(count: int) -> Line:
+    return Line("log lines were dropped", {"dropped": count})

@@ -9,15 +9,14 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observe.writer import JsonFormatter, Line, LogWriter, TextFormatter
+from gateway.observe.writer import Form, Line, LogWriter, as_json, as_text
 from tests.support.eventually import eventually_blocking
 
 CAPACITY = 4096
@@ -42,25 +41,15 @@ LINES = st.builds(
 )
 
 
-def record(message: object, *, seconds: float = 0.0, traceback: str | None = None) -> logging.LogRecord:
-    made = logging.LogRecord("gateway", logging.WARNING, "", 0, message, None, None)
-    made.created = seconds
-    made.exc_text = traceback
-    return made
-
-
-def as_json(made: logging.LogRecord) -> str:
-    return JsonFormatter({}).format(made)
-
-
-def as_text(made: logging.LogRecord) -> str:
-    return TextFormatter({}).format(made)
+def made(form: Form, message: str | Line, *, seconds: float = 0.0, traceback: str | None = None) -> str:
+    line = message if isinstance(message, Line) else Line(message)
+    return form(seconds, logging.WARNING, line, traceback, None).decode()
 
 
 @given(LINES)
 def test_json_is_one_object_on_one_printable_line(line: Line) -> None:
     """Whatever is logged, a collector reads one object with its level and its fields."""
-    text = as_json(record(line))
+    text = made(as_json, line)
     assert text.isprintable()
     said = json.loads(text.encode())
     assert said["level"] == "warning"
@@ -70,7 +59,7 @@ def test_json_is_one_object_on_one_printable_line(line: Line) -> None:
 @given(LINES)
 def test_text_is_one_printable_line(line: Line) -> None:
     """Nothing that is logged ends the line, moves the cursor or turns the direction of reading."""
-    text = as_text(record(line))
+    text = made(as_text, line)
     assert text.isprintable()
     text.encode()
     assert text.startswith("1970-01-01T00:00:00.000Z warning ")
@@ -79,40 +68,37 @@ def test_text_is_one_printable_line(line: Line) -> None:
 @given(ANYTHING)
 def test_a_value_cannot_pass_for_another_field(value: str) -> None:
     """A value is bare only where it is one plain verdict; otherwise it is quoted."""
-    shown = as_text(record(Line("m", {"detail": value}))).partition(" m detail=")[2]
+    shown = made(as_text, Line("m", {"detail": value})).partition(" m detail=")[2]
     assert re.fullmatch(r"[A-Za-z0-9_.:/@%+-]+", shown) or isinstance(json.loads(shown), str)
 
 
 def test_a_traceback_is_indented_and_cannot_forge_a_line() -> None:
     """Each row of a traceback is marked as one, so that no text in it begins a line of the log."""
     traceback = "Traceback:\n2025-01-01T00:00:00.000Z error forged\x1b[2J"
-    rows = as_text(record("broken", traceback=traceback)).splitlines()
+    rows = made(as_text, "broken", traceback=traceback).splitlines()
     assert rows[1:] == ["    | Traceback:", "    | 2025-01-01T00:00:00.000Z error forged\\x1b[2J"]
-    said = json.loads(as_json(record("broken", traceback=traceback)))
+    said = json.loads(made(as_json, "broken", traceback=traceback))
     assert said["traceback"].splitlines() == [row.removeprefix("    | ") for row in rows[1:]]
 
 
 @pytest.mark.parametrize("form", [as_json, as_text], ids=["json", "text"])
-def test_a_line_is_bounded(form: Callable[[logging.LogRecord], str]) -> None:
+def test_a_line_is_bounded(form: Form) -> None:
     """However long the parts are, a line stays within a few pages."""
     long = "x" * 1_000_000
-    assert len(form(record(Line(long, {"detail": long}), traceback=long))) < 32 * 1024
+    assert len(made(form, Line(long, {"detail": long}), traceback=long)) < 32 * 1024
 
 
 def test_time_is_utc_to_the_millisecond() -> None:
     """A reader compares times of several hosts."""
-    assert json.loads(as_json(record("m", seconds=1_750_000_000.1239)))["time"] == "2025-06-15T15:06:40.123Z"
+    assert json.loads(made(as_json, "m", seconds=1_750_000_000.1239))["time"] == "2025-06-15T15:06:40.123Z"
 
 
 # -- carried to a descriptor ------------------------------------------------------------------------------------------
 
 
-class Plain(logging.Formatter):
+def plain(_seconds: float, _level: int, line: Line, _traceback: str | None, _worker: int | None) -> bytes:
     """The message alone, or how many were dropped."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: Any = record.msg
-        return f"dropped {line.fields['dropped']}" if line.fields else line.message
+    return (f"dropped {line.fields['dropped']}" if line.fields else line.message).encode()
 
 
 @pytest.fixture
@@ -129,12 +115,12 @@ def ends() -> Iterator[tuple[int, int]]:
 
 
 def writer(fd: int, **options: Any) -> LogWriter:
-    return LogWriter(fd, Plain(), **options)
+    return LogWriter(fd, plain, **options)
 
 
 def log(to: LogWriter, *messages: object) -> None:
     for message in messages:
-        to.handle(record(Line(str(message))))
+        to.put(0.0, logging.WARNING, Line(str(message)))
 
 
 def read_lines(fd: int, count: int) -> bytes:
@@ -159,7 +145,7 @@ def test_lines_come_out_in_order_and_all_of_them_before_the_end(ends: tuple[int,
 def test_a_reader_that_stopped_costs_lines_and_no_time(ends: tuple[int, int]) -> None:
     """With nobody reading, lines are taken up to the bound, dropped beyond it, and the loss is logged afterwards."""
     reading, writing = ends
-    to = writer(writing, records_max=10)
+    to = writer(writing, lines_max=10)
     log(to, BIG)
     assert select.select([reading], [], [], 5.0)[0], "the writer is stuck in its first line"
     log(to, *range(15))
@@ -180,7 +166,7 @@ def test_tracebacks_have_less_room(ends: tuple[int, int]) -> None:
     except RuntimeError:
         broken = sys.exc_info()
     for _ in range(1_200):
-        to.handle(logging.LogRecord("gateway", logging.ERROR, "", 0, Line("x"), None, broken))
+        to.handle(logging.LogRecord("gateway", logging.ERROR, "", 0, "x", None, broken))
     assert to.dropped == 200
     log(to, "a line")
     assert to.dropped == 200
@@ -236,9 +222,13 @@ def test_a_record_may_be_logged_from_within_another(ends: tuple[int, int]) -> No
 
 def test_a_line_that_cannot_be_made_is_logged_as_that(ends: tuple[int, int]) -> None:
     """A mistake in the words of one line costs no other line."""
+
+    def broken() -> Line:
+        raise ValueError("five")
+
     reading, writing = ends
-    to = LogWriter(writing, JsonFormatter({}))
-    to.handle(record(partial(int, "five")))
+    to = LogWriter(writing, as_json)
+    to.put(0.0, logging.WARNING, broken)
     log(to, "the next")
     assert to.stop()
     said = [json.loads(line)["message"] for line in os.read(reading, CAPACITY).splitlines()]

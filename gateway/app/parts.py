@@ -55,7 +55,7 @@ from gateway.protect.identification import Identifying
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
-from gateway.protect.operations import Drained
+from gateway.protect.operation import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Regions
 from gateway.protect.repeats import Repeats

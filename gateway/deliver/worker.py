@@ -42,8 +42,7 @@ from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.conclusion import Conclusion
 from gateway.protect.hop import hop_from
 from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
-from gateway.protect.operation import DeliveryAttempt, Operation
-from gateway.protect.operations import Operations
+from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.store.base import Store, StoreError

@@ -4,8 +4,8 @@
 from, `problem` the gateway's own error responses. `cors` says what pages of other origins may read.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
-`identification` finds the operation of a request: `callers` says whose it is, and `body` receives its body.
-`operations` starts a task for each `operation`: `claiming` gets the claim, `leases` renews it, `attempt` forwards the
+`identification` finds the operation of a request: `callers` says whose it is, and `body` receives its body. `operation`
+claims, sends and records in a task of its own: `claiming` gets the claim, `leases` renews it, `attempt` forwards the
 request once, `conclusion` turns the result into a command and replies, and `journaling` keeps it while the store does
 not. `duplicates` replies to all but the first caller: by `waiting` for another gateway, or by `probing` the upstream,
 for as long as their `preference` allows; where many come or wake at once, `slices` gives each its turn, and `limits`

@@ -15,7 +15,7 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from gateway.core.identity.pointer import MISSING
 from gateway.core.lifecycle import settle
@@ -53,12 +53,14 @@ from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import Execution, protected_request
 from gateway.protect.journaling import Journaling
 from gateway.protect.limits import Limit, Limits
-from gateway.protect.operation import Operation, abort_stream
 from gateway.protect.reply import Reply
 from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
 from gateway.store.base import AttemptMarks, Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
+
+if TYPE_CHECKING:
+    from gateway.protect.operation import Operation
 
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 2.0
@@ -337,3 +339,9 @@ def _with_expiry(reply: Reply, snapshot: Snapshot) -> Reply:
     headers = (*reply.headers, expires_header(record))
     # The constructor, because `replace` reads each field by name and every new key comes here.
     return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length, source=reply.source)
+
+
+def abort_stream(reply: Reply) -> None:
+    """Abort the reply's stream, if it has one."""
+    if not isinstance(reply.body, bytes):
+        reply.body.abort()

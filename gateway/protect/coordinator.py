@@ -44,8 +44,7 @@ from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
-from gateway.protect.operation import Operation
-from gateway.protect.operations import Drained, Operations
+from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import refuse
 from gateway.protect.regions import Region, Regions
@@ -198,16 +197,60 @@ class Coordinator:
         if route.inbox is not None and route.accept is not None:
             return await self._receiving.receive(request, route.inbox, route.accept)
         reply: Reply | Untouched | None = None
-        if operation_id.int not in self._operations.in_flight and not self._journaling.holds(operation_id):
-            reply = await self._reply_from_copy(operation_id, request)
+        is_journaled = self._journaling.holds(operation_id)
+        if operation_id.int not in self._operations.in_flight and not is_journaled:
+            snapshot = self._recall(operation_id)
+            if snapshot is not None or self._look_up is not None:
+                reply = await self._reply_from_copy(snapshot, request)
+                is_journaled = reply is None and self._journaling.holds(operation_id)
         if reply is None:
-            reply = await self._join_or_execute(request)
-        if reply.verdict in _UNKNOWN and isinstance(reply, Reply):
+            reply = await self._join_or_execute(request, is_journaled=is_journaled)
+        if isinstance(reply, Untouched):
+            return reply
+        if reply.verdict in _UNKNOWN:
             reply = await self._unless_journaled(reply, request)
-        if isinstance(reply, Reply) and reply.to_fetch is not None:
-            # As this caller was identified: what a client says of itself may have been replaced.
-            return await self._fetch(reply.to_fetch, request)
-        return reply
+        # As this caller was identified: what a client says of itself may have been replaced.
+        return reply if reply.to_fetch is None else await self._fetch(reply.to_fetch, request)
+
+    async def _join_or_execute(self, request: Request, *, is_journaled: bool) -> Reply | Untouched:
+        """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
+        order, operation_id = next(self._operations.orders), request.identity.operation_id
+        found: Reply | Untouched | Seen | None = None
+        is_asked = False
+        try:
+            for _ in range(_ROUNDS_MAX):
+                in_flight = operation_id.int in self._operations.in_flight
+                if is_journaled and not in_flight:
+                    is_asked, found = True, await self._duplicates.reply_from_journal(request)
+                elif in_flight or self._is_draining:
+                    found = await self._wait_as_duplicate(request, order)
+                elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
+                    return refusal
+                elif request.is_async and request.route.accept is not None:
+                    found = await self._accept(request, request.route.accept)
+                else:
+                    # Rule 19.
+                    operation = self._operations.begin(request)
+                    try:
+                        ended = await operation.first
+                    except asyncio.CancelledError:
+                        operation.left()
+                        raise
+                    if isinstance(ended, Conclusion):
+                        return ended.reply
+                    if isinstance(ended, Unavailable):
+                        found = await self._reply_without_claim(request, operation, ended)
+                    else:
+                        found = ended or self._duplicates.still_in_flight(operation, status=504)
+                if isinstance(found, Seen):
+                    found = await self._reply_from_seen(found, request)
+                if found is not None:
+                    return found
+                is_journaled = not is_asked and self._journaling.holds(operation_id)
+            return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
+        finally:
+            if request.owner is None and not isinstance(found, Untouched):
+                request.taken.close()
 
     async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
         """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
@@ -226,13 +269,13 @@ class Coordinator:
         request.is_reported_there = reply.source is Source.SERVICE
         return reply
 
-    async def _reply_from_copy(self, operation_id: UUID, request: Request) -> Reply | None:
-        """Step 3. Closes the request's body, unless there is no reply yet."""
+    async def _reply_from_copy(self, snapshot: Snapshot | None, request: Request) -> Reply | None:
+        """Step 3, with the copy of this process or, without one, of the fast tier. Closes the request's body, unless
+        there is no reply yet."""
         reply = None
         try:
-            snapshot = self._recall(operation_id)
             if snapshot is None and self._look_up is not None:
-                snapshot = await self._look_up_copy(operation_id, self._look_up)
+                snapshot = await self._look_up_copy(request.identity.operation_id, self._look_up)
             if snapshot is not None:
                 reply = self._duplicates.reply_without_waiting(snapshot, request)
         except BaseException:
@@ -253,39 +296,6 @@ class Coordinator:
         is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
         return await self._duplicates.reply_from_journal(request, is_told_next=is_of_record) or reply
 
-    async def _join_or_execute(self, request: Request) -> Reply | Untouched:
-        """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
-        order, operation_id = next(self._operations.orders), request.identity.operation_id
-        found: Reply | Untouched | Seen | None = None
-        is_asked = False
-        try:
-            for _ in range(_ROUNDS_MAX):
-                in_flight = operation_id.int in self._operations.in_flight
-                if not in_flight and not is_asked and self._journaling.holds(operation_id):
-                    is_asked, found = True, await self._duplicates.reply_from_journal(request)
-                elif in_flight or self._is_draining:
-                    found = await self._wait_as_duplicate(request, order)
-                elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
-                    return refusal
-                elif request.is_async and request.route.accept is not None:
-                    found = await self._accept(request, request.route.accept)
-                else:
-                    operation = self._operations.begin(request)
-                    until = request.arrived + request.route.target.answer_within_seconds
-                    ended = await operation.wait_first(until)
-                    if isinstance(ended, Unavailable):
-                        found = await self._reply_without_claim(request, operation, ended)
-                    else:
-                        found = ended if isinstance(ended, Seen) else self._reply_of_first(operation, ended)
-                if isinstance(found, Seen):
-                    found = await self._reply_from_seen(found, request)
-                if found is not None:
-                    return found
-            return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
-        finally:
-            if request.owner is None and not isinstance(found, Untouched):
-                request.taken.close()
-
     async def _accept(self, request: Request, policy: AcceptPolicy) -> Reply | Seen:
         """Rule 18."""
         accepted = await self._accepting.accept(request, policy)
@@ -299,15 +309,6 @@ class Coordinator:
         if seen.content_holder is not None:
             return self._repeats.refuse(request, seen.content_holder)
         return await self._duplicates.reply_from_record(seen.snapshot, request)
-
-    def _reply_of_first(self, operation: Operation, ended: Conclusion | None) -> Reply:
-        """Rule 19: the reply to the caller whose request was sent. Without a conclusion, its patience is over."""
-        request = operation.request
-        request.is_executed, request.attempt, request.origin = True, operation.record.attempts, operation.origin
-        if ended is None:
-            return self._duplicates.still_in_flight(operation, status=504)
-        request.upstream_status, request.upstream_seconds = ended.upstream_status, ended.upstream_seconds
-        return ended.reply
 
     async def _wait_as_duplicate(self, request: Request, order: int) -> Reply | Untouched | None:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""

@@ -64,7 +64,8 @@ class Leases:
         self._events = events
         self._clock = clock
         # A set in the order of the grants.
-        self._held: dict[Lease, None] = {}
+        self.held: dict[Lease, None] = {}
+        """What is renewed: whoever ends an attempt takes its lease out."""
         self.lease_seconds = lease_seconds
         self.margin_seconds = max(1.0, lease_seconds / 6)
         self._last_beat_seconds = clock()
@@ -75,19 +76,19 @@ class Leases:
         """How often `run_once` must be called: often enough that a renewal has two tries before trust ends."""
         return self.lease_seconds / 12
 
-    def hold(self, record: Record, now_us: int, started_seconds: float) -> Lease:
-        """Trust a granted claim from now on. `now_us` is the store's time of the grant.
+    def hold(self, record: Record, now_us: int, started_seconds: float, lease: Lease | None = None) -> Lease:
+        """Trust a claim that was granted, or renewed if it has a lease, from now on. `now_us` is the store's time then.
 
-        `started_seconds` is the clock's reading from before the granting call.
+        `started_seconds` is the clock's reading from before the call of the store.
         """
-        lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self._clock)
-        self._trust(lease, record, now_us, started_seconds)
-        self._held[lease] = None
+        if lease is None:
+            lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self._clock)
+            self.held[lease] = None
+        # At most what was asked for: more remains only if the store's clock was set back, and a sweep corrects that.
+        remaining_seconds = min((record.lease_until_us - now_us) / MICROSECONDS, self.lease_seconds)
+        lease.trusted_until_seconds = started_seconds + remaining_seconds - self.margin_seconds
+        lease.renew_at_seconds = started_seconds + self.lease_seconds / 3
         return lease
-
-    def drop(self, lease: Lease) -> None:
-        """Stop renewing a lease, because its attempt ended."""
-        self._held.pop(lease, None)
 
     def is_stalled(self) -> bool:
         """Whether the loop was just stalled for longer than a third of a lease: nothing should be claimed now."""
@@ -100,7 +101,7 @@ class Leases:
         self._last_beat_seconds = now
         if lag > self.lease_seconds / 6:
             self._events.publish(LoopStalled(lag))
-        for lease in self._held:
+        for lease in self.held:
             if lease.renew_at_seconds <= now and not lease.is_renewing:
                 lease.is_renewing = True
                 task = asyncio.get_running_loop().create_task(self._renew(lease))
@@ -133,20 +134,14 @@ class Leases:
             return
         finally:
             lease.is_renewing = False
-        if lease in self._held:
+        if lease in self.held:
             self._apply_result(lease, result, started)
 
     def _apply_result(self, lease: Lease, result: Result, started_seconds: float) -> None:
         match result:
             case Applied(Snapshot(Record() as record, now_us)):
-                self._trust(lease, record, now_us, started_seconds)
+                self.hold(record, now_us, started_seconds, lease)
             case Applied(snapshot) | Lapsed(snapshot) | Fenced(snapshot):
                 lease.trusted_until_seconds = 0.0
                 lease.renew_at_seconds = float("inf")
                 self._events.publish(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
-
-    def _trust(self, lease: Lease, record: Record, now_us: int, started_seconds: float) -> None:
-        # At most what was asked for: more remains only if the store's clock was set back, and a sweep corrects that.
-        remaining_seconds = min((record.lease_until_us - now_us) / MICROSECONDS, self.lease_seconds)
-        lease.trusted_until_seconds = started_seconds + remaining_seconds - self.margin_seconds
-        lease.renew_at_seconds = started_seconds + self.lease_seconds / 3

@@ -1,31 +1,50 @@
-"""One operation in flight in this process: the result of its claim, and of its attempt, for the callers that wait.
+"""The operations in flight in this process: each has one task, which claims, sends and records, and callers that wait.
 
-The operation's task reports here (see `operations` and `attempt`), and its callers wait here. The first caller is the
-one whose request is executed. It waits once, for whichever comes first: a claim that was not granted, the conclusion of
-the attempt, or the end of its patience.
+Owns an operation from its claim to its final command, the command that ends the claim, whatever its callers do
+meanwhile. Only a drain ends an operation early, and then applies its final command. This module knows no duplicates and
+decides nothing about a request.
 
-Only the first caller can take a streamed response. If it has left by then, the stream is aborted, and this module
-publishes the event that its request would have had.
+The first caller is the one whose request is executed. It waits once, for whichever comes first: a claim that was not
+granted, the conclusion of the attempt, or the end of its patience. Only it can take a streamed response. If it has left
+by then, the stream is aborted, and the event is published that its request would have had.
+
+Invariant: an operation is in flight at most once. When its task ends, the outcome is in the record or in the journal.
+If a drain could write to neither, it reports that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import OutcomeCommand, Record
-from gateway.observe.facts import EndedUnanswered, Events
-from gateway.protect.claiming import Admission, Granted, Seen, Unavailable
+from gateway.core.operation import EVENT_OF, Applied, OutcomeCommand, Record
+from gateway.core.recovery import Resend
+from gateway.observe.facts import EndedUnanswered, Events, OperationClaimed, OperationSettled, OperationTakenOver
+from gateway.protect.attempt import Attempts, abort_stream
+from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
 from gateway.protect.conclusion import Conclusion, abandoned, unused
-from gateway.protect.leases import Lease
-from gateway.protect.limits import Call, Limits
-from gateway.protect.reply import Reply
+from gateway.protect.journaling import Journaling
+from gateway.protect.leases import Lease, Leases
+from gateway.protect.limits import Limits
 from gateway.protect.request import Request
 from gateway.protect.slices import Slices
 from gateway.protect.trace import request_info
-from gateway.store.base import NO_PLACE
+from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError
+
+_LOG = logging.getLogger("gateway")
+
+# How long a drain tries to apply the final command of an attempt to the store.
+_FINAL_COMMAND_SECONDS: Final = 3.0
+_FINAL_COMMAND_PAUSE_SECONDS: Final = 0.2
 
 
 @immutable
@@ -46,8 +65,11 @@ class Operation:
     is under way.
 
     `order`: see `Operations.orders`. `delivery` is set where a kept request is delivered: then its first caller is
-    the worker, which wants no response. The operation owns the body of its request; when
-    its claim is not granted, the body goes back to the first caller.
+    the worker, which wants no response. The operation owns the body of its request; when its claim is not granted, the
+    body goes back to the first caller.
+
+    `first` is for the first caller: the result, or why there is no claim; None once its time is over. The result of the
+    claim is waited for even then, because that comes soon. A caller that is cancelled meanwhile calls `left`.
 
     `record`, `lease` and `is_first` are those of the granted claim. `has_sent`: a byte may have left under it.
     `command` records its outcome, once that is known; `is_settled`: store or journal have it.
@@ -58,63 +80,49 @@ class Operation:
         "_admitted",
         "_began",
         "_ended",
-        "_events",
-        "_first",
-        "_is_first_result_final",
         "_is_overdue",
-        "_limits",
-        "_loop",
+        "_operations",
         "_result",
-        "_slices",
         "_waiters",
         "command",
         "delivery",
+        "first",
         "has_sent",
         "is_claimed",
         "is_first",
         "is_settled",
         "lease",
         "order",
-        "origin",
         "place",
         "record",
         "request",
         "started_seconds",
+        "task",
+        "when",
     )
 
+    task: asyncio.Task[None]
     record: Record
     lease: Lease
     is_first: bool
 
-    def __init__(
-        self,
-        request: Request,
-        order: int,
-        events: Events,
-        loop: asyncio.AbstractEventLoop,
-        slices: Slices,
-        limits: Limits,
-        delivery: DeliveryAttempt | None = None,
-    ) -> None:
+    def __init__(self, operations: Operations, request: Request, delivery: DeliveryAttempt | None) -> None:
         self.request = request
         self.delivery = delivery
-        self.order = order
-        self.started_seconds = loop.time()
+        self.order = next(operations.orders)
+        self.started_seconds = operations.loop.time()
         request.owner = self
         self.is_claimed = False
         self.has_sent = False
         self.command: OutcomeCommand | None = None
         self.is_settled = False
-        self.origin: str | None = None
         self.place = NO_PLACE
-        self._events = events
-        self._loop = loop
-        self._slices = slices
-        self._limits = limits
+        self._operations = operations
         self._began = time.monotonic()
-        # None: the first caller's patience is over. Once done, or cancelled with the caller, this takes no result.
-        self._first: asyncio.Future[Conclusion | Seen | Unavailable | None] = loop.create_future()
-        self._is_first_result_final = True
+        # Once done, or cancelled with the caller, this takes no result.
+        self.first: asyncio.Future[Conclusion | Seen | Unavailable | None] = operations.loop.create_future()
+        self.when = math.inf
+        """When the first caller's patience ends, on the loop's clock."""
         self._is_overdue = False
         # The futures are there as soon as a duplicate waits for them.
         self._admission: Admission | None = None
@@ -135,30 +143,18 @@ class Operation:
 
     # -- for callers --------------------------------------------------------------------------------------------------
 
-    async def wait_first(self, until: float) -> Conclusion | Seen | Unavailable | None:
-        """For the first caller, once: the result, or why there is no claim; None when the time is over before that.
-        `until` is on the loop's clock.
-
-        Waits for the result of the claim even when the time is over, because that comes soon. The caller must read or
-        abort a streamed response. Cancelling this cancels nothing else.
-        """
-        patience = Call(until, self._end_patience)
-        self._limits.add(patience)
-        try:
-            return await self._first
-        except asyncio.CancelledError:
-            if not self._first.cancelled() and isinstance(unread := self._first.result(), Conclusion):
-                self._drop(unread, is_final=self._is_first_result_final)
-            raise
-        finally:
-            self._limits.due.pop(patience, None)
+    def left(self) -> None:
+        """The first caller was cancelled while it waited for `first`. A result that came in the same step has no reader
+        any more."""
+        if not self.first.cancelled() and isinstance(unread := self.first.result(), Conclusion):
+            self._drop(unread, is_final=unread is self._result)
 
     async def wait_ended(self) -> Conclusion | Seen | Unavailable:
         """For a first caller that wants no response, once: how the attempt ended, or why there is no claim.
 
         Waits until nothing is left to be recorded. Cancelling this cancels nothing else.
         """
-        first = await self._first
+        first = await self.first
         if isinstance(first, Seen | Unavailable):
             return first
         if first is not None:
@@ -171,8 +167,8 @@ class Operation:
         """The result of the claim. Cancelling this cancels nothing else."""
         while self._admission is None:
             if self._admitted is None:
-                self._admitted = self._loop.create_future()
-            await self._slices.until(self._admitted)
+                self._admitted = self._operations.loop.create_future()
+            await self._operations.slices.until(self._admitted)
         return self._admission
 
     async def wait_result(self, timeout_seconds: float) -> Conclusion | None:
@@ -182,7 +178,7 @@ class Operation:
         result = self._next_result()
         self._waiters += 1
         try:
-            await self._slices.until(result, timeout_seconds)
+            await self._operations.slices.until(result, timeout_seconds)
         finally:
             self._waiters -= 1
         return result.result() if result.done() else None
@@ -201,34 +197,41 @@ class Operation:
     def granted(self, admission: Granted, lease: Lease) -> None:
         """The claim was granted, and an attempt starts under it."""
         self.record, self.lease, self.is_first = admission.record, lease, admission.is_first
-        self.origin, self.place = admission.origin, admission.place
+        self.place = admission.place
         self.is_claimed = True
+        if self.delivery is None:
+            request = self.request
+            request.is_executed, request.attempt, request.origin = True, admission.record.attempts, admission.origin
         self._admission = admission
         if self._admitted is not None:
             self._admitted.set_result(None)
         if self._is_overdue:
-            self._end_patience()
+            self.end()
 
     def not_granted(self, admission: Seen | Unavailable) -> None:
         """The claim was not granted, and nothing is executed."""
+        self._operations.limits.due.pop(self, None)
         self.request.owner = None
         self._admission = admission
         if self._admitted is not None:
             self._admitted.set_result(None)
-        if self._first.done():
+        if self.first.done():
             self.request.taken.close()
         else:
-            self._first.set_result(admission)
+            self.first.set_result(admission)
 
     def publish(self, result: Conclusion, *, is_final: bool = True) -> None:
         """The attempt ended. Not `is_final`: the write goes on, and duplicates to come wait for its result."""
-        if self._first.done():
-            self._drop(result, is_final=is_final)
-        else:
-            self._is_first_result_final = is_final
-            self._first.set_result(result)
+        self._operations.limits.due.pop(self, None)
         if is_final:
             self._result = result
+        if self.first.done():
+            self._drop(result, is_final=is_final)
+        else:
+            if self.delivery is None:
+                request = self.request
+                request.upstream_status, request.upstream_seconds = result.upstream_status, result.upstream_seconds
+            self.first.set_result(result)
         if self._ended is not None:
             ended, self._ended = self._ended, None
             ended.set_result(result)
@@ -238,25 +241,25 @@ class Operation:
         """Whether the final result was published."""
         return self._result is not None
 
+    def end(self) -> None:
+        """End the first caller's wait, as soon as the result of the claim is known: its patience is over."""
+        self._is_overdue = True
+        if self.is_claimed and not self.first.done():
+            self.first.set_result(None)
+
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _next_result(self) -> asyncio.Future[Conclusion]:
         if self._ended is None:
-            self._ended = self._loop.create_future()
+            self._ended = self._operations.loop.create_future()
         return self._ended
-
-    def _end_patience(self) -> None:
-        """End the first caller's wait, as soon as the result of the claim is known."""
-        self._is_overdue = True
-        if self.is_claimed and not self._first.done():
-            self._first.set_result(None)
 
     def _drop(self, result: Conclusion, *, is_final: bool) -> None:
         """Abort the reply to a first caller that has left, and publish the event that its request would have had."""
         reply, request = result.reply, self.request
         abort_stream(reply)
         if is_final and reply.verdict is not None:
-            self._events.publish(
+            self._operations.events.publish(
                 EndedUnanswered(
                     route=request.route.name,
                     verdict=reply.verdict,
@@ -270,7 +273,218 @@ class Operation:
             )
 
 
-def abort_stream(reply: Reply) -> None:
-    """Abort the reply's stream, if it has one."""
-    if not isinstance(reply.body, bytes):
-        reply.body.abort()
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How many attempts a drain ended early, by where their final command is: in the store, the journal, or neither.
+
+    A claim whose result is unknown and that could not be ended counts as `unrecorded`, too.
+    """
+
+    recorded: int = 0
+    journaled: int = 0
+    unrecorded: int = 0
+
+    def __add__(self, other: Drained) -> Drained:
+        return Drained(
+            self.recorded + other.recorded, self.journaled + other.journaled, self.unrecorded + other.unrecorded
+        )
+
+
+class Operations:
+    """The operations in flight in one gateway process."""
+
+    def __init__(
+        self,
+        store: Store,
+        journaling: Journaling,
+        claiming: Claiming,
+        leases: Leases,
+        events: Events,
+        on_new: Callable[[Request], None],
+    ) -> None:
+        """Needs a running event loop. `on_new` gets each request that is about to be executed for its caller."""
+        self._store = store
+        self._journaling = journaling
+        self._claiming = claiming
+        self._attempts = Attempts(store, journaling, events, claiming.marks)
+        self._leases = leases
+        self._on_new = on_new
+        # What all operations share.
+        self.events = events
+        self.loop = asyncio.get_running_loop()
+        self.slices = Slices()
+        self.limits = Limits(self.loop)
+        self.in_flight: dict[int, Operation] = {}
+        """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python
+        function. Read only."""
+        self.requested = 0
+        """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
+        self.orders = count()
+        """Draws the next number in the order in which operations start and duplicates arrive."""
+
+    def __len__(self) -> int:
+        return len(self.in_flight)
+
+    @property
+    def by_route(self) -> Counter[str]:
+        """How many there are of each route."""
+        return Counter(operation.request.route.name for operation in self.in_flight.values())
+
+    def get(self, operation_id: UUID) -> Operation | None:
+        """The operation with this id, if it is in flight here."""
+        return self.in_flight.get(operation_id.int)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest operation has been in flight, 0 without one."""
+        if not self.in_flight:
+            return 0.0
+        return self.loop.time() - min(operation.started_seconds for operation in self.in_flight.values())
+
+    def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
+        """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
+        operation = Operation(self, request, delivery)
+        self.in_flight[request.identity.operation_id.int] = operation
+        operation.task = self.loop.create_task(self._run(operation))
+        if delivery is None:
+            self.requested += 1
+            operation.when = request.arrived + request.route.target.answer_within_seconds
+            self.limits.add(operation)
+        return operation
+
+    async def _run(self, operation: Operation) -> None:
+        """Claim, send, record. Outlives every caller."""
+        request, delivery, route = operation.request, operation.delivery, operation.request.route
+        try:
+            info = request_info(request.head)
+            terms = Terms(
+                remember_us=route.retention.remember_us,
+                accepts_recipe_change=route.accepts_recipe_change,
+                is_executed_anyway=route.forwards_unprotected,
+                takes_over=isinstance(route.recovery, Resend),
+                probe=request.probe,
+                request=info,
+                content=None if route.repeats is None else request.content_to_hold,
+                patience_seconds=route.target.answer_within_seconds,
+            )
+            if delivery is None:
+                admission = await self._claiming.claim(request.identity, request.fingerprints_to_record(), terms)
+            else:
+                admission = await self._claiming.claim_kept(delivery.record, terms)
+            if not isinstance(admission, Granted):
+                operation.not_granted(admission)
+                return
+            record, operation_id = admission.record, request.identity.operation_id
+            is_takeover = record.carried_us is not None
+            lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
+            self.events.publish(
+                OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=is_takeover)
+            )
+            if is_takeover:
+                self.events.publish(OperationTakenOver(route.name, operation_id, record.token, record.attempts, info))
+            elif route.repeats is not None and delivery is None:
+                self._on_new(request)
+            operation.granted(admission, lease)
+            began, conclusion = time.monotonic(), None
+            try:
+                conclusion = await self._attempts.send(operation)
+                if delivery is not None:
+                    self._attempts.publish_attempted(operation, began, conclusion)
+                await self._attempts.record(operation, conclusion)
+            except BaseException as error:
+                if delivery is not None and conclusion is None:
+                    self._attempts.publish_attempted(operation, began, None)
+                if conclusion is not None:
+                    abort_stream(conclusion.reply)
+                self._attempts.interrupt(operation)
+                if isinstance(error, Exception) and (command := operation.final_command) is not None:
+                    # Nothing else ends the claim, and its key would be left in doubt although nothing may have been
+                    # sent.
+                    await self._end_early(operation, command, "the gateway failed")
+                raise
+            finally:
+                self._leases.held.pop(lease, None)
+                if operation.is_settled:
+                    self._claiming.marks.unmark(operation.place)
+        except Exception:  # noqa: BLE001 - whatever it is, there is nobody else to hear of it
+            _LOG.exception("an operation failed because of a bug")
+        finally:
+            self._ended(operation)
+
+    def _ended(self, operation: Operation) -> None:
+        """Nothing of this operation is under way any more."""
+        request = operation.request
+        del self.in_flight[request.identity.operation_id.int]
+        self.requested -= operation.delivery is None
+        if operation.is_claimed:
+            # Without this, the two would keep each other until the collector finds them.
+            request.owner = None
+        elif request.owner is operation:
+            operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
+
+    async def drain(self, timeout_seconds: float) -> Drained:
+        """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their final
+        commands."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.in_flight:
+                    await asyncio.wait([operation.task for operation in self.in_flight.values()])
+                await self._claiming.wait_pursuits_ended()
+        except TimeoutError:
+            pass
+        left = list(self.in_flight.values())
+        for operation in left:
+            operation.task.cancel()
+        await asyncio.gather(*(operation.task for operation in left), return_exceptions=True)
+        for operation in left:
+            if self.in_flight.get(operation.request.identity.operation_id.int) is operation:
+                # Its task was cancelled before its first step.
+                self._ended(operation)
+        final_commands = [
+            self._end_early(operation, operation.final_command, "the gateway stopped")
+            for operation in left
+            if operation.final_command is not None
+        ]
+        return sum(await asyncio.gather(self._end_pursuits(), *final_commands), Drained())
+
+    async def _end_pursuits(self) -> Drained:
+        """Release claims that were cut off just now, if the store responds soon."""
+        return Drained(unrecorded=await self._claiming.close(_FINAL_COMMAND_SECONDS))
+
+    async def _end_early(self, operation: Operation, command: OutcomeCommand, why: str) -> Drained:
+        """Apply the final command. Until it is durable, what the attempt has sent stays marked."""
+        drained = await self._apply_final_command(operation.record, command, why)
+        if not drained.unrecorded:
+            # Once: a drain may end again what ended in this very step, and the place would be free twice.
+            place, operation.place = operation.place, NO_PLACE
+            self._claiming.marks.unmark(place)
+        return drained
+
+    async def _apply_final_command(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
+        """Apply the final command of an attempt that ended early to the store or, if that fails, keep it in the
+        journal."""
+        is_late = False
+        try:
+            async with asyncio.timeout(_FINAL_COMMAND_SECONDS):
+                while True:
+                    try:
+                        result = await self._store.apply(command)
+                    except (NotApplied, Indefinite):
+                        is_late = True
+                        await asyncio.sleep(_FINAL_COMMAND_PAUSE_SECONDS)
+                    else:
+                        if isinstance(result, Applied):
+                            identity, event = record.identity, EVENT_OF[type(command)]
+                            self.events.publish(
+                                OperationSettled(
+                                    identity.route, identity.operation_id, record.token, event, why, None, is_late
+                                )
+                            )
+                        return Drained(recorded=1)
+        except (TimeoutError, StoreError):
+            pass
+        try:
+            await self._journaling.keep(record, command, detail=why)
+        except StoreError:
+            return Drained(unrecorded=1)
+        return Drained(journaled=1)

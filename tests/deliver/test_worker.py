@@ -15,8 +15,8 @@ from gateway.core.operation import Audit, SealedRequest, State, Withdraw
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
-from gateway.protect import operations as runs
-from gateway.protect.operations import Drained
+from gateway.protect import operation as runs
+from gateway.protect.operation import Drained
 from gateway.store.base import StoreError, Unreadable
 from tests.support.depot import HOUR, Depot, accepting, depot
 from tests.support.eventually import eventually

@@ -49,8 +49,8 @@ POLICIES = {
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/request.py Request.judge"],
-    ".claim": ["protect/operations.py Operations._run"],
-    ".claim_kept": ["protect/operations.py Operations._run"],
+    ".claim": ["protect/operation.py Operations._run"],
+    ".claim_kept": ["protect/operation.py Operations._run"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
     "responds_async": ["protect/identification.py Identifying._identify_whole"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import shutil
 from collections.abc import AsyncIterator
@@ -21,8 +22,9 @@ from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Re
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
 from gateway.protect import attempt, claiming, duplicates
+from gateway.protect.operation import Operation
 from gateway.protect.reply import Reply
-from gateway.protect.request import Untouched
+from gateway.protect.request import Request, Untouched
 from gateway.store.base import Amnesic, Indefinite, Unstorable
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
@@ -1043,3 +1045,26 @@ async def test_a_body_that_never_ends_is_no_run(tmp_path: Path) -> None:
         await asyncio.gather(task, return_exceptions=True)
         assert office.memory.records == {}
         assert spooled_files(tmp_path) == []
+
+
+async def test_nothing_of_a_request_is_left_to_the_collector(tmp_path: Path) -> None:
+    """Collecting cycles would cost each request a tenth of its time."""
+    async with coordination(tmp_path) as office:
+        gc.collect()
+        gc.disable()
+        try:
+            for body in (BODY, BODY, b"another"):
+                await office.reply(body=body)
+            asked, hold = await office.begin("k2")
+            waits = office.ask("k2")
+            await office.wait_for_waiters()
+            hold.set()
+            await asyncio.gather(asked, waits)
+            del asked, waits
+            office.store.on("claim", refused())
+            await office.reply("k3")
+            await idle(office)
+            left = [type(each) for each in gc.get_objects() if type(each) in (Operation, Request)]
+        finally:
+            gc.enable()
+        assert left == []

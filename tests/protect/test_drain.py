@@ -14,8 +14,8 @@ import pytest
 from gateway.core.operation import Claim, Event, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled
-from gateway.protect import operations as runs
-from gateway.protect.operations import Drained
+from gateway.protect import operation as runs
+from gateway.protect.operation import Drained
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
 from gateway.store.attempt_files import AttemptFiles

@@ -99,7 +99,7 @@ async def test_short_operations_cost_no_renewal() -> None:
     it = Bench()
     lease = await it.hold()
     await it.beat(LEASE_SECONDS / 3 - 0.001)
-    it.leases.drop(lease)
+    it.leases.held.pop(lease)
     await it.beat(LEASE_SECONDS)
     assert it.store.said == ["claim"]
 
@@ -254,7 +254,7 @@ async def test_the_answer_to_a_renewal_after_the_attempt_ended() -> None:
     gate = it.store.stop_before("renew")
     await it.beat(10.0)
     await it.store.apply(Release(it.identity.operation_id, lease.token, lease.attempt_id, REMEMBER_US))
-    it.leases.drop(lease)
+    it.leases.held.pop(lease)
     gate.opened.set()
     await settle()
     assert it.losses == 0

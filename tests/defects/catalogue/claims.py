@@ -23,7 +23,7 @@ DEFECTS = (
         "a gateway that is killed in the last seconds of its drain leaves a doubt about what it never sent",
         (
             Edit(
-                "protect/operations.py",
+                "protect/operation.py",
                 "                if operation.is_settled:\n"
                 "                    self._claiming.marks.unmark(operation.place)\n",
                 "                self._claiming.marks.unmark(operation.place)\n",

@@ -284,7 +284,7 @@ DEFECTS = (
         "what a shutdown could not finish is left to lapse, with nothing said of it",
         (
             Edit(
-                "protect/operations.py",
+                "protect/operation.py",
                 "if operation.final_command is not None\n        ]",
                 "if False\n        ]",
             ),

@@ -204,9 +204,9 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 "            if request.owner is None and not isinstance(found, Untouched):\n",
-                "            for task, one in self._operations._tasks.items():\n"
+                "            for one in self._operations.in_flight.values():\n"
                 "                if one is request.owner:\n"
-                "                    task.cancel()\n"
+                "                    one.task.cancel()\n"
                 "            if request.owner is None and not isinstance(found, Untouched):\n",
             ),
         ),

@@ -25,12 +25,9 @@ from gateway.core.operation import (
     MICROSECONDS,
     Applied,
     Complete,
-    Fenced,
     Forget,
-    Lapsed,
     Postpone,
     Release,
-    Result,
     Snapshot,
 )
 from gateway.core.outcome import CONFLICT
@@ -140,7 +137,8 @@ class Attempts:
             request.taken.close()
 
     def _may_send(self, operation: Operation) -> bool:
-        if not operation.lease.is_trusted():
+        lease = operation.lease
+        if lease.clock() >= lease.trusted_until_seconds:
             return False
         if operation.delivery is not None:
             operation.delivery.on_send()
@@ -232,9 +230,11 @@ class Attempts:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
-                operation.is_settled = True
-                waited_us = int((operation.lease.clock() - started) * MICROSECONDS)
-                self._read_result(operation, result, conclusion, waited_us, is_late=is_late)
+                operation.is_settled, conclusion.is_recorded = True, True
+                if isinstance(result, Applied):
+                    self._read_applied(operation, result.snapshot, conclusion, started, is_late=is_late)
+                else:
+                    self._read_refused(operation, result.snapshot, conclusion)
                 operation.publish(conclusion)
                 return
 
@@ -280,46 +280,56 @@ class Attempts:
         operation.publish(Conclusion(conclusion.command, reply, reply, conclusion.detail, is_sent=None), is_final=False)
         abort_stream(conclusion.reply)
 
-    def _read_result(
-        self, operation: Operation, result: Result, conclusion: Conclusion, waited_us: int, *, is_late: bool
+    def _read_applied(
+        self, operation: Operation, snapshot: Snapshot, conclusion: Conclusion, started: float, *, is_late: bool
     ) -> None:
-        """Complete the conclusion by what the store made of its command."""
-        record, command = operation.record, conclusion.command
-        identity, event = record.identity, EVENT_OF[type(command)]
-        conclusion.is_recorded = True
-        match result:
-            case Applied(snapshot):
-                self._events.publish(
-                    OperationSettled(
-                        identity.route,
-                        identity.operation_id,
-                        record.token,
-                        event,
-                        conclusion.detail,
-                        conclusion.upstream_seconds,
-                        is_late,
-                    )
-                )
-                conclusion.reply = _with_expiry(conclusion.reply, snapshot)
-                if isinstance(conclusion.others, Reply):
-                    conclusion.others = _with_expiry(conclusion.others, snapshot)
-                else:
-                    # While this waited for the store, what it saw may have expired.
-                    now_us = snapshot.now_us + waited_us
-                    conclusion.others = Snapshot(settle(snapshot.record, now_us), now_us)
-                conclusion.pause_us = command.pause_us if isinstance(command, Postpone) else None
-            case Lapsed(snapshot) | Fenced(snapshot):
-                self._events.publish(
-                    WriteRefused(identity.route, identity.operation_id, record.token, event, str(snapshot.state))
-                )
-                abort_stream(conclusion.reply)
-                conclusion.reply = reply_by_record(snapshot, operation.request, free_verdict=Verdict.IN_DOUBT)
-                # A store that has forgotten the attempt does not know that it had no effect: duplicates must not read
-                # that from its record.
-                is_forgotten = snapshot.record is None or snapshot.record.token < record.token
-                conclusion.others = conclusion.reply if is_forgotten else snapshot
-            case _:
-                assert_never(result)
+        """Complete the conclusion by the record that the store made of it. `started` is from before the call."""
+        record, command, reply, others = operation.record, conclusion.command, conclusion.reply, conclusion.others
+        identity, recorded = record.identity, snapshot.record
+        self._events.publish(
+            OperationSettled(
+                identity.route,
+                identity.operation_id,
+                record.token,
+                EVENT_OF[type(command)],
+                conclusion.detail,
+                conclusion.upstream_seconds,
+                is_late,
+            )
+        )
+        # A completion that was recognised after its replay window has no such time.
+        if reply.verdict is Verdict.STORED and recorded is not None and recorded.replay_until_us:
+            expires = expires_header(recorded)
+            # The constructor, because `replace` reads each field by name and every new key comes here.
+            conclusion.reply = Reply(
+                reply.status,
+                reply.reason,
+                (*reply.headers, expires),
+                reply.body,
+                Verdict.STORED,
+                reply.length,
+                source=reply.source,
+            )
+            if isinstance(others, Reply):
+                conclusion.others = replace(others, headers=(*others.headers, expires))
+        if not isinstance(others, Reply):
+            # While this waited for the store, what it saw may have expired.
+            now_us = snapshot.now_us + int((operation.lease.clock() - started) * MICROSECONDS)
+            conclusion.others = Snapshot(settle(recorded, now_us), now_us)
+        conclusion.pause_us = command.pause_us if isinstance(command, Postpone) else None
+
+    def _read_refused(self, operation: Operation, snapshot: Snapshot, conclusion: Conclusion) -> None:
+        """Complete the conclusion by the record that has moved on without this attempt."""
+        record, event = operation.record, EVENT_OF[type(conclusion.command)]
+        self._events.publish(
+            WriteRefused(record.identity.route, record.identity.operation_id, record.token, event, str(snapshot.state))
+        )
+        abort_stream(conclusion.reply)
+        conclusion.reply = reply_by_record(snapshot, operation.request, free_verdict=Verdict.IN_DOUBT)
+        # A store that has forgotten the attempt does not know that it had no effect: duplicates must not read that from
+        # its record.
+        is_forgotten = snapshot.record is None or snapshot.record.token < record.token
+        conclusion.others = conclusion.reply if is_forgotten else snapshot
 
     def publish_attempted(self, operation: Operation, began: float, conclusion: Conclusion | None) -> None:
         """Publish how an attempt to deliver ended; without a conclusion, it was interrupted."""
@@ -328,17 +338,6 @@ class Attempts:
             status = None if conclusion is None else conclusion.upstream_status
             seconds = time.monotonic() - began
             self._events.publish(attempted(operation.request, operation.record, command, seconds, status))
-
-
-def _with_expiry(reply: Reply, snapshot: Snapshot) -> Reply:
-    """The reply with the end of its replay window, where it is one that is replayed."""
-    record = snapshot.record
-    # A completion that was recognised after its replay window has no such time.
-    if reply.verdict not in (Verdict.STORED, Verdict.REPLAYED) or record is None or not record.replay_until_us:
-        return reply
-    headers = (*reply.headers, expires_header(record))
-    # The constructor, because `replace` reads each field by name and every new key comes here.
-    return Reply(reply.status, reply.reason, headers, reply.body, reply.verdict, reply.length, source=reply.source)
 
 
 def abort_stream(reply: Reply) -> None:

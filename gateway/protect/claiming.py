@@ -32,8 +32,6 @@ from gateway.core.operation import (
     Fenced,
     Fingerprint,
     Identity,
-    Lapsed,
-    OutcomeCommand,
     ProbeTarget,
     Record,
     RequestInfo,
@@ -42,7 +40,6 @@ from gateway.core.operation import (
     State,
     Takeover,
     microseconds,
-    operation_id_of,
     trace_of_attempt,
 )
 from gateway.core.outcome import end_unused
@@ -72,6 +69,10 @@ _PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
 _CLAIM_SECONDS_MIN: Final = 1.0
 _CLAIM_SECONDS_MAX: Final = 5.0
 _PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
+
+# Of these errors, each proves that its command changed nothing; for the second ones, the store is not away.
+_PROVEN: Final = (Amnesic, NotApplied, Unstorable, Unreadable)
+_FINAL: Final = (Amnesic, Unstorable)
 
 
 def _new_attempt_id() -> UUID:
@@ -139,20 +140,6 @@ class Terms:
     patience_seconds: float = math.inf
 
 
-@immutable
-class _Pursuit:
-    """A claim whose result is unknown, or may become so. `until` is the event loop's time when patience ends."""
-
-    operation_id: UUID
-    command: ClaimingCommand
-    terms: Terms
-    until: float
-
-    def unexecuted(self) -> _Pursuit:
-        """The same claim, for a request that is surely not forwarded."""
-        return replace(self, terms=replace(self.terms, is_executed_anyway=False))
-
-
 class Claiming:
     """Claims for one gateway. `holder` names it in the records."""
 
@@ -180,14 +167,15 @@ class Claiming:
         self._holder = holder
         self._lease_us = microseconds(lease_seconds)
         self._clock = clock
-        self._pursuits: set[asyncio.Task[None]] = set()
+        self.pursuits: set[asyncio.Task[None]] = set()
+        """Of claims whose result was lost. Read only."""
         self._loop = asyncio.get_running_loop()
         self._limits = Limits(self._loop)
 
     @property
     def pursued(self) -> int:
         """How many claims whose result was lost are still being pursued."""
-        return len(self._pursuits)
+        return len(self.pursuits)
 
     async def claim(self, identity: Identity, fingerprints: Sequence[Fingerprint], terms: Terms) -> Admission:
         """Claim the operation, or take it over, for a request with these fingerprints.
@@ -211,7 +199,7 @@ class Claiming:
                 terms.request,
                 terms.content,
             )
-            admission = await self._apply(_Pursuit(identity.operation_id, command, terms, until))
+            admission = await self._apply(identity.operation_id, command, terms, until)
             if isinstance(admission, Unavailable) and terms.is_executed_anyway and not admission.is_refused:
                 admission = await self._unless_known(admission, identity.operation_id, fingerprints, terms, until)
             if isinstance(admission, Granted) and is_forgotten:
@@ -287,16 +275,17 @@ class Claiming:
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
-        admission = await self._apply(_Pursuit(operation_id, command, terms, until))
+        admission = await self._apply(operation_id, command, terms, until)
         return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
 
     async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
         command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
-        return await self._apply(_Pursuit(operation_id, command, terms, until))
+        return await self._apply(operation_id, command, terms, until)
 
-    async def _apply(self, pursuit: _Pursuit) -> Admission:
-        """Apply the claim until its result is known, the tries are used up, or patience is over.
+    async def _apply(self, operation_id: UUID, command: ClaimingCommand, terms: Terms, until: float) -> Admission:
+        """Apply the claim until its result is known, the tries are used up, or patience is over: `until`, on the loop's
+        clock.
 
         Without a result, the claim may have arrived. It is applied again, and from then on no error proves that it did
         not arrive. An error that proves that this command changed nothing is final only if no earlier result was lost.
@@ -305,67 +294,65 @@ class Claiming:
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
         detail = ""
-        place = self.marks.mark_unsent(pursuit.operation_id, pursuit.command.attempt_id)
+        place = self.marks.mark_unsent(operation_id, command.attempt_id)
         try:
-            with Limit(self._limits, pursuit.until):
+            with Limit(self._limits, until):
                 for pause in _PAUSES_SECONDS:
                     if pause:
                         await asyncio.sleep(pause)
                     started = self._clock()
                     try:
-                        result = await self._store.apply(pursuit.command)
+                        result = await self._store.apply(command)
                     except Indefinite as error:
                         is_definite, is_refused, detail = False, is_withheld, str(error)
-                    except Amnesic as error:
-                        if not is_definite:
-                            self._pursue(pursuit.unexecuted())
-                        return Unavailable(str(error), is_definite=is_definite, is_amnesic=True, is_refused=True)
-                    except (NotApplied, Unstorable, Unreadable) as error:
+                    except _PROVEN as error:
                         # After a lost result, the record at the key may be the one that the lost claim made.
                         is_withheld |= isinstance(error, Unreadable)
-                        is_refused, detail = is_withheld or isinstance(error, Unstorable), str(error)
-                        if is_definite:
-                            return Unavailable(detail, is_definite=True, is_refused=is_refused)
+                        is_amnesic = isinstance(error, Amnesic)
+                        is_refused, detail = is_withheld or isinstance(error, _FINAL), str(error)
+                        if is_definite or is_amnesic:
+                            if not is_definite:
+                                self._pursue(operation_id, command, terms.remember_us)
+                            return Unavailable(detail, is_definite, is_amnesic, is_refused)
                     else:
-                        admission = self._admission_by(result, pursuit, started, place)
-                        if isinstance(admission, Granted):
-                            place = NO_PLACE
-                        return admission
+                        if isinstance(result, Applied) and (record := result.snapshot.record) is not None:
+                            granted_place, place = place, NO_PLACE
+                            now_us, is_first = result.snapshot.now_us, record.attempts == 1
+                            return Granted(record, now_us, started, is_first, granted_place)
+                        return self._not_granted(result, operation_id, command, terms)
         except TimeoutError as over:
             # Cut off during a command, or in the pause after one whose result was lost.
             is_refused = is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
             detail = "the store did not respond in time"
         except BaseException:
             # Cancelled, or a bug: neither forwards anything.
-            self._pursue(pursuit.unexecuted())
+            self._pursue(operation_id, command, terms.remember_us)
             raise
         finally:
-            # Without a grant, the request may be forwarded all the same.
-            self.marks.unmark(place)
-        self._pursue(pursuit.unexecuted() if is_refused else pursuit)
+            if place != NO_PLACE:
+                # Without a grant, the request may be forwarded all the same.
+                self.marks.unmark(place)
+        is_executed = terms.is_executed_anyway and not is_refused
+        self._pursue(operation_id, command, terms.remember_us, is_executed=is_executed)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
-    def _admission_by(self, result: Result, pursuit: _Pursuit, started: float, place: int) -> Admission:
-        match result:
-            case Applied(Snapshot(Record() as record, now_us)):
-                return Granted(record, now_us, started, record.attempts == 1, place)
-            case Fenced(snapshot, content_holder):
-                return Seen(snapshot, content_holder)
-            case Lapsed() | Applied():
-                self._pursue(pursuit.unexecuted())
-                detail = "the claim's lease was over before its result came"
-                return Unavailable(detail, is_definite=False, is_refused=True)
+    def _not_granted(self, result: Result, operation_id: UUID, command: ClaimingCommand, terms: Terms) -> Admission:
+        if isinstance(result, Fenced):
+            return Seen(result.snapshot, result.content_holder)
+        self._pursue(operation_id, command, terms.remember_us)
+        return Unavailable("the claim's lease was over before its result came", is_definite=False, is_refused=True)
 
-    def _pursue(self, pursuit: _Pursuit) -> None:
-        place = NO_PLACE
-        if not pursuit.terms.is_executed_anyway:
-            place = self.marks.mark_unsent(pursuit.operation_id, pursuit.command.attempt_id)
-        task = self._loop.create_task(self._end_claim(pursuit))
-        self._pursuits.add(task)
+    def _pursue(
+        self, operation_id: UUID, command: ClaimingCommand, remember_us: int, *, is_executed: bool = False
+    ) -> None:
+        """End the claim in the background, if it is granted yet. `is_executed`: its request is forwarded without it."""
+        place = NO_PLACE if is_executed else self.marks.mark_unsent(operation_id, command.attempt_id)
+        task = self._loop.create_task(self._end_claim(operation_id, command, remember_us, is_executed=is_executed))
+        self.pursuits.add(task)
         task.add_done_callback(partial(self._pursuit_ended, place))
 
     def _pursuit_ended(self, place: int, task: asyncio.Task[None]) -> None:
-        self._pursuits.discard(task)
+        self.pursuits.discard(task)
         if task.cancelled():
             # The claim stands, and whoever reads the mark ends it.
             return
@@ -373,14 +360,19 @@ class Claiming:
         if (error := task.exception()) is not None:
             _LOG.error("a claim is no longer pursued, because of a bug", exc_info=error)
 
-    async def _end_claim(self, pursuit: _Pursuit) -> None:
-        """Apply the claim until the store responds, and end it if it was granted."""
+    async def _end_claim(
+        self, operation_id: UUID, command: ClaimingCommand, remember_us: int, *, is_executed: bool
+    ) -> None:
+        """Apply the claim until the store responds, and end it if the record is under it."""
         pause = 0.1
         while True:
             try:
-                final_command = _final_command_of(pursuit, await self._record_of(pursuit.command))
-                if final_command is not None:
-                    await self._store.apply(final_command)
+                record = await self._record_of(operation_id, command)
+                if record is not None and record.attempt_id == command.attempt_id:
+                    ends = end_unused(record, remember_us, "unused")
+                    if is_executed and isinstance(command, Claim):
+                        ends = Abandon(operation_id, record.token, record.attempt_id, "unprotected")
+                    await self._store.apply(ends)
             except Unstorable:
                 # It never arrived, and cannot any more: its connection is gone.
                 return
@@ -390,22 +382,22 @@ class Claiming:
             else:
                 return
 
-    async def _record_of(self, command: ClaimingCommand) -> Record | None:
+    async def _record_of(self, operation_id: UUID, command: ClaimingCommand) -> Record | None:
         """The record, once the claim has surely arrived or surely never will."""
         try:
             return (await self._store.apply(command)).snapshot.record
         except Amnesic:
             # Refused, and its connection is gone. Before the epochs were compared, the store may have granted it.
             try:
-                return (await self._store.read(operation_id_of(command))).record
+                return (await self._store.read(operation_id)).record
             except Amnesic:
                 # There is no claim.
                 return None
 
     async def wait_pursuits_ended(self) -> None:
         """Return when no claim is being pursued."""
-        while self._pursuits:
-            await asyncio.wait(self._pursuits)
+        while self.pursuits:
+            await asyncio.wait(self.pursuits)
 
     async def close(self, patience_seconds: float = 0.0) -> int:
         """Give up the claims still pursued after that time; their leases lapse. Returns how many there were."""
@@ -414,7 +406,7 @@ class Claiming:
                 await self.wait_pursuits_ended()
         except TimeoutError:
             pass
-        tasks = list(self._pursuits)
+        tasks = list(self.pursuits)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -423,13 +415,3 @@ class Claiming:
 
 def _judge(snapshot: Snapshot, fingerprints: Sequence[Fingerprint], terms: Terms) -> Judgement:
     return judge(snapshot, fingerprints, accept_recipe_change=terms.accepts_recipe_change)
-
-
-def _final_command_of(pursuit: _Pursuit, record: Record | None) -> OutcomeCommand | None:
-    """The command that ends the claim, if the record is still under it."""
-    command, terms = pursuit.command, pursuit.terms
-    if record is None or record.attempt_id != command.attempt_id:
-        return None
-    if terms.is_executed_anyway and isinstance(command, Claim):
-        return Abandon(operation_id_of(command), record.token, record.attempt_id, "unprotected")
-    return end_unused(record, terms.remember_us, "unused")

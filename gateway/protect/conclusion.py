@@ -141,7 +141,7 @@ def answered(
     """
     method, route = request.head.method, request.route
     keep = route.keep
-    kept = body if isinstance(body, bytes) and keep.keeps_body(by_name, len(body)) else None
+    kept = body if isinstance(body, bytes) and 0 < keep.body_bytes_max >= len(body) else None
     stored = stored_response(method, head, kept, keep, request.version)
     outcome = conclude_answered(
         head.status,
@@ -152,40 +152,30 @@ def answered(
         is_stored=stored.body is not None,
         document=document,
     )
-    resource = resource_in(keep.reference, by_name, document)
+    resource, verdict = resource_in(keep.reference, by_name, document), outcome.verdict
     reply = Reply(
-        head.status, head.reason, response_headers(head.headers), body, outcome.verdict, length, source=Source.SERVICE
+        head.status, head.reason, response_headers(head.headers), body, verdict, length, source=Source.SERVICE
     )
-    if outcome.event is not Event.COMPLETE:
-        reply = advised(reply, for_repeats(route.recovery, record, is_same=True))
-    command = _command(request, record, outcome, answered_doubt(head.status), head, stored, resource)
-    shared = None
-    if isinstance(body, bytes) and not keep.is_fetched:
-        shared = _shared_answer(request, record, head, body, length, outcome, stored)
+    # For the duplicates that wait now, where the record does not have the response as they are to get it.
+    shared: Reply | None = None
+    is_shared = isinstance(body, bytes) and not keep.is_fetched
+    if outcome.event is Event.COMPLETE:
+        windows = windows_us(by_name, route.retention.replay_us, route.retention.remember_us)
+        ids = record.identity.operation_id, record.token, record.attempt_id
+        command: OutcomeCommand = Complete(*ids, stored, *windows, resource, granted=record)
+        if is_shared and verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
+            # They are the same caller: they get the values that the record does not have.
+            headers = (*keep.kept_headers(method, head), REPLAYED_HEADER)
+            replay = replace(reply, headers=headers, verdict=Verdict.REPLAYED, source=Source.RECORD)
+            shared = _shared(record, replay)
+    else:
+        recovery = for_repeats(route.recovery, record, is_same=True)
+        command = _command(request, record, outcome, answered_doubt(head.status), head, resource)
+        if is_shared and outcome.event in (Event.RELEASE, Event.ABANDON):
+            repeat = replace(reply, headers=keep.kept_headers(method, head), source=Source.RECORD)
+            shared = _shared(record, advised(repeat, recovery))
+        reply = advised(reply, recovery)
     return Conclusion(command, reply, shared, f"answered {head.status}", upstream_seconds, head.status)
-
-
-def _shared_answer(
-    request: Request,
-    record: Record,
-    head: ResponseHead,
-    body: bytes,
-    length: int | None,
-    outcome: Outcome,
-    stored: StoredResponse,
-) -> Reply | None:
-    """The response for the duplicates that wait now, where the record does not have it as they are to get it."""
-    if outcome.event in (Event.RELEASE, Event.ABANDON):
-        headers, verdict = request.route.keep.kept_headers(request.head.method, head), outcome.verdict
-        reply = Reply(head.status, head.reason, headers, body, verdict, length, source=Source.RECORD)
-        return _shared(record, advised(reply, for_repeats(request.route.recovery, record, is_same=True)))
-    if outcome.verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:
-        # They are the same caller: they get the values that the record does not have.
-        headers = (*request.route.keep.kept_headers(request.head.method, head), REPLAYED_HEADER)
-        return _shared(
-            record, Reply(head.status, head.reason, headers, body, Verdict.REPLAYED, length, source=Source.RECORD)
-        )
-    return None
 
 
 def unreadable(request: Request, record: Record, why: str) -> Conclusion:
@@ -268,15 +258,11 @@ def _command(
     outcome: Outcome,
     failure: str,
     head: ResponseHead | None = None,
-    stored: StoredResponse | None = None,
     resource: str | None = None,
 ) -> OutcomeCommand:
+    """What records an attempt without a response that counts. `head` is that of the response that came."""
     ids = record.identity.operation_id, record.token, record.attempt_id
     match outcome.event:
-        case Event.COMPLETE if head is not None and stored is not None:
-            retention = request.route.retention
-            windows = windows_us(values_by_name(head.headers), retention.replay_us, retention.remember_us)
-            return Complete(*ids, stored, *windows, resource, granted=record)
         case Event.RELEASE | Event.FORGET if record.delivery is not None:
             return _undelivered(request, record, failure, head)
         case Event.RELEASE:
@@ -286,7 +272,7 @@ def _command(
         case Event.ABANDON:
             return Abandon(*ids, failure, resource)
         case event:
-            raise ValueError(f"no attempt ends in {event}")
+            raise ValueError(f"no such attempt ends in {event}")
 
 
 def _undelivered(request: Request, record: Record, failure: str, head: ResponseHead | None) -> Postpone | Bury:

@@ -351,10 +351,10 @@ class Coordinator:
         if self._regions is not None:
             requested += self._regions.in_progress
         if starts_claim:
-            requested += self._claiming.pursued
+            requested += len(self._claiming.pursuits)
         if self._is_draining:
             detail = _SHUTTING_DOWN
-        elif self._leases.is_stalled():
+        elif self._leases.clock() > self._leases.stalled_from_seconds:
             detail = "The gateway was stalled and is catching up."
         elif requested >= self._in_flight_max:
             detail = "Too many requests are in flight."

@@ -62,13 +62,13 @@ class Leases:
     ) -> None:
         self._store = store
         self._events = events
-        self._clock = clock
+        self.clock = clock
         # A set in the order of the grants.
         self.held: dict[Lease, None] = {}
         """What is renewed: whoever ends an attempt takes its lease out."""
         self.lease_seconds = lease_seconds
         self.margin_seconds = max(1.0, lease_seconds / 6)
-        self._last_beat_seconds = clock()
+        self._beat(clock())
         self._renewals: set[asyncio.Task[None]] = set()
 
     @property
@@ -82,7 +82,7 @@ class Leases:
         `started_seconds` is the clock's reading from before the call of the store.
         """
         if lease is None:
-            lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self._clock)
+            lease = Lease(record.identity.operation_id, record.token, record.attempt_id, self.clock)
             self.held[lease] = None
         # At most what was asked for: more remains only if the store's clock was set back, and a sweep corrects that.
         remaining_seconds = min((record.lease_until_us - now_us) / MICROSECONDS, self.lease_seconds)
@@ -92,13 +92,13 @@ class Leases:
 
     def is_stalled(self) -> bool:
         """Whether the loop was just stalled for longer than a third of a lease: nothing should be claimed now."""
-        return self._clock() - self._last_beat_seconds > self.lease_seconds / 3
+        return self.clock() > self.stalled_from_seconds
 
     def run_once(self) -> None:
         """Record that the loop runs, and start the renewals that are due."""
-        now = self._clock()
+        now = self.clock()
         lag = now - self._last_beat_seconds - self.pass_seconds
-        self._last_beat_seconds = now
+        self._beat(now)
         if lag > self.lease_seconds / 6:
             self._events.publish(LoopStalled(lag))
         for lease in self.held:
@@ -115,7 +115,7 @@ class Leases:
 
     async def run(self) -> None:
         """Call `run_once` for ever. The time before counts as no stall: a store may have taken long to start."""
-        self._last_beat_seconds = self._clock()
+        self._beat(self.clock())
         try:
             while True:
                 self.run_once()
@@ -125,8 +125,12 @@ class Leases:
                 task.cancel()
             await asyncio.gather(*self._renewals, return_exceptions=True)
 
+    def _beat(self, now: float) -> None:
+        self._last_beat_seconds = now
+        self.stalled_from_seconds = now + self.lease_seconds / 3
+
     async def _renew(self, lease: Lease) -> None:
-        started = self._clock()
+        started = self.clock()
         command = Renew(lease.operation_id, lease.token, lease.attempt_id, microseconds(self.lease_seconds))
         try:
             result = await self._store.apply(command)

@@ -70,13 +70,13 @@ POLICIES = {
     ".conclude_answered": ["protect/conclusion.py _undelivered"],
     ".conclude_unsent": ["protect/conclusion.py _undelivered"],
     "end_unused": [
-        "protect/claiming.py _final_command_of",
+        "protect/claiming.py Claiming._end_claim",
         "protect/conclusion.py unused",
         # What a killed process of this host left, before the store has it.
         "protect/journaling.py Journaling.find",
     ],
     "conclude_unknown": ["protect/conclusion.py unknown"],
-    ".kept_headers": ["protect/conclusion.py _shared_answer"],
+    ".kept_headers": ["protect/conclusion.py answered"],
     "without_response": ["protect/attempt.py Attempts.record"],
     # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
     # without protection. Another one is asked who may ask.

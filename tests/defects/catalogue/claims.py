@@ -34,7 +34,7 @@ DEFECTS = (
     Defect(
         "pursued-claims-are-not-marked",
         "a claim that nobody will use comes into doubt when its gateway ends before the store is back",
-        (Edit("protect/claiming.py", "        if not pursuit.terms.is_executed_anyway:\n", "        if False:\n"),),
+        (Edit("protect/claiming.py", "place = NO_PLACE if is_executed else", "place = NO_PLACE if True else"),),
         ("tests/protect/test_drain.py::test_in_the_pursuit_of_a_claim",),
     ),
     Defect(
@@ -97,13 +97,14 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            admission = await self._apply(_Pursuit(identity.operation_id, command, terms, until))\n",
+                "            admission = await self._apply(identity.operation_id, command, terms, until)\n"
+                "            if isinst",
                 "            found = await self._store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
                 "            admission = Seen(found)\n"
                 "            if is_free:\n"
-                "                pursuit = _Pursuit(identity.operation_id, command, terms, until)\n"
-                "                admission = await self._apply(pursuit)\n",
+                "                admission = await self._apply(identity.operation_id, command, terms, until)\n"
+                "            if isinst",
             ),
             Edit(
                 LIFECYCLE,
@@ -210,7 +211,7 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "        self._pursue(pursuit.unexecuted() if is_refused else pursuit)\n",
+                "        self._pursue(operation_id, command, terms.remember_us, is_executed=is_executed)\n",
                 "",
             ),
         ),
@@ -222,7 +223,7 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            self._pursue(pursuit.unexecuted())\n            raise",
+                "            self._pursue(operation_id, command, terms.remember_us)\n            raise",
                 "            raise",
             ),
         ),
@@ -234,8 +235,9 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "result = await self._store.apply(pursuit.command)",
-                "result = await self._store.apply(replace(pursuit.command, attempt_id=_new_attempt_id()))",
+                "result = await self._store.apply(command)\n                    except Indefinite",
+                "result = await self._store.apply(replace(command, attempt_id=_new_attempt_id()))\n"
+                "                    except Indefinite",
             ),
         ),
         (_CLAIMING + "test_a_lost_answer_is_asked_for_again",),
@@ -245,7 +247,7 @@ DEFECTS = (
         "what remains of a lease is counted from when the answer came",
         (
             Edit(
-                LEASES, "self._apply_result(lease, result, started)", "self._apply_result(lease, result, self._clock())"
+                LEASES, "self._apply_result(lease, result, started)", "self._apply_result(lease, result, self.clock())"
             ),
         ),
         ("tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease",),
@@ -282,8 +284,8 @@ DEFECTS = (
         (
             Edit(
                 LEASES,
-                "return self._clock() - self._last_beat_seconds > self.lease_seconds / 3",
-                "return False",
+                "self.stalled_from_seconds = now + self.lease_seconds / 3",
+                "self.stalled_from_seconds = float('inf')",
             ),
         ),
         ("tests/protect/test_leases.py::test_a_stalled_loop_claims_nothing",),
@@ -291,7 +293,7 @@ DEFECTS = (
     Defect(
         "lease-not-asked-before-sending",
         "the first byte goes out whether or not the lease is still trusted",
-        (Edit("protect/attempt.py", "if not operation.lease.is_trusted():", "if False:"),),
+        (Edit("protect/attempt.py", "if lease.clock() >= lease.trusted_until_seconds:", "if False:"),),
         ("tests/protect/test_coordinator.py::test_a_lease_that_is_over_before_the_first_byte",),
     ),
     Defect(

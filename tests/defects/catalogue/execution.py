@@ -61,8 +61,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "                abort_stream(conclusion.reply)\n                conclusion.reply = reply_by_record(",
-                "                return\n                conclusion.reply = reply_by_record(",
+                "        abort_stream(conclusion.reply)\n        conclusion.reply = reply_by_record(",
+                "        return\n        conclusion.reply = reply_by_record(",
             ),
         ),
         (_FAULTS + "test_a_superseded_holder_tells_what_the_record_says",),

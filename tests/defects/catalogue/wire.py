@@ -239,7 +239,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/conclusion.py",
-                "outcome.verdict is Verdict.STORED and REDACTED_HEADER in",
+                "verdict is Verdict.STORED and REDACTED_HEADER in",
                 "False and REDACTED_HEADER in",
             ),
         ),

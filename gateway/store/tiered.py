@@ -33,43 +33,28 @@ from uuid import UUID
 
 from gateway.core.operation import (
     MICROSECONDS,
-    Abandon,
-    Accept,
     Applied,
-    Bury,
-    Claim,
     Command,
-    Disprove,
     Erase,
-    Fenced,
-    Forget,
-    Postpone,
     Purge,
-    Reinstate,
-    Release,
-    Requeue,
     Result,
     Snapshot,
     State,
-    Withdraw,
     operation_id_of,
 )
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, Watch, boot_seconds
 from gateway.store.cache import ProcessCache
 from gateway.store.cold import passing
+from gateway.store.gate import DURABLE, Copies, Gate
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DURABLE: Final = "durable"
 FAST: Final = "fast"
 
 # Constants, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
 _GONE: Final = (State.TOMBSTONE, State.ABSENT)
-_NEW: Final = (Claim, Accept)
-# After these the operation is not executed, and has no response.
-_STOPPING: Final = (Release, Forget, Abandon, Postpone, Bury, Disprove, Reinstate, Requeue, Withdraw)
 
 # How long `close` waits for copies that are still being sent.
 _DRAIN_SECONDS: Final = 3.0
@@ -78,6 +63,8 @@ _DRAIN_SECONDS: Final = 3.0
 _SENDING_MAX: Final = 1_000
 _SENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 
+# A call that says nothing new of the clock is passed over for no longer than this.
+_OBSERVED_SECONDS: Final = 1.0
 # A smaller step of the store's clock goes unnoticed; callers that wait for a steady clock wait longer than this.
 _UNSEEN_SECONDS: Final = 1.0
 # Seconds per second: more than clocks drift apart, or are slewed.
@@ -97,7 +84,7 @@ class TierStats:
     shed: int = 0
 
 
-class Tiered:
+class Tiered(Copies):
     """Satisfies the `Store` protocol of `base`. Owns both tiers: starts and closes them."""
 
     def __init__(
@@ -116,18 +103,22 @@ class Tiered:
         """
         self.stats = TierStats()
         self._behind = durable
+        gate = durable if isinstance(durable, Gate) else Gate(durable)
+        gate.copy_to(self, clock)
+        self.apply = gate.apply
         self.cold = passing(durable.cold, self._forward, take_turns=self._take_turns, announce_work=self._announce_work)
         self._fast = fast
         self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
         # Looked into before the cache is asked: mostly there is nothing.
-        self._cached = self._cache.entries
+        self.cached = self._cache.entries
         self._clock = clock
         self._on_tier = on_tier
-        self._durable_up = False
+        self.durable_up = False
+        """Whether the last call of the durable store succeeded, and so did its last write."""
         self._refuses_writes = False
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
-        self._steadiness = Steadiness()
+        self.steadiness = self._steadiness = Steadiness()
         self._outbox = _Outbox(fast, self.stats)
         self._purges_unreported = 0
         for tell in (on_purge, None if fast is None else fast.on_purge):
@@ -137,17 +128,12 @@ class Tiered:
             fast.on_change(lambda up, why: self._report(FAST, up, why))
 
     @property
-    def durable_up(self) -> bool:
-        """Whether the last call of the durable store succeeded, and so did its last write."""
-        return self._durable_up
-
-    @property
     def durable_reachable_seconds(self) -> float:
         """For how long every call of the durable store has succeeded; 0 while it is down.
 
         A step of its clock counts as an outage: a forward one ends leases and grace periods before their time.
         """
-        if not self._durable_up:
+        if not self.durable_up:
             return 0.0
         return min(self._clock() - self._durable_up_since_seconds, self.durable_steady_seconds)
 
@@ -197,7 +183,7 @@ class Tiered:
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
         """The completed record that a claim's `Fenced` result would carry, if the process cache has it."""
-        if operation_id.int not in self._cached:
+        if operation_id.int not in self.cached:
             return None
         copy = self._cache.get(operation_id, self._clock())
         if copy is not None:
@@ -229,40 +215,11 @@ class Tiered:
             self.stats.fast_hits += 1
             self._cache.put(copy, started_seconds)
 
-    async def apply(self, command: Command) -> Result:
-        if isinstance(command, _NEW):
-            operation_id = command.identity.operation_id
-            if operation_id.int in self._cached and (copy := self.recall(operation_id)) is not None:
-                return Fenced(copy)
-        elif isinstance(command, _PURGING):
-            return await self._apply_purge(command)
-        started_seconds = self._clock()
-        try:
-            result = await self._behind.apply(command)
-        except (NotApplied, Indefinite) as error:
-            self._set_durable_down(error, is_write=True)
-            raise
-        if not self._durable_up:
-            self._set_durable_up(is_write=True)
-        # `_learn` written out, like `_forward` above: every claim and every completion comes by here.
-        snapshot = result.snapshot
-        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
-        record = snapshot.record
-        if (
-            record is not None
-            and record.state is State.COMPLETED
-            and self._cache.put(snapshot, started_seconds)
-            and self._fast is not None
-        ):
-            self._outbox.send_copy(snapshot, started_seconds)
-        if isinstance(command, _STOPPING) and isinstance(result, Applied):
-            self._outbox.send_news(operation_id_of(command))
-        return result
-
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
         snapshot = await self._forward(self._behind.read, operation_id)
-        self._learn(snapshot, started_seconds)
+        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
+        self.keep(snapshot, started_seconds)
         return snapshot
 
     async def _take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
@@ -297,26 +254,39 @@ class Tiered:
         self._set_durable_up()
         return result
 
-    def _learn(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep a completed record that the durable store returned. One that is cached was sent before."""
-        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
-        if self._cache.put(snapshot, started_seconds):
+    # -- what the gate tells -------------------------------------------------------------------------------------------
+
+    def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
+        """See `Copies`, also for the next three."""
+        self._steadiness.observe(store_now_us, started_seconds, ended_seconds)
+        self._set_durable_up(is_write=True)
+
+    def keep(self, snapshot: Snapshot, started_seconds: float) -> None:
+        if self._cache.put(snapshot, started_seconds) and self._fast is not None:
             self._outbox.send_copy(snapshot, started_seconds)
 
-    async def _apply_purge(self, command: Purge | Erase) -> Result:
-        operation_id = command.operation_id
-        try:
-            result = await self._forward(self._behind.apply, command)
-        except StoreError:
-            # The purge may have taken effect, or may yet.
-            await self._forget(operation_id)
-            raise
-        finally:
-            self._cache.drop(operation_id, self._clock())
-        # Also if it was gone before: this may repeat a purge whose acknowledgement was lost.
-        if result.snapshot.state in _GONE:
-            await self._forget(operation_id, is_done=True)
-        return result
+    async def end(self, command: Command, result: Result, started_seconds: float) -> None:
+        if isinstance(command, _PURGING):
+            self._forget_here(command)
+            # Also if it was gone before: this may repeat a purge whose acknowledgement was lost.
+            if result.snapshot.state in _GONE:
+                await self._forget(command.operation_id, is_done=True)
+        elif isinstance(result, Applied):
+            self._outbox.send_news(operation_id_of(command))
+        else:
+            self.keep(result.snapshot, started_seconds)
+
+    async def fail(self, command: Command, error: BaseException) -> None:
+        if isinstance(error, NotApplied | Indefinite):
+            self._set_durable_down(error, is_write=True)
+        if isinstance(command, _PURGING):
+            self._forget_here(command)
+            if isinstance(error, StoreError):
+                # The purge may have taken effect, or may yet.
+                await self._forget(command.operation_id)
+
+    def _forget_here(self, command: Purge | Erase) -> None:
+        self._cache.drop(command.operation_id, self._clock())
 
     async def _forget(self, operation_id: UUID, *, is_done: bool = False) -> None:
         """Make the fast tier forget its copies. The generation is that of the purge only if this `is_done`."""
@@ -343,12 +313,12 @@ class Tiered:
         await asyncio.gather(*late, return_exceptions=True)
 
     def _set_durable_up(self, *, is_write: bool = False) -> None:
-        if not self._durable_up:
+        if not self.durable_up:
             if self._refuses_writes and not is_write:
                 # It can be read, and takes nothing.
                 return
             self._refuses_writes = False
-            self._durable_up, self._why_durable_down = True, ""
+            self.durable_up, self._why_durable_down = True, ""
             self._durable_up_since_seconds = self._clock()
             self._report(DURABLE, True, "")
 
@@ -359,8 +329,8 @@ class Tiered:
             return
         why = str(error)
         self._refuses_writes |= is_write
-        if self._durable_up or why != self._why_durable_down:
-            self._durable_up, self._why_durable_down = False, why
+        if self.durable_up or why != self._why_durable_down:
+            self.durable_up, self._why_durable_down = False, why
             self._report(DURABLE, False, why)
 
     def _report(self, tier: str, up: bool, why: str) -> None:
@@ -479,10 +449,13 @@ class Steadiness:
     All seconds are the boot-time clock's.
     """
 
-    __slots__ = ("_lead_max_seconds", "_lead_min_seconds", "_observed_seconds", "_since_seconds", "steps")
+    __slots__ = ("_observed_seconds", "_since_seconds", "again_seconds", "least_seconds", "most_seconds", "steps")
 
     def __init__(self) -> None:
-        self._lead_min_seconds, self._lead_max_seconds = float("inf"), float("-inf")
+        self.least_seconds, self.most_seconds = float("-inf"), float("inf")
+        """The lead is between these."""
+        self.again_seconds = float("-inf")
+        """A call that ends after this is observed, even if it says nothing new: the clocks drift."""
         self._since_seconds = float("inf")
         self._observed_seconds = 0.0
         self.steps = 0
@@ -490,19 +463,21 @@ class Steadiness:
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """The store's clock showed `store_now_us` at some moment of the call between these two times."""
-        now_seconds = store_now_us / MICROSECONDS
-        least_seconds, most_seconds = now_seconds - ended_seconds, now_seconds - started_seconds
+        lead_seconds = store_now_us / MICROSECONDS
+        least_seconds, most_seconds = lead_seconds - ended_seconds, lead_seconds - started_seconds
         drift_seconds = _DRIFT * max(0.0, ended_seconds - self._observed_seconds)
-        lead_min_seconds = self._lead_min_seconds - drift_seconds
-        lead_max_seconds = self._lead_max_seconds + drift_seconds
-        self._observed_seconds = ended_seconds
-        if least_seconds > lead_max_seconds + _UNSEEN_SECONDS or most_seconds < lead_min_seconds - _UNSEEN_SECONDS:
+        low_seconds, high_seconds = self.least_seconds - drift_seconds, self.most_seconds + drift_seconds
+        self._observed_seconds, self.again_seconds = ended_seconds, ended_seconds + _OBSERVED_SECONDS
+        if (
+            not self.steps
+            or least_seconds > high_seconds + _UNSEEN_SECONDS
+            or most_seconds < low_seconds - _UNSEEN_SECONDS
+        ):
             self.steps += 1
             self._since_seconds = ended_seconds
-            self._lead_min_seconds, self._lead_max_seconds = least_seconds, most_seconds
+            self.least_seconds, self.most_seconds = least_seconds, most_seconds
         else:
-            self._lead_min_seconds = max(lead_min_seconds, least_seconds)
-            self._lead_max_seconds = min(lead_max_seconds, most_seconds)
+            self.least_seconds, self.most_seconds = max(low_seconds, least_seconds), min(high_seconds, most_seconds)
 
     def steady_seconds(self, now_seconds: float) -> float:
         """For how long no step was noticed; 0 before the first call."""

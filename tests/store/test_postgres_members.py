@@ -130,7 +130,8 @@ async def test_what_is_acknowledged_too_late_does_not_count(postgres_url: str, t
         await do(guard, hand := Hand(), Hand.claim)
         assert guard._membership is not None
         await guard._membership.pause()
-        guard._standing.until_seconds = 0.0
+        guard._membership.until_seconds = 0.0
+        guard._update_trust()
         for command in (Hand().claim(), hand.complete()):
             with pytest.raises(Indefinite, match="was cut off"):
                 await guard.apply(command)
@@ -144,7 +145,7 @@ async def test_nothing_is_granted_without_beats(own_postgres: PostgresServer, tm
     async with listed(own_postgres.url, tmp_path / "one") as guard:
         await do(guard, Hand(), Hand.claim)
         own_postgres.stop()
-        await eventually(lambda: "not reached" in guard._standing.why_no_grants, PATIENCE_SECONDS)
+        await eventually(lambda: "not reached" in guard._why_no_grants, PATIENCE_SECONDS)
         with pytest.raises(NotApplied, match="was not reached for too long"):
             await guard.apply(Hand().claim())
         await asyncio.to_thread(own_postgres.start)

@@ -2,5 +2,5 @@
 
 `guard` is the face: requests pass it, and nobody else asks the others. `epoch` compares memories; `witness` and
 `witness_files` note what a store acknowledged; `promotion` decides about a promoted server, and `membership` is this
-worker's part in that. What they find out is kept as plain fields of the guard, which a request compares.
+worker's part in that. What they find out is one value that a request compares: until when the guard's `Trust` lasts.
 """

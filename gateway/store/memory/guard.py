@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
@@ -27,15 +26,12 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import step
 from gateway.core.operation import (
-    EVENT_OF,
     MICROSECONDS,
     Accept,
     Claim,
     Command,
-    Complete,
     Dispatch,
     Fenced,
-    Record,
     Result,
     Snapshot,
     Takeover,
@@ -55,6 +51,7 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cold import Caller, passing
+from gateway.store.gate import DURABLE, Gate, Trust
 from gateway.store.level import why_refused, why_unfinished
 from gateway.store.memory.epoch import (
     Amnesia,
@@ -68,7 +65,7 @@ from gateway.store.memory.epoch import (
     loss,
     memo_of,
 )
-from gateway.store.memory.membership import Conditions, Membership, Standing, Unproven
+from gateway.store.memory.membership import Conditions, Membership, Unproven
 from gateway.store.memory.promotion import Fleet, Verdict
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Due, Epoch, Serving
@@ -86,7 +83,6 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger("gateway")
 
-_TIER: Final = "durable"
 # The commands that grant an attempt or promise one. A constant, because a union inside `isinstance` is built on every
 # call.
 _GRANTING: Final = (Claim, Accept, Dispatch, Takeover)
@@ -111,7 +107,7 @@ _UNTOLD: Final = (
 )
 
 
-class EpochGuard:
+class EpochGuard(Gate):
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
     `serving` is what this gateway serves.
@@ -137,15 +133,13 @@ class EpochGuard:
         (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
         `serving`, and encrypts what is confidential on its way to `store`.
         """
-        self._bare = store
+        super().__init__(store, sealing, events)
         self._behind = SealedStore(store, sealing)
         # Called by the guard itself, also while requests are blocked.
         self._cold = self._behind.cold
         self.cold = passing(self._cold, self._forward, find_due=self._find_due, begin_epoch=self._begin_epoch)
         self.watch = store.watch
-        self._events = events
         self._serving = serving
-        self._sealing = sealing
         self._seen_file = seen_file
         self._shared_note = shared_note
         self._on_met = on_met
@@ -156,7 +150,9 @@ class EpochGuard:
         self._remembers_another = False
         self._is_given_up = False
         self._remembering = asyncio.Lock()
-        self._seen: Seen | None = None
+        # What was met; and the highest token that was seen of it since is `_token`.
+        self._met: Seen | None = None
+        self._token, self._unshared_since = 0, None
         # A shared note that was read for a comparison which then failed: the next one uses it.
         self._uncompared: Seen | None = None
         self._noted: Seen | None = None
@@ -164,7 +160,6 @@ class EpochGuard:
         # of what was acknowledged after that.
         self._shared: Seen | None = None
         self._written_since: float | None = None
-        self._unshared_since: float | None = None
         self._is_unshared = asyncio.Event()
         self._share_lock = asyncio.Lock()
         self._sharing: asyncio.Task[None] | None = None
@@ -174,12 +169,12 @@ class EpochGuard:
         self._judged: PromotionJudged | None = None
         self._membership: Membership | None = None
         if fleet is not None:
-            self._membership = Membership(fleet, serving.gateway_id, conditions, self._call, events, witness_files)
-        self._standing = Standing() if self._membership is None else self._membership.standing
+            self._membership = Membership(
+                fleet, serving.gateway_id, conditions, self._call, events, witness_files, self._update_trust
+            )
         self._is_open = False
         self._why_shut = "the durable store was not reached yet"
-        # How often the memory was found to be another one, perhaps.
-        self._memory_changes = 0
+        self._update_trust()
         self._reopening: asyncio.Task[None] | None = None
         self._stray_count: asyncio.Task[None] | None = None
 
@@ -193,6 +188,7 @@ class EpochGuard:
                 await self._report_known_memory()
             raise
         self._is_open, self._judged = True, None
+        self._update_trust()
         self._begin_stray_count()
         if self._shared_note is not None and self._sharing is None:
             self._sharing = asyncio.get_running_loop().create_task(self._share_for_ever(self._shared_note))
@@ -211,12 +207,12 @@ class EpochGuard:
                     tally.sealed,
                     self._serving.key_ids,
                     lambda key_id: self._call(self._cold.sealed_examples, key_id),
-                    self._sealing,
+                    self._behind.sealing,
                 )
             for neighbour in agreement.neighbours:
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
             if self._seen is None:
-                self._seen = self._noted = await asyncio.to_thread(self._seen_file.read)
+                self._met = self._noted = await asyncio.to_thread(self._seen_file.read)
             if self._seen is None:
                 await self._wait_shared()
             reading = await self._compare_memory(self._call)
@@ -303,6 +299,7 @@ class EpochGuard:
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
+        self._update_trust()
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
@@ -330,45 +327,26 @@ class EpochGuard:
             self._stray_count.cancel()
             await asyncio.gather(self._stray_count, return_exceptions=True)
 
-    async def apply(self, command: Command) -> Result:
-        changes, standing, is_grant = self._memory_changes, self._standing, isinstance(command, _GRANTING)
-        if not self._is_open or self._is_amnesic or (is_grant and standing.why_no_grants):
-            if self._is_amnesic and isinstance(command, _BELIEVING):
-                snapshot = await self._forward(self._behind.read, operation_id_of(command))
-                await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
-            self._check_open()
-            if is_grant and standing.why_no_grants:
-                return await self._without_grant(command, standing.why_no_grants)
-        # `_call` and `SealedStore.apply` written out: every claim and every completion comes by here.
-        verb, started, sealing, sealed = EVENT_OF[type(command)], time.perf_counter(), self._sealing, command
-        # What the record is made of, if it is made of what this process has in clear.
-        made_of = command.granted if isinstance(command, Complete) else command
-        try:
-            if sealing.ring is not None or (isinstance(made_of, Record) and made_of.sealed is not None):
-                sealed = sealing.sealed(command)
-            result = await self._bare.apply(sealed)
-            record = result.snapshot.record
-            if record is not None and (
-                sealed is not command or record.identity is not getattr(made_of, "identity", None)
-            ):
-                result = sealing.opened_result(result, command, sealed)
-        except BaseException as failure:
-            self._report_call(verb, started, failure)
-            raise
-        self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, None))
-        if is_grant and changes != self._memory_changes:
+    # -- what of a command is rare -------------------------------------------------------------------------------------
+
+    async def _admit(self, command: Command) -> Result | None:
+        if self._is_amnesic and isinstance(command, _BELIEVING):
+            snapshot = await self._forward(self._behind.read, operation_id_of(command))
+            await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
+        self._check_open()
+        if isinstance(command, _GRANTING) and self._why_no_grants:
+            return await self._without_grant(command, self._why_no_grants)
+        return None
+
+    def _check_result(self, command: Command, trust: Trust) -> None:
+        if isinstance(command, _GRANTING) and trust is not self._trust:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
-        now_seconds = boot_seconds()
-        if self._unshared_since is None:
-            self._unshared_since = now_seconds
-            self._is_unshared.set()
-        if now_seconds > standing.until_seconds:
+        if self._membership is not None and boot_seconds() > self._membership.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
-        seen = self._seen
-        if record is not None and seen is not None and record.token > seen.token:
-            # Written out for speed: `replace` looks up each field by name.
-            self._seen = Seen(seen.identity, record.token, seen.former, seen.is_compared)
-        return result
+
+    def _begin_unshared(self) -> None:
+        self._unshared_since = boot_seconds()
+        self._is_unshared.set()
 
     async def _without_grant(self, command: Command, why: str) -> Result:
         """What the record says to a command that may not be granted; raises `NotGranted` where it would be."""
@@ -412,6 +390,12 @@ class EpochGuard:
         if self._membership is None:
             await self.cold.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
+
+    @property
+    def _seen(self) -> Seen | None:
+        """What was last seen of the store."""
+        met, token = self._met, int(self._token)
+        return met if met is None or met.token >= token else replace(met, token=token)
 
     @property
     def is_amnesic(self) -> bool:
@@ -469,7 +453,8 @@ class EpochGuard:
             memo, beyond = memo_of(amnesia), amnesia.beyond
             await call(self._cold.begin_epoch, memo, beyond)
             epoch = await call(self._cold.check_memory)
-        self._seen = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
+        self._met = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
+        self._token = self._met.token
         self._uncompared = None
         self._on_met(epoch.identity, epoch.generation)
         self._update_amnesia(epoch)
@@ -603,8 +588,10 @@ class EpochGuard:
         if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
             left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
             self._events.publish(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
-            self._memory_changes += is_amnesic
+            if is_amnesic:
+                self._trust_anew()
         self._amnesia, self._is_amnesic = amnesia, is_amnesic
+        self._update_trust()
         if self._witness_files is not None:
             self._witness_files.beyond = amnesia.beyond
 
@@ -646,7 +633,7 @@ class EpochGuard:
         """The store's connections lead to another memory: block all calls until it was compared."""
         if self._is_open:
             self._is_open, self._why_shut = False, why
-            self._memory_changes += 1
+            self._trust_anew()
             self._reopening = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
@@ -679,12 +666,28 @@ class EpochGuard:
         self._check_open()
         return await self._call(verb, *args, **kwargs)
 
+    @property
+    def _why_no_grants(self) -> str:
+        return "" if self._membership is None else self._membership.why_no_grants
+
+    def _update_trust(self) -> None:
+        """Keep the trust in force true: it ends where a command must not pass, or not without a look."""
+        is_trusted = self._is_open and not self._is_amnesic and not self._why_no_grants
+        listed_until = float("inf") if self._membership is None else self._membership.until_seconds
+        self._trust.until_seconds = listed_until if is_trusted else float("-inf")
+
+    def _trust_anew(self) -> None:
+        """The memory was found to be another one, perhaps: no command that is under way is believed to be granted."""
+        self._trust.end()
+        self._trust = Trust()
+        self._update_trust()
+
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotApplied(self._why_shut)
 
     async def _call(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        started = time.perf_counter()
+        started = boot_seconds()
         try:
             result = await verb(*args, **kwargs)
         except BaseException as failure:
@@ -693,7 +696,7 @@ class EpochGuard:
         self._report_call(verb.__name__, started)
         return result
 
-    def _report_call(self, verb: str, started: float, failure: BaseException | None = None) -> None:
+    def _report_call(self, verb: str, started_seconds: float, failure: BaseException | None = None) -> None:
         """Publish the call and its outcome. If it found another memory, block further calls first."""
         error: str | None = None
         if isinstance(failure, StoreError):
@@ -703,7 +706,7 @@ class EpochGuard:
                 self._reopen(str(failure))
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
-        self._events.publish(StoreCalled(_TIER, verb, time.perf_counter() - started, error))
+        self._events.publish(StoreCalled(DURABLE, verb, boot_seconds() - started_seconds, error))
 
 
 def _timeline_of(memory: Seen | Epoch | None) -> int:

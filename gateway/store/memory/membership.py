@@ -59,19 +59,6 @@ class Conditions:
     synchronous: Synchronous = "prefer"
 
 
-class Standing:
-    """Whether this worker may grant. Read on the hot path, so it is plain data."""
-
-    __slots__ = ("until_seconds", "why_no_grants")
-
-    def __init__(self) -> None:
-        self.until_seconds = float("inf")
-        """Until when this worker is surely listed, on the boot-time clock. What a store acknowledges later does not
-        count."""
-        self.why_no_grants = ""
-        """Why nothing may be granted now; empty if it may."""
-
-
 class Membership:
     """See the module."""
 
@@ -83,8 +70,10 @@ class Membership:
         call: Caller,
         events: Events,
         witness_files: WitnessFiles | None,
+        on_change: Callable[[], None],
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
+        """`on_change` is called whenever `until_seconds` or `why_no_grants` is another one."""
         self._fleet = fleet
         self._gateway_id = gateway_id
         self._conditions = conditions
@@ -96,7 +85,12 @@ class Membership:
         self._beat_seconds = min(BEAT_SECONDS, conditions.probation_seconds / BEATS_MIN)
         self._host = socket.gethostname()
         self._boot = _boot_id()
-        self.standing = Standing()
+        self._on_change = on_change
+        self.until_seconds = float("inf")
+        """Until when this worker is surely listed, on the boot-time clock. What a store acknowledges later does not
+        count."""
+        self.why_no_grants = ""
+        """Why nothing may be granted now; empty if it may."""
         # The beats that were acknowledged, with the time before each call.
         self._beats: deque[tuple[int, float]] = deque(maxlen=_HISTORY_MAX)
         self._others: dict[UUID, tuple[int, float]] = {}
@@ -128,7 +122,7 @@ class Membership:
         self._others.clear()
         self._beats.clear()
         self._beats.append((joined.beat, started))
-        self.standing.until_seconds = started + self._conditions.probation_seconds
+        self.until_seconds = started + self._conditions.probation_seconds
         if not (joined.was_listed and self._is_established):
             self._is_established = False
             wait = seconds_before_grants(joined, self._conditions.synchronous, self._conditions.probation_seconds)
@@ -156,9 +150,10 @@ class Membership:
 
     def _grant(self, changed: GrantsChanged) -> None:
         """Grant, or not, and publish a change."""
-        if changed.why != self.standing.why_no_grants:
-            self.standing.why_no_grants = changed.why
+        if changed.why != self.why_no_grants:
+            self.why_no_grants = changed.why
             self._events.publish(changed)
+        self._on_change()
 
     async def _beat_for_ever(self) -> None:
         pause = self._beat_seconds
@@ -169,14 +164,14 @@ class Membership:
                 await self._beat()
             except StoreError as error:
                 pause = min(_AGAIN_SECONDS, self._beat_seconds)
-                if self._clock() > self.standing.until_seconds:
+                if self._clock() > self.until_seconds:
                     self._grant(GrantsChanged(f"the store was not reached for too long: {error}"))
             except Exception:  # noqa: BLE001  a bug must not end the beats; without them nothing is granted
                 _LOG.exception("a beat failed because of a bug")
 
     async def _beat(self) -> None:
         started = self._clock()
-        if started > self.standing.until_seconds:
+        if started > self.until_seconds:
             # Nothing was seen for too long.
             self._others.clear()
         limit = SILENCE * self._conditions.probation_seconds
@@ -187,7 +182,7 @@ class Membership:
             return
         self._observe(members)
         self._beats.append((self._own_beat(members) + 1, started))
-        self.standing.until_seconds = started + self._conditions.probation_seconds
+        self.until_seconds = started + self._conditions.probation_seconds
         self._permit(is_synchronous=is_synchronous)
 
     def _observe(self, members: Collection[Member]) -> None:

@@ -321,7 +321,7 @@ DEFECTS = (
     Defect(
         "grant-of-an-uncompared-memory",
         "a claim that was under way while another memory was found is believed to be granted by the known one",
-        (Edit("store/memory/guard.py", "if is_grant and changes != self._memory_changes:", "if False:"),),
+        (Edit("store/memory/guard.py", "isinstance(command, _GRANTING) and trust is not self._trust:", "False:"),),
         ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
     ),
     Defect(
@@ -399,8 +399,8 @@ DEFECTS = (
         (
             Edit(
                 "store/memory/guard.py",
-                "            self._is_unshared.set()\n        if now_seconds",
-                "        if now_seconds",
+                "boot_seconds()\n        self._is_unshared.set()\n",
+                "boot_seconds()\n",
             ),
         ),
         ("tests/store/test_guard.py::test_what_is_acknowledged_is_shared_at_once",),

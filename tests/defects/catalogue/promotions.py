@@ -62,7 +62,7 @@ DEFECTS = (
     Defect(
         "late-acknowledgement-counts",
         "a gateway that was frozen believes what the former primary acknowledged to it",
-        (Edit("store/memory/guard.py", "if now_seconds > standing.until_seconds:", "if False:"),),
+        (Edit("store/memory/guard.py", "boot_seconds() > self._membership.until_seconds:", "False:"),),
         (_MEMBERS + "test_what_is_acknowledged_too_late_does_not_count",),
     ),
     Defect(
@@ -71,8 +71,8 @@ DEFECTS = (
         (
             Edit(
                 "store/memory/guard.py",
-                "return await self._without_grant(command, standing.why_no_grants)",
-                "raise NotApplied(standing.why_no_grants)",
+                "return await self._without_grant(command, self._why_no_grants)",
+                "raise NotApplied(self._why_no_grants)",
             ),
         ),
         ("tests/integration/test_joining.py::test_only_what_needs_a_grant_waits[silent-host-1]",),

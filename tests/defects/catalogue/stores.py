@@ -6,6 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 LIFECYCLE = "core/lifecycle.py"
 TIERED = "store/tiered.py"
+GATE = "store/gate.py"
 _KEPT = "tests/conformance/test_kept_requests.py::"
 _RETENTION = "tests/conformance/test_retention.py::"
 _TIERED = "tests/store/test_tiered.py::"
@@ -382,9 +383,9 @@ DEFECTS = (
         "a copy lives longer than its record by as long as the store took to answer",
         (
             Edit(
-                TIERED,
-                "        snapshot = result.snapshot\n",
-                "        snapshot, started_seconds = result.snapshot, self._clock()\n",
+                GATE,
+                " copies.keep(result.snapshot, started_seconds)\n",
+                " copies.keep(result.snapshot, ended_seconds)\n",
             ),
         ),
         ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
@@ -405,7 +406,7 @@ DEFECTS = (
         "cache-survives-a-purge",
         "a process answers from its memory what was purged",
         (
-            Edit(TIERED, "self._cache.drop(operation_id, self._clock())", "pass"),
+            Edit(TIERED, "self._cache.drop(command.operation_id, self._clock())", "pass"),
             Edit(TIERED, "tell(lambda operation_id: self._cache.drop(operation_id, clock()))", "pass"),
         ),
         (_TIERED + "test_a_purge_reaches_every_copy",),
@@ -457,23 +458,20 @@ DEFECTS = (
         "a completion whose answer was lost is believed, and answered from a copy",
         (
             Edit(
-                TIERED,
-                "            result = await self._behind.apply(command)\n"
-                "        except (NotApplied, Indefinite) as error:\n",
-                "            result = await self._behind.apply(command)\n"
-                "            _HELD[operation_id_of(command)] = result.snapshot\n"
-                "        except (NotApplied, Indefinite) as error:\n"
-                "            if isinstance(error, Indefinite):\n"
-                "                from gateway.core.lifecycle import step\n"
-                "                held = _HELD[operation_id_of(command)]\n"
-                "                result, _ = step(held.record, command, held.now_us, int)\n"
-                "                self._learn(result.snapshot, started_seconds)\n",
+                GATE,
+                "            result = await self._bare.apply(sealed)\n",
+                "            result = await self._bare.apply(sealed)\n            _HELD[:] = [result.snapshot]\n",
             ),
             Edit(
-                TIERED,
-                "class Tiered:",
-                "_HELD = {}\n\n\nclass Tiered:",
+                GATE,
+                "        except BaseException as failure:\n",
+                "        except BaseException as failure:\n"
+                "            if isinstance(failure, Indefinite):\n"
+                "                from gateway.core.lifecycle import step\n"
+                "                result, _ = step(_HELD[0].record, command, _HELD[0].now_us, int)\n"
+                "                copies.keep(result.snapshot, started_seconds)\n",
             ),
+            Edit(GATE, "class Gate:", "_HELD = []\n\n\nclass Gate:"),
         ),
         ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),
     ),

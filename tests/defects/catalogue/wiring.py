@@ -93,8 +93,8 @@ DEFECTS = (
         (
             Edit(
                 "store/tiered.py",
-                "        finally:\n            self._cache.drop(operation_id, self._clock())\n",
-                "        self._cache.drop(operation_id, self._clock())\n",
+                "        if isinstance(command, _PURGING):\n            self._forget_here(command)\n            if",
+                "        if isinstance(command, _PURGING):\n            if",
             ),
         ),
         (_TIERED + "test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache",),

@@ -1,0 +1,212 @@
+"""The way of a command to a durable store and back: one coroutine, whatever stands in front of the store.
+
+What stands there keeps values true that this way compares: whether this gateway may grant (`Trust`), and what it has
+copies of (`Copies`). It is called only where a value asks for it. The way itself seals what is confidential for the
+store, and opens it in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final, Protocol
+from uuid import UUID
+
+from gateway.core.confidential import Sealing
+from gateway.core.operation import (
+    EVENT_OF,
+    MICROSECONDS,
+    Abandon,
+    Accept,
+    Bury,
+    Claim,
+    Command,
+    Complete,
+    Disprove,
+    Erase,
+    Fenced,
+    Forget,
+    Postpone,
+    Purge,
+    Reinstate,
+    Release,
+    Requeue,
+    Result,
+    Snapshot,
+    State,
+    Withdraw,
+)
+from gateway.observe.facts import Events, StoreCalled
+from gateway.store.base import Indefinite, Store, boot_seconds
+
+DURABLE: Final = "durable"
+
+# Constants, because a union inside `isinstance` is built on every call.
+_NEW: Final = (Claim, Accept)
+# After these there is no response to replay.
+_ENDING: Final = (Release, Forget, Abandon, Postpone, Bury, Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
+_NEVER: Final = float("-inf")
+_ALWAYS: Final = float("inf")
+
+
+class Trust:
+    """Until when this gateway may grant, and believes what the store acknowledges, on the boot-time clock.
+
+    A command takes the trust in force and compares it before its call and after. When another memory was found, that
+    trust is over and there is a new one: so a command that was under way meanwhile notices it.
+    """
+
+    __slots__ = ("until_seconds",)
+
+    def __init__(self, until_seconds: float = _ALWAYS) -> None:
+        self.until_seconds = until_seconds
+
+    def end(self) -> None:
+        self.until_seconds = _NEVER
+
+
+class Steady(Protocol):
+    """What is known of the lead of the store's clock over the boot-time clock. A call that ends before `again_seconds`,
+    and shows that the lead is within wider bounds than these, says nothing new."""
+
+    least_seconds: float
+    most_seconds: float
+    again_seconds: float
+
+
+class Copies:
+    """What is in front of a store: copies of what it acknowledged, and whether it is up. This one has nothing."""
+
+    cached: Container[int] = ()
+    """By the integer of the operation id. What is in it may be over."""
+    steadiness: Steady
+    durable_up = True
+
+    def recall(self, _operation_id: UUID) -> Snapshot | None:
+        """The completed record that a claim's `Fenced` result would carry, if there is a copy."""
+        return None
+
+    def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
+        """The store answered a write of this time with this time of its own."""
+
+    def keep(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Keep the record of a call that began then, if it is completed."""
+
+    async def end(self, command: Command, result: Result, started_seconds: float) -> None:
+        """The store has executed, or refused, a command after which there is no response to replay."""
+
+    async def fail(self, command: Command, error: BaseException) -> None:
+        """The command failed, and may have taken effect."""
+
+
+class _Unknown:
+    """`Steady` without anything to observe."""
+
+    least_seconds = _NEVER
+    most_seconds = again_seconds = _ALWAYS
+
+
+Copies.steadiness = _Unknown()
+_NO_COPIES: Final = Copies()
+
+
+class Gate:
+    """The way to one store. By itself it lets everything through."""
+
+    def __init__(self, store: Store, sealing: Sealing | None = None, events: Events | None = None) -> None:
+        """Without `sealing`, a gate behind this one seals and opens."""
+        self._bare = store
+        self._sealing = sealing
+        self._events = Events() if events is None else events
+        self._copies = _NO_COPIES
+        self._clock: Callable[[], float] = boot_seconds
+        self._trust = Trust()
+        # The highest token that was seen; and since when something that was acknowledged is not shared.
+        self._token = _ALWAYS
+        self._unshared_since: float | None = 0.0
+
+    def copy_to(self, copies: Copies, clock: Callable[[], float]) -> None:
+        """From now on these are in front. `clock` is the boot-time clock."""
+        self._copies, self._clock = copies, clock
+
+    async def apply(self, command: Command) -> Result:
+        """See `Store`."""
+        copies, trust, sealing, sealed = self._copies, self._trust, self._sealing, command
+        if (
+            isinstance(command, _NEW)
+            and command.identity.operation_id.int in copies.cached
+            and (copy := copies.recall(command.identity.operation_id)) is not None
+        ):
+            return Fenced(copy)
+        started_seconds = self._clock()
+        if started_seconds > trust.until_seconds and (known := await self._known(command, started_seconds)) is not None:
+            return known
+        # What the record is made of, if it is made of what this process has in clear.
+        made_of = command.granted if isinstance(command, Complete) else command
+        try:
+            if sealing is not None and (sealing.ring is not None or getattr(made_of, "sealed", None) is not None):
+                sealed = sealing.sealed(command)
+            result = await self._bare.apply(sealed)
+            record = result.snapshot.record
+            is_own = record is None or (sealed is command and record.identity is getattr(made_of, "identity", None))
+            if sealing is not None and not is_own:
+                result = sealing.opened_result(result, command, sealed)
+        except BaseException as failure:
+            self._report_call(EVENT_OF[type(command)], started_seconds, failure)
+            await copies.fail(command, failure)
+            raise
+        ended_seconds = self._clock()
+        self._events.publish(StoreCalled(DURABLE, EVENT_OF[type(command)], ended_seconds - started_seconds, None))
+        if self._unshared_since is None:
+            self._begin_unshared()
+        if ended_seconds > trust.until_seconds:
+            await self._believe(command, trust)
+        if record is not None and record.token > self._token:
+            self._token = record.token
+        lead_seconds, known_lead = result.snapshot.now_us / MICROSECONDS, copies.steadiness
+        if (
+            lead_seconds - ended_seconds > known_lead.least_seconds
+            or lead_seconds - started_seconds < known_lead.most_seconds
+            or ended_seconds > known_lead.again_seconds
+            or not copies.durable_up
+        ):
+            copies.observe(result.snapshot.now_us, started_seconds, ended_seconds)
+        if isinstance(command, _ENDING):
+            await copies.end(command, result, started_seconds)
+        elif record is not None and record.state is State.COMPLETED:
+            copies.keep(result.snapshot, started_seconds)
+        return result
+
+    # -- what is rare --------------------------------------------------------------------------------------------------
+
+    async def _known(self, command: Command, started_seconds: float) -> Result | None:
+        """The result of a command without trust, if that is known without the call. Raises where it must not pass."""
+        try:
+            result = await self._admit(command)
+        except BaseException as error:
+            await self._copies.fail(command, error)
+            raise
+        if result is not None:
+            self._copies.observe(result.snapshot.now_us, started_seconds, self._clock())
+            self._copies.keep(result.snapshot, started_seconds)
+        return result
+
+    async def _believe(self, command: Command, trust: Trust) -> None:
+        """The trust ended during the call. Raises `Indefinite` where its result is not believed."""
+        try:
+            self._check_result(command, trust)
+        except Indefinite as error:
+            await self._copies.fail(command, error)
+            raise
+
+    async def _admit(self, _command: Command) -> Result | None:
+        """As `_known`."""
+        return None
+
+    def _check_result(self, command: Command, trust: Trust) -> None:
+        """As `_believe`."""
+
+    def _begin_unshared(self) -> None:
+        """Something was acknowledged that is not shared."""
+
+    def _report_call(self, verb: str, started_seconds: float, failure: BaseException | None = None) -> None:
+        """Publish a call and its outcome."""

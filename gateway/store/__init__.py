@@ -15,6 +15,7 @@ current key. Where a store has shards, `sharded` is in front of their guards. Al
 `level` says which programs may use one, and which versions of formats they read and write.
 
 *On this host*, for the successor of a process that was killed: `attempt_files` has what its attempts had sent.
+Each of its workers has `worker_files` of its own.
 
 *Tools.* `batching` groups statements, `worker` runs a thread, `watching` wakes waiters inside one process,
 `directories` makes directory entries durable, and `request_line` packs a request into one column.

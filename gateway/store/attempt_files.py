@@ -6,10 +6,10 @@ goes out. When it has died, other workers of the host read which of its attempts
 ended, because surely nothing happened under them. Of those with the second mark it is known that their holder has
 ended. An attempt without a mark proves nothing.
 
-It owns names, bytes and locks. A worker has one file, locks it while it runs, and writes to it in memory that it shares
-with the kernel: a mark costs no system call, and is there as soon as it is written, however the process ends. It is not
-written to the disk, so it proves nothing after the machine itself was down. Each file names the boot of the machine
-that it was written in, and one of another boot, or of another machine, is removed unread.
+It owns their bytes. A worker writes to its file in memory that it shares with the kernel: a mark costs no system call,
+and is there as soon as it is written, however the process ends. It is not written to the disk, so it proves nothing
+after the machine itself was down. Each file names the boot of the machine that it was written in, and one of another
+boot, or of another machine, is removed unread.
 
 An older copy that is put back would say "unsent" of what was sent since. So a file has the time of its last mark too.
 The kernel notes when a file was changed, which no program can set: a file that was changed after its last mark was not
@@ -26,14 +26,15 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.store.base import NO_PLACE, EndedWorker, MarkedAttempt
-from gateway.store.directories import make_directory
+from gateway.store.worker_files import WorkerFile, boot_of_this_machine, lock
 
 PLACES: Final = 8192
 """How many attempts can be marked at once. Those beyond have no mark."""
@@ -41,7 +42,6 @@ SUFFIX: Final = ".attempts"
 
 _LOG = logging.getLogger("gateway")
 
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 # The boot's id, the time of the last mark (ns since the epoch, and since the boot), then the places: operation id,
 # attempt id, mark.
 _BOOT_BYTES: Final = 56
@@ -57,14 +57,6 @@ _BELIEVED_FOR_NS: Final = 600_000_000_000
 
 
 _since_boot_ns: Final[Callable[[], int]] = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-
-
-def boot_of_this_machine() -> bytes:
-    """A name that this boot of this machine shares with no other; empty where there is none."""
-    try:
-        return _BOOT.read_bytes().strip()[:_BOOT_BYTES]
-    except OSError:
-        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +82,7 @@ class EndedFile:
             os.close(self.descriptor)
 
 
-class AttemptFiles:
+class AttemptFiles(WorkerFile):
     """One worker's file, and those of the host's ended workers. Satisfies `AttemptMarks`.
 
     `open`, `take_ended` and `close` block on the disk. Without a file, which is logged once, nothing is marked.
@@ -107,12 +99,10 @@ class AttemptFiles:
         """`boot` as `boot_of_this_machine` returns it, which is the default; `clock` returns ns since the epoch, and
         `boot_clock` since the boot.
         """
-        self._directory = directory
-        self._boot = boot_of_this_machine() if boot is None else boot
+        super().__init__(directory, SUFFIX)
+        self._boot = (boot_of_this_machine() if boot is None else boot)[:_BOOT_BYTES]
         self._clock = clock
         self._boot_clock = boot_clock
-        self._path: Path | None = None
-        self._descriptor = -1
         self._marks: mmap.mmap | None = None
         self._free_places: list[int] = []
 
@@ -120,23 +110,9 @@ class AttemptFiles:
         """Make this worker's file, unless it is open."""
         if self._marks is not None or not self._boot:
             return
-        name = uuid4().hex
-        unfinished, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
         try:
-            make_directory(self._directory)
-            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # Writing to shared memory that has no room on the disk would end the process.
-                os.pwrite(descriptor, self._boot.ljust(_HEAD_BYTES, b"\0") + bytes(_FILE_BYTES - _HEAD_BYTES), 0)
-                os.posix_fallocate(descriptor, 0, _FILE_BYTES)
-                self._marks = mmap.mmap(descriptor, _FILE_BYTES)
-                unfinished.rename(path)
-            except BaseException:
-                self._marks = None
-                os.close(descriptor)
-                unfinished.unlink(missing_ok=True)
-                raise
+            self._make(self._boot.ljust(_HEAD_BYTES, b"\0") + bytes(_FILE_BYTES - _HEAD_BYTES))
+            self._marks = mmap.mmap(self._descriptor, _FILE_BYTES)
         except OSError as error:
             _LOG.warning(
                 "what attempts have sent cannot be marked in %s (%s): if this process is killed, all of its operations "
@@ -145,7 +121,6 @@ class AttemptFiles:
                 error.strerror or error,
             )
             return
-        self._descriptor, self._path = descriptor, path
         self._free_places = list(range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES))
 
     def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
@@ -180,32 +155,35 @@ class AttemptFiles:
         """See `AttemptMarks`. Locks the files that it returns."""
         taken: list[EndedWorker] = []
         try:
-            paths = [path for path in self._directory.iterdir() if path.suffix == SUFFIX and path != self._path]
+            paths = self._paths()
         except OSError:
             return taken
-        for path in sorted(paths):
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for path in paths:
+            with suppress(OSError):
+                if path != self._path and (ended := self._take(path)) is not None:
+                    taken.append(ended)
+        return taken
+
+    def _take(self, path: Path) -> EndedFile | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if lock(descriptor, fcntl.LOCK_EX):
                 content, changed_ns = os.pread(descriptor, _FILE_BYTES, 0), os.fstat(descriptor).st_ctime_ns
-            except OSError:
-                # Its worker runs, or another one has taken it, or this file system has no locks.
-                os.close(descriptor)
-            else:
                 is_believed = self._is_believed(content, changed_ns)
                 unsent, sent = (_marked(content, mark) if is_believed else () for mark in (_UNSENT, _SENT))
-                taken.append(EndedFile(path, descriptor, unsent, sent))
-        return taken
+                return EndedFile(path, descriptor, unsent, sent)
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
 
     def close(self) -> None:
         """End this worker's marks. Its file stays only if it has some."""
         marks, path = self._marks, self._path
         if marks is None or path is None:
             return
-        self._marks, self._path = None, None
+        self._marks = None
         is_empty = len(self._free_places) == PLACES
         self._free_places = []
         marks.close()
@@ -215,7 +193,7 @@ class AttemptFiles:
         except OSError as error:
             _LOG.warning("%s cannot be removed: %s", path, error.strerror or error)
         finally:
-            os.close(self._descriptor)
+            self._release()
 
     def _is_believed(self, content: bytes, changed_ns: int) -> bool:
         if len(content) != _FILE_BYTES or not self._boot or content[:_BOOT_BYTES].rstrip(b"\0") != self._boot:

@@ -7,13 +7,11 @@ why, and decides.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -35,12 +33,12 @@ from gateway.store.memory.promotion import (
 )
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
+from gateway.store.worker_files import boot_of_this_machine
 
 _LOG = logging.getLogger("gateway")
 
 _AGAIN_SECONDS: Final = 0.25
 _HISTORY_MAX: Final = 64
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NOT_KNOWN_YET: Final = "this gateway waits until its standbys have surely received its entry"
 _NOT_SYNCHRONOUS: Final = "store.synchronous is require, and PostgreSQL has no synchronous standby"
 
@@ -84,7 +82,8 @@ class Membership:
         self._notes = witness_files
         self._beat_seconds = min(BEAT_SECONDS, conditions.probation_seconds / BEATS_MIN)
         self._host = socket.gethostname()
-        self._boot = _boot_id()
+        # Without a name of it, one that vouches for nobody else.
+        self._boot = boot_of_this_machine().decode() or uuid4().hex
         self._on_change = on_change
         self.until_seconds = float("inf")
         """Until when this worker is surely listed, on the boot-time clock. What a store acknowledges later does not
@@ -233,10 +232,3 @@ class Membership:
         at = next((at for beat, at in self._beats if beat == has), None)
         limit = self._conditions.probation_seconds - 2 * self._beat_seconds
         return at is not None and self._beats[-1][1] - at <= limit
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    # Vouches for nobody else.
-    return uuid4().hex

@@ -1,9 +1,8 @@
 """The files in which the workers of a host note what the durable store acknowledged to them.
 
-It owns names, bytes and locks, and draws no conclusions (`epoch` does). A worker has one file and locks it while it
-runs. All workers read the files of ended workers, and remove them once a later acknowledgement stands for them. A note
-is one small write at a fixed place, with a checksum. When `write` returns, the note survives the end of the process;
-after the next `sync` it is on the disk.
+It owns their bytes, and draws no conclusions (`epoch` does). All workers read the files of ended workers, and remove
+them once a later acknowledgement stands for them. A note is one small write at a fixed place, with a checksum. When
+`write` returns, the note survives the end of the process; after the next `sync` it is on the disk.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.store.base import StartRefused
-from gateway.store.directories import make_directory, sync_directory
 from gateway.store.memory.epoch import WitnessNote
+from gateway.store.worker_files import WorkerFile, lock
 
 # Links of one worker.
 PLACES: Final = 8
@@ -51,23 +50,19 @@ class Reading:
         return [id_ for path in self.ended if (id_ := _id_of(path)) is not None]
 
 
-class WitnessFiles:
+class WitnessFiles(WorkerFile):
     """One worker's file, and those of the host's other workers. Its verbs block: `open`, `sync` and `close` on the
     disk, the others only in the kernel. They may be called in any thread, `write` in one at a time.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path: Path | None = None
-        self._descriptor = -1
+        super().__init__(directory, SUFFIX)
         # Without it, a write could reach another file that got the number of the closed descriptor.
         self._lock = threading.Lock()
         self._is_synced = True
         self._has_failed = False
         self._covered: frozenset[Path] = frozenset()
         self._latest: dict[int, WitnessNote] = {}
-        self.id = uuid4()
-        """The name of this worker's file; a new one each time that it is opened."""
         self.beyond = 0
         """`Amnesia.beyond` of the last known loss; each new note carries it."""
 
@@ -84,39 +79,23 @@ class WitnessFiles:
         """Make this worker's file, unless it is open. Raises `StartRefused`."""
         if self._path is not None:
             return
-        self.id = uuid4()
-        name = self.id.hex
-        unfinished, path = self._directory / f".{name}", self._directory / f"{name}{SUFFIX}"
         try:
-            make_directory(self._directory)
-            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                # Lock it and allocate its room before other workers can see it.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                os.pwrite(descriptor, _UNUSED * PLACES, 0)
-                os.fsync(descriptor)
-                unfinished.rename(path)
-                sync_directory(self._directory)
-            except BaseException:
-                os.close(descriptor)
-                unfinished.unlink(missing_ok=True)
-                raise
+            self._make(_UNUSED * PLACES)
         except OSError as error:
             raise StartRefused(f"{self._directory} cannot be written to: {error.strerror}") from error
-        self._descriptor, self._path = descriptor, path
         self._latest = {}
 
     def read(self) -> Reading:
         """All current notes. Raises `StartRefused` for a file that cannot be read."""
         for _ in range(_READ_TRIES):
             try:
-                paths = sorted(self._directory.iterdir())
+                paths = self._paths()
             except FileNotFoundError:
                 return Reading()
             except OSError as error:
                 raise _unreadable(self._directory, error) from error
             try:
-                return self._read_all([path for path in paths if path.suffix == SUFFIX])
+                return self._read_all(paths)
             except FileNotFoundError:
                 # Another worker removed it, and may have made its own file after this listing: list again.
                 continue
@@ -163,8 +142,7 @@ class WitnessFiles:
             self.sync()
         finally:
             with self._lock:
-                os.close(self._descriptor)
-                self._path, self._descriptor = None, -1
+                self._release()
 
     def _read_all(self, paths: list[Path]) -> Reading:
         notes: list[WitnessNote] = []
@@ -174,7 +152,7 @@ class WitnessFiles:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     # Check the lock before reading: a worker that has ended writes no more.
-                    if path != self._path and _has_no_owner(descriptor):
+                    if path != self._path and lock(descriptor, fcntl.LOCK_SH):
                         ended.add(path)
                     notes += _notes_in(descriptor)
                 finally:
@@ -198,15 +176,6 @@ def _unreadable(path: Path, why: object) -> StartRefused:
         f"{path}, the notes of what the durable store acknowledged, cannot be read ({why}); without them a lost memory "
         "could go unnoticed. Repair it, or remove it to trust the store as it is"
     )
-
-
-def _has_no_owner(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        # Its worker runs, or this file system has no locks: keep the file.
-        return False
-    return True
 
 
 def _notes_in(descriptor: int) -> list[WitnessNote]:

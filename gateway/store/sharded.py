@@ -305,6 +305,7 @@ class GuardedShards(ShardedStore[EpochGuard]):
         """See `EpochGuard`. A store of several shards is Redis itself, and needs no note there."""
         return max(guard.unshared_seconds for guard in self.shards)
 
+    @property
     def is_amnesic(self) -> bool:
         """Whether one of them is."""
         return any(guard.is_amnesic for guard in self.shards)

@@ -35,6 +35,7 @@ async def test_a_shard_that_is_refused(
     await shards.start()
     try:
         await eventually(lambda: _grants(shards, hand), what="it is used")
+        assert shards.is_amnesic is False
     finally:
         await shards.close()
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
 from gateway.app.life import StartError
-from gateway.app.routes import authorize_of, scope_spec
 from gateway.app.tls_files import Stamp, stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
@@ -99,11 +98,11 @@ def callers_of(
 
     routes = [route for route in config.routes if (config.mode_of(route) == "observe") or not is_observed]
     verifiers: dict[VerifiedSpec | AuthService, Verifier] = {
-        service: forward_auth(service)
+        (service := route.authorize.forward_auth.compiled): forward_auth(service)
         for route in routes
-        if not is_observed and (service := authorize_of(route)) is not None
+        if not is_observed and route.authorize is not None
     }
-    for part in verified_parts(scope_spec(route.scope) for route in routes):
+    for part in verified_parts(route.scope_spec for route in routes):
         match part:
             case JwtScope():
                 verifiers[part] = tokens(part)

@@ -36,7 +36,6 @@ from gateway.app.life import StartError
 from gateway.app.operating import admin_api, adopt
 from gateway.app.parts import Environment, Parts, Policy
 from gateway.app.reload import Reloading, ReloadRefused, Report
-from gateway.app.routes import problem_shape, rules_with
 from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
@@ -64,6 +63,7 @@ from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics
 from gateway.observe.readings import Readings
 from gateway.observe.status import Health, StatusServer
+from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
 from gateway.upkeep.turns import Duty
@@ -400,7 +400,7 @@ class Gateway:
         config = policy.config
         return Served(
             routes=RouteTable(
-                rules_with(config, policy.edge_routes),
+                [(rule, route) for route in policy.edge_routes for rule in route.settings.rules],
                 config.upstream.default_host,
                 [each.rule for each in config.unprotected],
             ),
@@ -408,9 +408,9 @@ class Gateway:
             forward=policy.forward,
             resource=policy.resource,
             reserved=policy.reserved,
-            cors=policy.cors,
+            cors=config.cors,
             key_headers=frozenset().union(*(route.key.headers for route in policy.edge_routes)),
-            shape=problem_shape(config),
+            shape=shape_of(config),
         )
 
     def _edge_of(self, served: Served, tls: ssl.SSLContext | None) -> Edge:

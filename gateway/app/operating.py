@@ -25,17 +25,7 @@ from gateway.admin.process import Process
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
-from gateway.app.routes import (
-    delivered_by,
-    identity_secret,
-    keep_policy,
-    key_spec,
-    recovery_policy,
-    scope_spec,
-    serving_of,
-    settle_seconds,
-    status_policy,
-)
+from gateway.app.serving import delivered_by, serving_of
 from gateway.app.stores import (
     bare_store,
     is_migrated,
@@ -74,7 +64,7 @@ def policies_of(config: Config) -> Policies:
         config.service,
         [_policy(config, route) for route in config.routes],
         {sink.name: sink.kind for sink in config.events.sinks},
-        identity_secret=identity_secret(config),
+        identity_secret=config.secrets.identity_secret,
         decision_secrets=_decision_secrets(config),
         modes={route.name: RouteMode(config.mode_of(route), config.share_of(route)) for route in config.routes},
         delivering=delivered_by(config),
@@ -82,7 +72,7 @@ def policies_of(config: Config) -> Policies:
 
 
 def _decision_secrets(config: Config) -> list[bytes]:
-    secret = identity_secret(config)
+    secret = config.secrets.identity_secret
     # The identity key is never rotated; encryption keys are.
     return [key.key.get_secret_value() for key in config.secrets.encryption] if secret is None else [secret]
 
@@ -91,15 +81,15 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
     return RoutePolicy(
         name=route.name,
         operation=route.operation,
-        key=key_spec(route),
-        scope=scope_spec(route.scope),
+        key=route.key_spec,
+        scope=route.scope_spec,
         treatment=Treatment(
-            keep=keep_policy(route),
-            replay_us=microseconds(route.retention.replay),
-            remember_us=microseconds(route.retention.remember),
-            settle_us=microseconds(settle_seconds(config, route)),
-            status=status_policy(route),
-            recovery=recovery_policy(config, route),
+            keep=route.keep_policy,
+            replay_us=route.retention.replay_us,
+            remember_us=route.retention.remember_us,
+            settle_us=microseconds(config.settle_for(route)),
+            status=route.status_policy,
+            recovery=config.recovery_for(route),
             deliver_within_us=microseconds(config.delivery_for(route).deliver_within),
         ),
     )

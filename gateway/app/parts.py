@@ -21,22 +21,10 @@ from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.encryption import keys_of, reporting_sealing
 from gateway.app.events import relay_of
 from gateway.app.life import StartError
-from gateway.app.routes import (
-    breaker_policy,
-    cors_policy,
-    edge_route,
-    identity_secret,
-    problem_shape,
-    regions_of,
-    route_of,
-    serving_of,
-    status_prefix,
-    target_of,
-)
+from gateway.app.serving import serving_of
 from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
 from gateway.app.tracing import tracing_of
 from gateway.config import Config
-from gateway.config import Upstream as UpstreamConfig
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Places
@@ -50,18 +38,17 @@ from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.callers import Callers
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.cors import CorsPolicy
 from gateway.protect.identification import Identifying
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
 from gateway.protect.operation import Drained
 from gateway.protect.probing import Prober
-from gateway.protect.regions import Regions
+from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
-from gateway.protect.route import Route
+from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
 from gateway.protect.verification import Verifying
 from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
@@ -80,7 +67,6 @@ from gateway.upkeep.tally import TallyTaker
 from gateway.upkeep.timer import repeat
 from gateway.upkeep.turns import Duty, Turns
 from gateway.upkeep.unsent import UnsentWorker
-from gateway.upstream import Upstream
 
 _LOG = logging.getLogger("gateway")
 
@@ -113,7 +99,6 @@ class Policy:
     reserved: ReservedHeaders | None
     resource: StatusResource | None
     regions: Regions | None
-    cors: CorsPolicy
     serving: Serving
     tracing: Tracing | None
 
@@ -176,7 +161,7 @@ class Parts:
         config: Config,
         environment: Environment,
         events: Events,
-        client_for: Callable[[UpstreamConfig], Upstream],
+        client_for: ClientFor,
     ) -> None:
         """`client_for` gives the client of an upstream. Raises what it raises."""
         clock, journal = environment.clock, environment.journal
@@ -295,7 +280,7 @@ class Parts:
         self.delivery = DeliveryWorker(
             store,
             self.coordinator.operations,
-            Places(breaker_policy(config), events, clock),
+            Places(config.delivery.breaker.compiled, events, clock),
             policy.routes,
             ring if delivers else None,
             service=config.service,
@@ -329,7 +314,7 @@ class Parts:
         """The routes in force."""
         return self.policy.routes
 
-    def policy_of(self, config: Config, client_for: Callable[[UpstreamConfig], Upstream]) -> Policy:
+    def policy_of(self, config: Config, client_for: ClientFor) -> Policy:
         """The policy of a configuration, not in force yet. `client_for` as in `__init__`. Raises what that raises, and
         `StartError`."""
         routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
@@ -342,7 +327,7 @@ class Parts:
             UploadSlots(config.limits.max_in_flight),
             self._verifying,
             callers,
-            identity_secret=identity_secret(config),
+            identity_secret=config.secrets.identity_secret,
             keeps_clear_keys=config.store.clear_keys,
         )
         # What is only observed changes none of the numbers of what is protected.
@@ -355,16 +340,12 @@ class Parts:
             UploadSlots(1),
             Verifying(silent, self._clock),
             observed_callers,
-            identity_secret=identity_secret(config),
+            identity_secret=config.secrets.identity_secret,
         )
-        edge_routes = [
-            edge_route(config, route, compiled, client_for)
-            for route, compiled in zip(config.routes, routes, strict=True)
-        ]
+        edge_routes = [edge_route(config, route, client_for) for route in routes]
         key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
         target = target_of(config, config.upstream, client_for(config.upstream))
-        cors = cors_policy(config)
-        regions = regions_of(config, client_for, self._events, self._wall_seconds)
+        regions = _regions_of(config, client_for, self._events, self._wall_seconds)
         resource: StatusResource | None = None
         # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
         shown = [route for route in routes if route.inbox is None]
@@ -376,14 +357,14 @@ class Parts:
                 callers,
                 shown,
                 service=config.service,
-                identity_secret=identity_secret(config),
+                identity_secret=config.secrets.identity_secret,
                 path=config.operations.path,
-                prefix=status_prefix(config),
+                prefix=config.status_prefix,
                 in_flight_max=config.limits.max_in_flight,
                 events=self._events,
                 clock=self._clock,
-                shape=problem_shape(config),
-                cors=cors,
+                shape=shape_of(config),
+                cors=config.cors,
                 regions=regions,
             )
         return Policy(
@@ -394,11 +375,10 @@ class Parts:
             observed_callers=observed_callers,
             observed=observed,
             edge_routes=edge_routes,
-            forward=Passthrough(target, self._events, key_names, self._observing, problem_shape(config)),
+            forward=Passthrough(target, self._events, key_names, self._observing, shape_of(config)),
             reserved=reserved_headers(config),
             resource=resource,
             regions=regions,
-            cors=cors,
             serving=serving_of(config),
             tracing=tracing_of(config),
         )
@@ -554,6 +534,20 @@ class Parts:
                 await self._flusher.run_once()
         except (TimeoutError, StoreError) as error:
             _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
+
+
+def _regions_of(
+    config: Config, client_for: ClientFor, events: Events, wall_seconds: Callable[[], float]
+) -> Regions | None:
+    """The regions; None where all gateways share one store."""
+    regions = config.regions
+    if regions is None:
+        return None
+    homes = [
+        Region(home.name, client_for(config.upstream.model_copy(update={"url": home.url, "tls": home.tls})))
+        for home in regions.homes
+    ]
+    return Regions(regions.here, homes, regions.key.get_secret_value(), events, wall_seconds=wall_seconds)
 
 
 def _digest_of(names: Collection[str]) -> str:

@@ -8,15 +8,38 @@ from functools import partial
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from gateway.app.life import StartError
-from gateway.app.routes import upstream_settings
 from gateway.app.tls_files import Stamp, stamp_of
-from gateway.config import Config
+from gateway.config import TCP_USER_TIMEOUT_SECONDS, Config, UpstreamTls
 from gateway.config import Upstream as UpstreamConfig
 from gateway.observe.facts import Events, UpstreamChanged
-from gateway.upstream import NotSent, Upstream, UpstreamStats
+from gateway.protect.probing import PROBES_MAX
+from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats, tls_context
 
 # What a client is made of: settings, limits of the gateway, and its TLS files as they were.
 _Key = tuple[UpstreamConfig, int, int, tuple[Stamp, ...]]
+
+
+def upstream_settings(config: Config, upstream: UpstreamConfig) -> UpstreamSettings:
+    """The settings of an upstream's client. Raises `OSError` when one of its TLS files cannot be used."""
+    tls = upstream.tls or UpstreamTls()
+    return UpstreamSettings(
+        host=upstream.url.host,
+        port=upstream.url.port,
+        tls=None if upstream.url.scheme == "http" else tls_context(tls.ca, tls.cert, tls.key),
+        server_name=tls.server_name,
+        connect_timeout_seconds=upstream.connect_timeout,
+        response_timeout_seconds=upstream.response_timeout,
+        keepalive_seconds=upstream.keepalive,
+        tcp_user_timeout_seconds=TCP_USER_TIMEOUT_SECONDS,
+        header_bytes_max=config.limits.max_header_bytes,
+        connections_max=upstream.max_connections,
+        connections_reserved=config.limits.max_in_flight + PROBES_MAX + _deliveries_max(config),
+    )
+
+
+def _deliveries_max(config: Config) -> int:
+    """How many deliveries may run at once, whichever upstream they go to."""
+    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.is_accepting)
 
 
 class Clients:

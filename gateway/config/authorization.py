@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.config.address import AbsolutePath, AuthorizationUrl, ForwardAuthUrl
-from gateway.config.leaf import Duration, HeaderName
+from gateway.config.leaf import Duration, HeaderName, encoded
 from gateway.config.section import Disagreement, Section, listed_twice, written
+from gateway.core.identity import scope as scopes
 
 _OF_THE_GATEWAY = "the gateway writes this header itself"
 _ASKED_REFUSED = (
@@ -53,6 +54,24 @@ class ForwardAuth(Section):
         """The headers that it alone may set."""
         return self.copy_
 
+    @property
+    def compiled(self) -> scopes.AuthService:
+        """As it is asked."""
+        url = self.url.service
+        return scopes.AuthService(
+            url=str(self.url),
+            host=url.host,
+            port=url.port,
+            has_tls=url.scheme == "https",
+            authority=url.authority.encode(),
+            target=self.url.target.encode(),
+            headers=encoded(self.headers),
+            copy=encoded(self.copy_),
+            ca=None if self.ca is None else str(self.ca),
+            timeout_seconds=self.timeout,
+            cache_seconds=self.cache,
+        )
+
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ca is not None and self.url.scheme != "https":
             yield Disagreement(("ca",), "ca needs an https URL")
@@ -87,12 +106,20 @@ class ForwardAuthScope(Section):
     forward_auth: PrincipalAuth
     """The service: {url, principal}."""
 
+    @property
+    def compiled(self) -> scopes.ForwardAuthScope:
+        return scopes.ForwardAuthScope(self.forward_auth.compiled, self.forward_auth.principal.encode())
+
 
 class ClientCertificateScope(Section):
     """The caller is named by its certificate; `listen.tls.client_ca` says whose certificates are accepted."""
 
     client_certificate: Literal["subject", "san", "sha256"]
     """What names it: the subject, the alternative name (URI, else DNS, else e-mail), or the digest of all of it."""
+
+    @property
+    def compiled(self) -> scopes.ClientCertificateScope:
+        return scopes.ClientCertificateScope(self.client_certificate)
 
 
 class Authorize(Section):

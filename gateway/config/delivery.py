@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode, b64encode
+from functools import cached_property
 from hashlib import sha256
 from typing import Annotated, Literal
 
@@ -17,6 +18,11 @@ from pydantic import BeforeValidator, Field, SecretBytes, Tag
 from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
 from gateway.config.section import NEEDS_RESTART, Section, one_of, written
 from gateway.config.upstream import HeaderValue
+from gateway.core.breaker import BreakerPolicy
+from gateway.core.delivery import DeliveryPolicy
+from gateway.core.identity import key as keys
+from gateway.core.identity.pointer import parse_pointer
+from gateway.core.operation import microseconds
 from gateway.core.sealing import KEY_BYTES
 
 _HEX_KEY = re.compile(rf"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}\Z")
@@ -79,6 +85,13 @@ class Order(Section):
     missing: Literal["refuse", "unordered"] = "refuse"
     """What becomes of a request without the value: it is refused with 400, or delivered in no order."""
 
+    @cached_property
+    def value(self) -> keys.ComposedKey:
+        """Where the ordering value is: it is read as a key is."""
+        by = self.by
+        part = keys.BodyPart(parse_pointer(by)) if isinstance(by, str) else keys.HeaderPart(by.header.encode())
+        return keys.ComposedKey((part,))
+
 
 class DeadLetter(Section):
     """What a repeat of a request gets that was accepted, and then given up."""
@@ -123,6 +136,10 @@ class Breaker(Section):
     max_open: Annotated[float, Duration("100ms", "24h")] = written("5m")
     """How long the longest pause is."""
 
+    @property
+    def compiled(self) -> BreakerPolicy:
+        return BreakerPolicy(self.failures, self.open, self.max_open)
+
 
 class Delivery(_DeliverySettings):
     """How accepted requests are delivered, unless their route writes something else."""
@@ -135,6 +152,16 @@ class Delivery(_DeliverySettings):
     def under(self, route: RouteDelivery) -> Delivery:
         """These settings, overridden by the keys that are written in the route."""
         return self.model_copy(update={name: getattr(route, name) for name in route.model_fields_set})
+
+    @property
+    def compiled(self) -> DeliveryPolicy:
+        return DeliveryPolicy(
+            schedule_us=tuple(map(microseconds, self.schedule)),
+            deliver_within_us=microseconds(self.deliver_within),
+            answers_max=self.max_answers,
+            in_flight_max=self.max_in_flight,
+            buries_unauthorized=self.unauthorized == "bury",
+        )
 
 
 def encryption_key_bytes(text: str) -> bytes | None:

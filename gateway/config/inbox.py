@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
@@ -28,6 +29,7 @@ from gateway.config.section import Disagreement, Section, one_of, only, repeated
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.identity.pointer import parse_pointer
+from gateway.core.webhook import examination
 from gateway.core.webhook.scheme import (
     CLOUD_EVENT_ABOUT,
     PRESETS,
@@ -177,11 +179,22 @@ class Inbox(Section):
         """Whether the sender signs the time."""
         return any(scheme.time is not None for scheme in self.schemes)
 
-    def compiled_secrets(self) -> Iterator[Secret]:
-        """The secrets as they are used."""
-        for secret in self.secrets:
-            key, algorithm = self._key(secret)
-            yield Secret(secret.id, key, algorithm, secret.until)
+    @cached_property
+    def compiled(self) -> examination.Inbox:
+        """As messages are examined."""
+        origins = self.cloudevents.origins
+        return examination.Inbox(
+            schemes=self.schemes,
+            secrets=tuple(Secret(secret.id, *self._key(secret), secret.until) for secret in self.secrets),
+            tolerance_seconds=self.tolerance,
+            acknowledgement=self.known.acknowledgement,
+            guards_content=self.guards_content,
+            sign_again=examination.SignAgain(self.sign_again),
+            refuses_changed=self.on_change == "refuse",
+            answers_challenge=self.known.has_challenge,
+            own_secrets=tuple(secret.compiled for secret in self.signing_secrets),
+            origins=(b"*",) if origins == "any" else tuple(origin.lower().encode() for origin in origins),
+        )
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(secret.id for secret in self.secrets):

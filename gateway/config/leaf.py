@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -469,6 +469,16 @@ class ProbePath(Leaf):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": "^/"}
+
+
+def encoded(names: Iterable[str]) -> tuple[bytes, ...]:
+    """The names of headers as they stand in a message."""
+    return tuple(name.encode() for name in names)
+
+
+def lowered(names: Iterable[str]) -> frozenset[bytes]:
+    """The names of headers as they are compared."""
+    return frozenset(name.lower().encode() for name in names)
 
 
 class FetchPath(Leaf):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
 
@@ -51,7 +51,8 @@ from gateway.config.section import (
     repeated,
     written,
 )
-from gateway.config.upstream import HeaderValue, Upstream
+from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream
+from gateway.core.recovery import Hold, Recovery, Resend
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
 _ADMIN_TOKEN_CHARACTERS_MIN = 16
@@ -309,6 +310,11 @@ class Secrets(Section):
             case keys:
                 return keys
 
+    @property
+    def identity_secret(self) -> bytes | None:
+        """What keys the digests of scopes and keys; None where they are not keyed."""
+        return None if self.identity_key is None else self.identity_key.key.get_secret_value()
+
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(key.id for key in self.fingerprint_keys):
             yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
@@ -488,6 +494,27 @@ class Config(Holder):
     def upstream_for(self, route: Route) -> Upstream:
         """The upstream of a route: the global one, overridden by the route's keys."""
         return route.upstream.over(self.upstream, route.settle)
+
+    def settle_for(self, route: Route) -> float:
+        """How long after the end of a lease a request of its attempt may still arrive upstream, in seconds."""
+        return self.upstream_for(route).settle if route.settle is None else route.settle
+
+    def recovery_for(self, route: Route) -> Recovery:
+        """How an operation in doubt on a route is resolved."""
+        match route.recovery:
+            case "hold":
+                return Hold()
+            case "resend":
+                return Resend()
+            case ProbeRecovery(probe=probe):
+                return probe.compiled(self.upstream_for(route), route.match.paths)
+            case _:
+                assert_never(route.recovery)
+
+    @property
+    def status_prefix(self) -> bytes:
+        """What stands before the id of an operation in the URL of its status."""
+        return f"{self.public_url or ''}{self.operations.path}/".encode()
 
     def delivery_for(self, route: Route) -> Delivery:
         """How accepted requests of a route are delivered: the global settings, overridden by the route's keys."""

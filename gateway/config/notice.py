@@ -269,7 +269,7 @@ def _of_delivery(path: str, route: Route) -> Iterator[Notice]:
 
 
 def _of_inbox(path: str, inbox: Inbox) -> Iterator[Notice]:
-    is_asymmetric = any(secret.algorithm is Algorithm.ED25519 for secret in inbox.compiled_secrets())
+    is_asymmetric = any(secret.algorithm is Algorithm.ED25519 for secret in inbox.compiled.secrets)
     if inbox.as_ == "sender" and inbox.sign_again != "never" and is_asymmetric:
         message = (
             "a signature of a private key cannot be made again: a service that checks the time refuses late "

@@ -7,6 +7,7 @@ wrong caller has no default. `checks` compares a route's sections.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Tag, model_validator
@@ -33,6 +34,8 @@ from gateway.config.leaf import (
     Size,
     StatusChoice,
     StatusSet,
+    encoded,
+    lowered,
     redacted_header,
     size_text,
 )
@@ -47,8 +50,16 @@ from gateway.config.section import (
     repeated,
     written,
 )
-from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream
-from gateway.core.replay import BODILESS, PERSONAL
+from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
+from gateway.core import outcome as outcomes
+from gateway.core import reading
+from gateway.core.identity import key as keys
+from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
+from gateway.core.identity.pointer import Pointer, parse_pointer
+from gateway.core.identity.scope import ScopeSpec, SharedScope
+from gateway.core.operation import microseconds
+from gateway.core.redaction import Redaction
+from gateway.core.replay import BODILESS, PERSONAL, KeepPolicy
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
@@ -75,10 +86,19 @@ class _KeySettings(Section):
         """The headers that the key, or a part of it, is read from, in order, in the spelling of the file."""
         return ()
 
+    @property
+    def compiled(self) -> keys.KeySpec:
+        """Where the key is, as requests are searched for it."""
+        raise NotImplementedError
+
 
 class _HeaderKeySettings(_KeySettings):
     format: Literal["any", "structured", "uuid"] = "any"
     """How a key must be written: bare or quoted, quoted only (a Structured Field string), or laid out as a UUID."""
+
+    @property
+    def compiled(self) -> keys.KeySpec:
+        return keys.HeaderKey(encoded(self.header_names), keys.KeyFormat(self.format))
 
 
 class HeaderKey(_HeaderKeySettings):
@@ -112,6 +132,10 @@ class BodyKey(_KeySettings):
     body: _Pointer
     """A JSON pointer to the value that is the key."""
 
+    @property
+    def compiled(self) -> keys.KeySpec:
+        return keys.ComposedKey((keys.BodyPart(parse_pointer(self.body)),))
+
 
 class HeaderPart(Section):
     """A part of a composed key that is the value of a header."""
@@ -119,12 +143,20 @@ class HeaderPart(Section):
     header: _KeyHeader
     """The header that holds this part."""
 
+    @property
+    def compiled(self) -> keys.HeaderPart:
+        return keys.HeaderPart(self.header.encode())
+
 
 class BodyPart(Section):
     """A part of a composed key that is a value of the JSON body."""
 
     body: _Pointer
     """A JSON pointer to the value that is this part."""
+
+    @property
+    def compiled(self) -> keys.BodyPart:
+        return keys.BodyPart(parse_pointer(self.body))
 
 
 _PART_FORMS = "{header: NAME} or {body: /pointer}"
@@ -143,6 +175,10 @@ class ComposedKey(_KeySettings):
     @property
     def header_names(self) -> tuple[str, ...]:
         return tuple(part.header for part in self.compose if isinstance(part, HeaderPart))
+
+    @property
+    def compiled(self) -> keys.KeySpec:
+        return keys.ComposedKey(tuple(part.compiled for part in self.compose))
 
 
 KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
@@ -248,6 +284,18 @@ class Fingerprint(Section):
         yield from self._useless_defaults()
         yield from listed_twice(("headers",), self.headers)
 
+    def compiled(self, ignored: tuple[Pointer, ...]) -> FingerprintSpec:
+        """As requests are compared. `ignored` is what no sender of an inbox keeps the same."""
+        is_whole = self.body not in (None, "json") or bool(self.only)
+        return FingerprintSpec(
+            body=BodyForm.AUTO if self.body is None else BodyForm(self.body),
+            ignore=tuple(map(parse_pointer, self.ignore)) + (() if is_whole else ignored),
+            only=tuple(map(parse_pointer, self.only)),
+            headers=encoded(self.headers),
+            explains=self.explain,
+            defaults=tuple((parse_pointer(pointer), value) for pointer, value in self.defaults.items()),
+        )
+
     def _useless_defaults(self) -> Iterator[Disagreement]:
         for pointer in self.defaults:
             if any(_is_within(pointer, ignored) for ignored in self.ignore):
@@ -285,6 +333,12 @@ class Repeats(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         if self.by != "fingerprint":
             yield from listed_twice(("by",), self.by)
+
+    @property
+    def compiled(self) -> RepeatPolicy:
+        """As requests are recognised."""
+        by = None if self.by == "fingerprint" else tuple(map(parse_pointer, self.by))
+        return RepeatPolicy(microseconds(self.within), self.action == "refuse", by)
 
 
 class InFlight(Section):
@@ -335,15 +389,17 @@ class Outcome(Section):
     when: Annotated[tuple[OutcomeRule, ...], Field(max_length=16)] = ()
     """What responses mean by their JSON body; the first rule that matches decides. An unreadable body matches none."""
 
-    @property
-    def codes(self) -> dict[int, Meaning]:
-        """What single status codes mean."""
-        return {status: meaning for status, meaning in self._selected() if isinstance(status, int)}
-
-    @property
-    def classes(self) -> dict[int, Meaning]:
-        """What classes mean, by their first digit."""
-        return {int(status[0]): meaning for status, meaning in self._selected() if isinstance(status, str)}
+    def compiled(self, *, resends: bool) -> outcomes.StatusPolicy:
+        """What responses mean. `resends`: as in `StatusPolicy`."""
+        listed = ((self.final, "final"), (self.retryable, "retryable"), (self.in_doubt, "in_doubt"))
+        selected = [(status, outcomes.Meaning(meaning)) for statuses, meaning in listed for status in statuses]
+        return outcomes.StatusPolicy(
+            outcomes.Preset(self.preset),
+            {status: meaning for status, meaning in selected if isinstance(status, int)},
+            {int(status[0]): meaning for status, meaning in selected if isinstance(status, str)},
+            resends=resends,
+            when=tuple((rule.compiled, outcomes.Meaning(rule.is_)) for rule in self.when),
+        )
 
     def disagreements(self) -> Iterator[Disagreement]:
         first: dict[int | str, str] = {}
@@ -358,14 +414,6 @@ class Outcome(Section):
                     yield Disagreement(("when", index), f"when[{number}] matches every response that this does")
                     break
 
-    def _selected(self) -> list[tuple[int | str, Meaning]]:
-        listed: tuple[tuple[Meaning, tuple[int | str, ...]], ...] = (
-            ("final", self.final),
-            ("retryable", self.retryable),
-            ("in_doubt", self.in_doubt),
-        )
-        return [(status, meaning) for meaning, statuses in listed for status in statuses]
-
 
 _VERSIONS = "a version such as v3, or {header: NAME}"
 
@@ -375,6 +423,10 @@ class VersionHeader(Section):
 
     header: Annotated[str, HeaderName(refused=_KEY_REFUSED)]
     """The header that names the version."""
+
+    @property
+    def compiled(self) -> reading.VersionHeader:
+        return reading.VersionHeader(self.header.lower().encode())
 
 
 Version = Annotated[
@@ -438,6 +490,24 @@ class ResponsePolicy(Section):
         redacted = {redacted_header(part).lower() for part in self.redact if part.startswith("header:")}
         return "location" not in {*redacted, *(header.lower() for header in self.strip)}
 
+    def compiled(self, *, reads_bodies: bool) -> KeepPolicy:
+        """What is kept of responses. `reads_bodies`: they mean something by their bodies."""
+        is_fetched, version = self.replay == "fetch", self.version
+        headers = [redacted_header(part) for part in self.redact if not part.startswith("/")]
+        pointers = tuple(parse_pointer(part) for part in self.redact if part.startswith("/"))
+        return KeepPolicy(
+            body_bytes_max=0 if is_fetched else self.max_stored_bytes,
+            strip=lowered(self.strip),
+            keep=lowered(self.keep),
+            redaction=Redaction(pointers, lowered(headers)) if self.redact else None,
+            reference=reference_of(self.reference) if self.keeps_reference else None,
+            version=version.encode() if isinstance(version, str) else None if version is None else version.compiled,
+            is_version_strict=self.on_version_change == "gone",
+            reads_bodies=self.reference != "location" or reads_bodies,
+            is_fetched=is_fetched,
+            fetch_path=None if self.fetch == "location" else self.fetch,
+        )
+
     def _useless_to_fetch(self) -> Iterator[Disagreement]:
         for name in ("max_stored_bytes", "strip", "keep", "redact"):
             if name in self.model_fields_set and getattr(self, name):
@@ -466,6 +536,14 @@ class Retention(Section):
     """How long the key is kept; after that, a request with it executes again."""
     expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
     """The status of the reply when the key is remembered but the response has expired."""
+
+    @cached_property
+    def replay_us(self) -> int:
+        return microseconds(self.replay)
+
+    @cached_property
+    def remember_us(self) -> int:
+        return microseconds(self.remember)
 
 
 class Body(Section):
@@ -580,6 +658,30 @@ class Route(Holder):
         parts = self.scope.compose if isinstance(self.scope, ComposedScope) else (self.scope,)
         found = [part.forward_auth for part in parts if isinstance(part, ForwardAuthScope)]
         return (*found, *(() if self.authorize is None else (self.authorize.forward_auth,)))
+
+    @cached_property
+    def key_spec(self) -> keys.KeySpec:
+        """Where its keys are: an inbox knows it of its sender."""
+        if self.inbox is not None:
+            return self.inbox.compiled.key
+        if self.key is None:
+            raise AssertionError("a route has a key or an inbox")
+        return self.key.compiled
+
+    @cached_property
+    def scope_spec(self) -> ScopeSpec:
+        """Whose its keys are."""
+        return SharedScope() if self.scope == "shared" else self.scope.compiled
+
+    @cached_property
+    def status_policy(self) -> outcomes.StatusPolicy:
+        """What the responses of its service mean."""
+        return self.outcome.compiled(resends=self.recovery == "resend")
+
+    @cached_property
+    def keep_policy(self) -> KeepPolicy:
+        """Which parts of its responses are stored."""
+        return self.response.compiled(reads_bodies=bool(self.outcome.when))
 
     @property
     def is_accepting(self) -> bool:

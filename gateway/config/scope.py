@@ -25,6 +25,8 @@ from gateway.config.section import (
     written,
 )
 from gateway.core.egress import is_loopback
+from gateway.core.identity import scope as scopes
+from gateway.core.identity import token as tokens
 from gateway.core.identity.token import SECRET_ALGORITHMS
 
 FRAMING = "this header describes the connection or the body, not the intent"
@@ -58,12 +60,20 @@ class HeaderScope(Section):
     from_: Annotated[Sources, Field(alias="from")]
     """The networks of the hops that may set it, or `any` if only such hops can reach the gateway."""
 
+    @property
+    def compiled(self) -> scopes.HeaderScope:
+        return scopes.HeaderScope(self.header.encode(), None if self.from_ == "any" else self.from_)
+
 
 class ApiKeyScope(Section):
     """The caller is identified by a fixed credential; only its digest is stored."""
 
     api_key: _ApiKeyHeader
     """The header that holds the credential."""
+
+    @property
+    def compiled(self) -> scopes.ApiKeyScope:
+        return scopes.ApiKeyScope(self.api_key.encode())
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -161,6 +171,31 @@ class TokenIssuer(Section):
         """Whether its keys come over the network."""
         return isinstance(self.keys, str) and not self.keys.startswith("/")
 
+    @property
+    def compiled(self) -> tokens.TokenIssuer:
+        """As tokens are verified."""
+        return tokens.TokenIssuer(
+            issuer=self.issuer,
+            audience=self.audience,
+            claims=self.claims,
+            keys=self._key_source(),
+            algorithms=frozenset(self.algorithms),
+            leeway_seconds=self.leeway,
+            stale_seconds=self.stale_for,
+        )
+
+    def _key_source(self) -> tokens.KeySource:
+        ca = None if self.ca is None else str(self.ca)
+        match self.keys:
+            case TokenSecret(secret=secret):
+                return tokens.SharedSecret(secret.get_secret_value().encode())
+            case "discover":
+                return tokens.KeysDiscovered(ca)
+            case place if place.startswith("/"):
+                return tokens.KeysInFile(place)
+            case url:
+                return tokens.KeysAt(url, ca)
+
     def disagreements(self) -> Iterator[Disagreement]:
         for key in ("claims", "algorithms"):
             for index in repeated(getattr(self, key)):
@@ -212,6 +247,10 @@ class JwtScope(Section):
         """All of them."""
         return (self.jwt,) if isinstance(self.jwt, TokenIssuer) else self.jwt
 
+    @property
+    def compiled(self) -> scopes.JwtScope:
+        return scopes.JwtScope(tuple(each.compiled for each in self.issuers))
+
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(each.issuer for each in self.issuers):
             yield Disagreement(("jwt", index, "issuer"), "this issuer is listed already")
@@ -238,6 +277,10 @@ class ComposedScope(Section):
 
     compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
     """The parts of the scope, in order."""
+
+    @property
+    def compiled(self) -> scopes.ComposedScope:
+        return scopes.ComposedScope(tuple(part.compiled for part in self.compose))
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("compose",), map(_source, self.compose))

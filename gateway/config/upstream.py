@@ -5,7 +5,7 @@ Recovery is here, because the service alone knows the outcome of operations in d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,8 +14,11 @@ from pydantic import BeforeValidator, Field, SecretStr, Tag
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.leaf import JSON_POINTER, PROBE_FOLLOW, Count, Duration, HeaderName, ProbePath, StatusSet, wrong
 from gateway.config.section import Disagreement, Section, follow, one_of, only, written
-from gateway.core import reading
+from gateway.core import reading, recovery
 from gateway.core.identity.pointer import parse_pointer
+from gateway.core.message import Headers
+from gateway.core.operation import microseconds
+from gateway.core.routing import PathPattern
 
 # How long sent bytes may stay unacknowledged. After that, no byte of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0
@@ -67,9 +70,21 @@ class Upstream(_UpstreamSettings):
     """Where the service is, such as http://127.0.0.1:9000. Targets are forwarded as they came, so it has no path."""
 
     @property
+    def own_host(self) -> bytes | None:
+        """The Host that the service receives in place of the caller's; None preserves that."""
+        if self.host == "preserve":
+            return None
+        return (self.url.authority if self.host == "upstream" else self.host).encode()
+
+    @property
     def default_host(self) -> bytes:
         """The Host that the service receives if the caller sends none."""
-        return (self.url.authority if self.host in ("preserve", "upstream") else self.host).encode()
+        return self.own_host or self.url.authority.encode()
+
+    @property
+    def settle(self) -> float:
+        """How long after the end of a lease a request of its attempt may still arrive, in seconds."""
+        return self.response_timeout + TCP_USER_TIMEOUT_SECONDS
 
 
 class RouteUpstream(_UpstreamSettings):
@@ -106,6 +121,16 @@ def _header_value(value: object) -> object:
 
 
 HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
+
+
+def written_headers(headers: Mapping[str, SecretStr]) -> Headers:
+    """The headers as they stand in a message."""
+    return tuple((name.encode(), value.get_secret_value().encode()) for name, value in headers.items())
+
+
+def reference_of(text: str) -> reading.Reference:
+    """Where a response names another one, by a `PROBE_FOLLOW`."""
+    return "location" if text == "location" else parse_pointer(text)
 
 
 class ResponseRule(Section):
@@ -146,6 +171,20 @@ class Probe(Section):
     Where no response_timeout is written, its default becomes 30s less than this."""
     follow: Annotated[str, PROBE_FOLLOW] | None = None
     """Where a `done` response names the one to record: `location`, or a JSON pointer into its body."""
+
+    def compiled(self, upstream: Upstream, patterns: tuple[PathPattern, ...]) -> recovery.Probe:
+        """As it is sent on a route with these paths, to this upstream."""
+        return recovery.Probe(
+            path=self.path,
+            method=self.method,
+            headers=written_headers(self.headers),
+            done=tuple(rule.compiled for rule in self.done),
+            never_happened=tuple(rule.compiled for rule in self.never_happened),
+            settle_us=microseconds(upstream.settle if self.settle is None else self.settle),
+            follow=None if self.follow is None else reference_of(self.follow),
+            patterns=patterns,
+            host=upstream.own_host,
+        )
 
 
 class ProbeRecovery(Section):

@@ -18,7 +18,6 @@ from typing import Final
 import orjson
 
 from gateway.app.callers import callers_of, reserved_headers
-from gateway.app.routes import edge_route, identity_secret, route_of, rules_with
 from gateway.config import Config
 from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import (
@@ -46,7 +45,7 @@ from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched
 from gateway.protect.resource import is_below
-from gateway.protect.route import Route
+from gateway.protect.route import Route, edge_route, route_of
 from gateway.protect.verification import Verifying
 from gateway.store.base import boot_seconds
 from gateway.upstream import Upstream, UpstreamSettings
@@ -165,7 +164,7 @@ class _Table(RouteTable[Route]):
             if entry is chosen:
                 misses.append((entry.value, None))
                 break
-            if entry.rule.path is entry.value.path:
+            if entry.rule.path is entry.value.settings.match.path:
                 misses.append((entry.value, miss))
         self._found.misses = tuple(misses)
         self._found.head = RequestHead(method, target, ())
@@ -187,15 +186,15 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         UploadSlots(1),
         Verifying(events, boot_seconds),
         callers,
-        identity_secret=identity_secret(config),
+        identity_secret=config.secrets.identity_secret,
     )
     # Never used: nothing is forwarded.
     upstream = Upstream(UpstreamSettings(host="127.0.0.1", port=9))
     compiled = [route_of(config, route, upstream) for route in config.routes]
     # No body is written to a file.
-    config_routes = [replace(route, spool_over_bytes=route.body_bytes_max) for route in compiled]
+    config_routes = [replace(route, spool_over_bytes=route.settings.body.max_bytes) for route in compiled]
     enforced = {route.name: route for route in config_routes}
-    edge_routes = [edge_route(config, route, enforced[route.name], lambda _: upstream) for route in config.routes]
+    edge_routes = [edge_route(config, route, lambda _: upstream) for route in config_routes]
 
     async def protect(request: Request, route: Route) -> Reply | Untouched:
         request = replace(request, hop=hop)
@@ -234,7 +233,7 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
     accepts = any(route.accept is not None and route.inbox is None for route in config_routes)
     served = Served(
         routes=_Table(
-            rules_with(config, edge_routes),
+            [(rule, route) for route in edge_routes for rule in route.settings.rules],
             config.upstream.default_host,
             [each.rule for each in config.unprotected],
             found,

@@ -120,7 +120,7 @@ async def explain(
         if found.keyed is not None:
             found.keyed.taken.close()
     facts = end.facts
-    if end.verdict is not None and found.route is not None and found.route.shows_status:
+    if end.verdict is not None and found.route is not None and found.route.settings.status_header:
         facts += (f"Idempotency-Status: {end.verdict}",)
     steps.append(Step("verdict", end.decision, facts, end.settings))
     return Explanation(
@@ -208,9 +208,9 @@ def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
 
 def _outcome_key(written: RouteConfig, status: int) -> tuple[str, ...]:
     """What of `outcome` says what this status means."""
-    outcome = written.outcome
-    meaning = outcome.codes.get(status) or outcome.classes.get(status // 100)
-    return ("outcome", "preset" if meaning is None else meaning)
+    policy = written.status_policy
+    meaning = policy.codes.get(status) or policy.classes.get(status // 100)
+    return ("outcome", "preset" if meaning is None else meaning.value)
 
 
 async def read_record(operations: Operations, journals: HostJournals, operation_id: UUID) -> Known:

@@ -255,7 +255,7 @@ def _body(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     how = "not compared" if form == BodyForm.NONE else f"compared as {form}"
     if form == BodyForm.RAW:
         how += ", byte for byte"
-    facts = [f"media type: {', '.join(types) or 'none'}", f"limit: {route.body_bytes_max} bytes"]
+    facts = [f"media type: {', '.join(types) or 'none'}", f"limit: {route.settings.body.max_bytes} bytes"]
     if form == BodyForm.JSON:
         facts += [f"ignored: {format_pointer(each)}" for each in spec.ignore]
         facts += [f"compared alone: {format_pointer(each)}" for each in spec.only]

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol, assert_never
 
+from gateway.config.models import Cors
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientConnection, ClientGone, EdgeSettings, MemoryBudget, Message, Payload
@@ -25,7 +26,7 @@ from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange, ReservedH
 from gateway.http.passthrough import Client
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
-from gateway.protect.cors import NO_ORIGINS, CorsPolicy, for_origin
+from gateway.protect.cors import NO_ORIGINS, for_origin
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Shape, Trouble, refuse
 from gateway.protect.reply import Cut, Reply, RequestCut, http_date
@@ -66,7 +67,7 @@ class Served:
         forward: Forward,
         resource: Resource | None = None,
         reserved: ReservedHeaders | None = None,
-        cors: CorsPolicy = NO_ORIGINS,
+        cors: Cors = NO_ORIGINS,
         key_headers: frozenset[bytes] = frozenset(),
         shape: Shape = PROBLEM,
     ) -> None:
@@ -258,7 +259,7 @@ class Handler:
         """
         if reply.decode_for is not None:
             reply = await self._decode(reply, exchange.connection)
-        shows_status = shows_status or (exchange.route is not None and exchange.route.shows_status)
+        shows_status = shows_status or (exchange.route is not None and exchange.route.settings.status_header)
         cors = exchange.served.cors
         if exchange.has_origin or cors.origins:
             reply = for_origin(reply, exchange.head.headers, cors, shows_status=shows_status)

@@ -145,8 +145,7 @@ class Accepting:
         record = snapshot.record
         if record is None or record.state is not State.DEAD_LETTER or record.delivery is None:
             return snapshot
-        is_early = snapshot.now_us < record.delivery.since_us + policy.requeue_after_us
-        if not policy.requeues_on_repeat or is_early:
+        if policy.requeue_after_us is None or snapshot.now_us < record.delivery.since_us + policy.requeue_after_us:
             return snapshot
         command = Requeue(
             record.identity.operation_id, record.token, uuid4(), policy.delivery.deliver_within_us, _REQUEUED
@@ -191,7 +190,7 @@ class Accepting:
                 request_info(request.head),
                 content=request.content_to_hold,
                 lane=request.lane,
-                stops_lane=policy.order is None or policy.order.stops,
+                stops_lane=policy.order is None or policy.order.on_stop == "stop",
             )
             result = await apply_until_known(self._store, command)
             snapshot = result.snapshot
@@ -257,12 +256,12 @@ class Pending:
     async def has_room(self, request: Request, policy: AcceptPolicy) -> bool:
         """Whether this request may wait, too. Raises `StoreError`."""
         await self._read_backlog()
-        if self._bytes_of_route(request).total + request.taken.length > policy.pending_bytes_max:
+        if self._bytes_of_route(request).total + request.taken.length > policy.settings.max_pending_bytes:
             return False
         of_route, limit = self._of_route(request), policy.pending_per_scope_max
-        if of_route.total < min(policy.pending_max, limit):
+        if of_route.total < min(policy.settings.max_pending, limit):
             return True
-        return of_route.total < policy.pending_max and (await self._read_scope(request, limit)).total < limit
+        return of_route.total < policy.settings.max_pending and (await self._read_scope(request, limit)).total < limit
 
     async def is_paused(self, operation: str) -> bool:
         """Whether an operator paused this operation name. Raises `StoreError`."""

@@ -90,7 +90,7 @@ def reply_by_judgement(judgement: Judgement, snapshot: Snapshot, request: Reques
         case Fetch(record, resource):
             return _to_fetch(record, resource, request)
         case Refuse(Verdict.KEY_REUSED, record):
-            return mismatch(record, request, status=route.mismatch_status)
+            return mismatch(record, request, status=route.settings.mismatch_status)
         case Refuse(verdict, record):
             return refuse_by(verdict, record, route)
         case Doubt(record, is_same):
@@ -175,7 +175,7 @@ def _undelivered(snapshot: Snapshot, record: Record, request: Request, *, is_sam
 
 def requeues(route: Route) -> bool:
     """Whether a repeat may deliver a dead letter of this route again."""
-    return route.accept is not None and route.accept.requeues_on_repeat
+    return route.accept is not None and route.accept.requeue_after_us is not None
 
 
 def in_doubt(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.immutable import immutable
+from gateway.config.models import Cors
 from gateway.core.message import Headers, header_values, list_members
 from gateway.protect.reply import Reply, Source, reason_phrase
 
@@ -25,31 +25,14 @@ _OWN_ADVICE: Final = frozenset((b"etag", b"link", b"location", b"preference-appl
 _PREFLIGHT_SECONDS: Final = b"600"
 
 
-@immutable
-class CorsPolicy:
-    """Which origins may read the gateway's own responses, None for any; and whether their pages may send cookies."""
-
-    origins: frozenset[bytes] | None = frozenset()
-    credentials: bool = False
-
-    def allow(self, origin: bytes) -> Headers:
-        """The headers that allow this origin to read a response; none if it may not."""
-        if self.origins is None:
-            return ((b"Access-Control-Allow-Origin", _ANY),)
-        if origin not in self.origins:
-            return ()
-        allowed = (b"Access-Control-Allow-Origin", origin)
-        return (allowed, (b"Access-Control-Allow-Credentials", b"true")) if self.credentials else (allowed,)
+NO_ORIGINS: Final = Cors()
 
 
-NO_ORIGINS: Final = CorsPolicy()
-
-
-def preflight_reply(policy: CorsPolicy, request_headers: Headers, methods: bytes) -> Reply | None:
+def preflight_reply(policy: Cors, request_headers: Headers, methods: bytes) -> Reply | None:
     """The reply to a preflight for a resource of the gateway; None if it is none, or its origin is not allowed."""
     origins = header_values(request_headers, b"origin")
     is_preflight = len(origins) == 1 and header_values(request_headers, b"access-control-request-method")
-    if not is_preflight or not policy.allow(origins[0]):
+    if not is_preflight or not _allow(policy, origins[0]):
         return None
     asked = header_values(request_headers, b"access-control-request-headers")
     headers = [
@@ -62,7 +45,7 @@ def preflight_reply(policy: CorsPolicy, request_headers: Headers, methods: bytes
     return Reply(204, reason_phrase(204), tuple(headers), b"")
 
 
-def for_origin(reply: Reply, request_headers: Headers, policy: CorsPolicy, *, shows_status: bool) -> Reply:
+def for_origin(reply: Reply, request_headers: Headers, policy: Cors, *, shows_status: bool) -> Reply:
     """The reply as pages of the request's origin may read it. `shows_status`: it will have `Idempotency-Status`."""
     origins = header_values(request_headers, b"origin")
     if reply.source is Source.SERVICE and not origins:
@@ -70,7 +53,7 @@ def for_origin(reply: Reply, request_headers: Headers, policy: CorsPolicy, *, sh
     headers = reply.headers
     if reply.source is not Source.SERVICE:
         # Also where no origin is named: a cache must not give that response to another one.
-        if policy.origins and b"origin" not in list_members(header_values(headers, b"vary")):
+        if policy.origins not in ((), "any") and b"origin" not in list_members(header_values(headers, b"vary")):
             headers = (*headers, (b"Vary", b"Origin"))
         if origins:
             headers = _allowed(headers, origins, policy)
@@ -84,10 +67,20 @@ def for_origin(reply: Reply, request_headers: Headers, policy: CorsPolicy, *, sh
     return reply if headers is reply.headers else replace(reply, headers=headers)
 
 
-def _allowed(headers: Headers, origins: list[bytes], policy: CorsPolicy) -> Headers:
+def _allow(policy: Cors, origin: bytes) -> Headers:
+    """The headers that allow this origin to read a response; none if it may not."""
+    if policy.origins == "any":
+        return ((b"Access-Control-Allow-Origin", _ANY),)
+    if origin.decode("latin-1") not in policy.origins:
+        return ()
+    allowed = (b"Access-Control-Allow-Origin", origin)
+    return (allowed, (b"Access-Control-Allow-Credentials", b"true")) if policy.credentials else (allowed,)
+
+
+def _allowed(headers: Headers, origins: list[bytes], policy: Cors) -> Headers:
     """The headers with what allows the one origin of this request, and nothing that allowed another."""
     recorded = header_values(headers, _ALLOW_ORIGIN)
     if recorded in ([_ANY], origins):
         return headers
     kept = tuple(header for header in headers if header[0].lower() not in _ALLOWING) if recorded else headers
-    return (*kept, *policy.allow(origins[0])) if len(origins) == 1 else kept
+    return (*kept, *_allow(policy, origins[0])) if len(origins) == 1 else kept

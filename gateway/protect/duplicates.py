@@ -253,7 +253,7 @@ class Duplicates:
     @contextmanager
     def _waiting_place(self, route: Route) -> Iterator[bool]:
         """Take one of the route's places for waiting duplicates; whether one was free."""
-        has_place = self._waiters[route.name] < route.in_flight.waiters_max
+        has_place = self._waiters[route.name] < route.in_flight.max_waiters
         self._waiters[route.name] += has_place
         try:
             yield has_place
@@ -271,8 +271,8 @@ def _wait_limit(request: Request) -> tuple[float, int | None]:
     policy = request.route.in_flight
     preferred = wait_preference(request.head.headers)
     if preferred is None:
-        return policy.wait_seconds, None
-    return min(preferred, policy.wait_seconds_max), min(preferred, int(policy.wait_seconds_max))
+        return policy.wait, None
+    return min(preferred, policy.max_wait), min(preferred, int(policy.max_wait))
 
 
 def _with_preference(reply: Reply, request: Request) -> Reply:

@@ -10,6 +10,7 @@ import logging
 from functools import partial
 from uuid import UUID
 
+from gateway.config import Order
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
@@ -36,7 +37,7 @@ from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched
-from gateway.protect.route import Order, Route
+from gateway.protect.route import Route
 from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
@@ -93,7 +94,7 @@ class Identifying:
             if isinstance(asked, Reply):
                 return asked
             caller = asked
-        bytes_max = min(route.body_bytes_max, route.spool_over_bytes)
+        bytes_max = min(route.settings.body.max_bytes, route.spool_over_bytes)
         body = taken_now(request.body, bytes_max=bytes_max) or await self._read_body(request, route)
         if isinstance(body, Reply):
             return body
@@ -183,7 +184,7 @@ class Identifying:
         try:
             with self._upload_slots.slot(request.body):
                 body = await self._spool.take(
-                    request.body, bytes_max=route.body_bytes_max, spool_over_bytes=route.spool_over_bytes
+                    request.body, bytes_max=route.settings.body.max_bytes, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
             return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are being received.")
@@ -191,7 +192,7 @@ class Identifying:
             _LOG.error("%s", error)
             return refuse(Verdict.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
         if body is None:
-            detail = f"The limit is {route.body_bytes_max} bytes."
+            detail = f"The limit is {route.settings.body.max_bytes} bytes."
             return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
@@ -201,17 +202,17 @@ class Identifying:
         if route.inbox is None and not request.is_async:
             detail = "Requests here are delivered in order, and this one has a meaning only now."
             return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-        value = await request.taken.read(partial(order.by.find_key, by_name))
+        value = await request.taken.read(partial(order.value.find_key, by_name))
         if isinstance(value, Key):
             identity = request.identity
             request.lane = lane_of(
                 self._service, identity.operation, identity.scope_digest, stored_digest(value, self._identity_secret)
             )
             return None
-        if not order.is_required:
+        if order.missing == "unordered":
             return None
         detail = (
-            f"Requests here are delivered in order, by {order.by.places}, which is missing or cannot be read. "
+            f"Requests here are delivered in order, by {order.value.places}, which is missing or cannot be read. "
             "It has to be a string, or a whole number in plain digits."
         )
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)

@@ -365,5 +365,5 @@ def _enforcement(route: Route) -> Enforcement:
         accepts_recipe_change=route.accepts_recipe_change,
         is_version_strict=route.keep.is_version_strict,
         is_fetched=route.keep.is_fetched,
-        wait_us=microseconds(route.in_flight.wait_seconds),
+        wait_us=microseconds(route.in_flight.wait),
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
+from gateway.config.models import Cors
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.operation_id import is_in_scope, is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
@@ -29,7 +30,7 @@ from gateway.observe.facts import Events, StatusAnswered, StatusPart
 from gateway.protect.accepting import apply_until_known
 from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
-from gateway.protect.cors import CorsPolicy, preflight_reply
+from gateway.protect.cors import preflight_reply
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, Trouble, refuse
@@ -112,7 +113,7 @@ class StatusResource:
         events: Events,
         clock: Callable[[], float],
         shape: Shape,
-        cors: CorsPolicy,
+        cors: Cors,
         regions: Regions | None = None,
     ) -> None:
         """`routes` are at least one. `identity_secret` as in `operation_id`. `path` is where it is on the listener;
@@ -137,7 +138,7 @@ class StatusResource:
         for route in routes:
             self._routes.setdefault(route.operation, []).append(route)
         self._scopes = frozenset(route.scope for route in routes)
-        self._wait_seconds = max(route.in_flight.wait_seconds_max for route in routes)
+        self._wait_seconds = max(route.in_flight.max_wait for route in routes)
 
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for this resource, whatever it asks for."""
@@ -291,7 +292,7 @@ class StatusResource:
         if snapshot.record is None:
             return self._not_found()
         reply = _with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
-        return reply if route.shows_status else replace(reply, verdict=None)
+        return reply if route.settings.status_header else replace(reply, verdict=None)
 
     def _result_of(self, snapshot: Snapshot, record: Record, route: Route, headers: Headers) -> Reply:
         location = operation_url(self._prefix, record)
@@ -320,7 +321,7 @@ class StatusResource:
                 assert_never(record.state)
 
     async def _withdraw(self, snapshot: Snapshot, route: Route) -> Reply:
-        if route.accept is None or not route.accept.may_withdraw:
+        if route.accept is None or route.accept.settings.withdraw == "refuse":
             return _not_allowed(_RESULT_METHODS, self._shape)
         for _ in range(_COMMANDS_MAX):
             record = snapshot.record
@@ -361,9 +362,9 @@ class StatusResource:
         """The record after the wait that the caller prefers, and that preference if it was heeded."""
         preferred = wait_preference(headers)
         policy = route.in_flight
-        if not preferred or self._waiters[route.name] >= policy.waiters_max:
+        if not preferred or self._waiters[route.name] >= policy.max_waiters:
             return snapshot, None
-        seconds = min(preferred, policy.wait_seconds_max)
+        seconds = min(preferred, policy.max_wait)
         self._waiters[route.name] += 1
         try:
             latest = await self._waiting.wait(_id_of(snapshot), seconds, until)

@@ -200,7 +200,7 @@ class Sighting:
         self.is_whole = False
         self.is_over = False
         self.is_crowded = False
-        self.sent = _Copy(observing.memory, route.body_bytes_max)
+        self.sent = _Copy(observing.memory, route.settings.body.max_bytes)
         self.received = _Copy(observing.memory, route.keep.taken_bytes_max)
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None

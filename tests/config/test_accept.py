@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.app.encryption import key_ring
-from gateway.app.routes import accept_policy
 from gateway.config import ConfigError, Placeholders, notices, parse
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import microseconds
+from gateway.protect.route import accept_policy
 from tests.config.support import report
 
 KEY = "A" * 43 + "="
@@ -49,9 +49,13 @@ def test_what_a_route_accepts_by_default() -> None:
     policy = accept_policy(config, config.routes[0])
     assert policy is not None
     assert policy.delivery == DeliveryPolicy()
-    assert (policy.is_always, policy.requeues_on_repeat, policy.may_withdraw) == (False, False, True)
-    assert policy.pending_bytes_max == 1 << 30
-    assert (policy.request_bytes_max, policy.pending_max, policy.pending_per_scope_max) == (1 << 20, 100_000, 1000)
+    assert (policy.is_always, policy.requeue_after_us, policy.settings.withdraw) == (False, None, "allow")
+    assert policy.settings.max_pending_bytes == 1 << 30
+    assert (policy.request_bytes_max, policy.settings.max_pending, policy.pending_per_scope_max) == (
+        1 << 20,
+        100_000,
+        1000,
+    )
     assert parse(written()).operations.path == "/_operations"
 
 
@@ -249,7 +253,7 @@ def test_order_is_for_what_is_all_accepted() -> None:
     policy = accept_policy(parse(always), parse(always).routes[0])
     assert policy is not None
     assert policy.order is not None
-    assert (policy.order.stops, policy.order.is_required) == (True, True)
+    assert (policy.order.on_stop, policy.order.missing) == ("stop", "refuse")
     required = "{header: Idempotency-Key, required: true}"
     assert mistakes(written("order: {by: /account}", key=required)) == [
         "routes[0].order: order is for requests that are all accepted: one that is not would pass those that wait; "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from typing import Final
+from unittest.mock import Mock
 
 import pytest
 
-from gateway.app.routes import accept_policy, inbox_of, key_spec
-from gateway.config import ConfigError, Placeholders, notices, parse
+from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
-from gateway.core.webhook.examination import SignAgain
+from gateway.core.webhook.examination import Inbox, SignAgain
 from gateway.core.webhook.scheme import PRESETS, Algorithm, Part
+from gateway.protect.route import accept_policy, route_of
 from tests.config.support import report
 
 KEY: Final = "A" * 43 + "="
@@ -48,20 +49,27 @@ def mistakes(text: str) -> list[str]:
     return [line.partition(": ")[2] for line in report(text)]
 
 
+def compiled(config: Config) -> Inbox:
+    """The inbox of the first route, as messages are examined."""
+    inbox = config.routes[0].inbox
+    assert inbox is not None
+    return inbox.compiled
+
+
 @pytest.mark.parametrize("preset", ["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents"])
 def test_preset_and_secret_are_enough(preset: str) -> None:
     """The rest follows from the preset: key, acknowledgement, what is accepted, how long events are remembered."""
     config = parse(written(inbox(preset)))
     (route,) = config.routes
-    found, policy = inbox_of(route), accept_policy(config, route)
-    assert found is not None
+    assert route.inbox is not None
+    found, policy = route.inbox.compiled, accept_policy(config, route)
     assert policy is not None
     assert found.acknowledgement == (202 if preset in ("standard_webhooks", "cloudevents") else 200)
     assert found.guards_content is (preset in ("github", "shopify"))
     assert (found.tolerance_seconds, found.sign_again, found.refuses_changed) == (300, SignAgain.LATE, False)
     assert found.answers_challenge is (preset == "slack")
     assert policy.is_always
-    assert policy.pending_per_scope_max == policy.pending_max
+    assert policy.pending_per_scope_max == policy.settings.max_pending
     assert route.retention.remember == 35 * 86400
     assert route.retention.remember >= PRESETS[preset].horizon_seconds
     assert notices(config) == ()
@@ -78,17 +86,16 @@ def test_keys_of_presets() -> None:
         "cloudevents": CloudEventKey(),
     }
     for preset, spec in specs.items():
-        assert key_spec(parse(written(inbox(preset))).routes[0]) == spec
+        assert parse(written(inbox(preset))).routes[0].key_spec == spec
     by_id = parse(written(inbox("github", "replay_guard: none"))).routes[0]
-    assert key_spec(by_id) == EventKey(HeaderKey((b"X-GitHub-Delivery",)), ABOUT)
+    assert by_id.key_spec == EventKey(HeaderKey((b"X-GitHub-Delivery",)), ABOUT)
 
 
 def test_secrets_while_they_change() -> None:
     """Several secrets, some of which end."""
     secrets = f"[{{id: new, key: {WHSEC}}}, {{id: old, key: {'whpk_' + KEY!r}, until: 2026-12-01T01:00:00+01:00}}]"
     config = parse(written(f"inbox: {{preset: standard_webhooks, secrets: {secrets}}}"))
-    found = inbox_of(config.routes[0])
-    assert found is not None
+    found = compiled(config)
     new, old = found.secrets
     assert (new.id, new.algorithm, new.until) == ("new", Algorithm.HMAC, None)
     assert (old.id, old.algorithm, old.until) == ("old", Algorithm.ED25519, 1796083200.0)
@@ -105,24 +112,22 @@ def test_a_sender_without_a_preset() -> None:
     """How it signs is written in the file."""
     sign = "hmac: {header: X-Sign, prefix: 'v1=', signed: 'v1:{timestamp}:{body}', digest: sha512, id: /event/id, "
     config = parse(written(inbox("hmac", sign + "timestamp: X-Time}")))
-    found = inbox_of(config.routes[0])
-    assert found is not None
+    found = compiled(config)
     (scheme,) = found.schemes
     assert scheme.signed == (b"v1:", Part.TIME, b":", Part.BODY)
     assert scheme.is_id_signed
     assert not found.guards_content
-    assert inbox_of(parse(written(inbox("hmac", HMAC))).routes[0]).guards_content  # type: ignore[union-attr]
+    assert compiled(parse(written(inbox("hmac", HMAC)))).guards_content
 
 
 def test_cloud_events_under_another_signature() -> None:
     """The scheme is that of another preset, and so are the secrets; the id is not covered by it."""
     settings = "cloudevents: {signature: standard_webhooks, origins: [EventGrid.azure.net]}"
-    found = inbox_of(parse(written(inbox("cloudevents", settings, key=WHSEC))).routes[0])
-    assert found is not None
+    found = compiled(parse(written(inbox("cloudevents", settings, key=WHSEC))))
     assert [scheme.key for scheme in found.schemes] == [CloudEventKey()] * 2
     assert found.guards_content
     assert found.origins == (b"eventgrid.azure.net",)
-    assert inbox_of(parse(written(inbox("cloudevents", "cloudevents: {origins: any}"))).routes[0]).origins == (b"*",)  # type: ignore[union-attr]
+    assert compiled(parse(written(inbox("cloudevents", "cloudevents: {origins: any}")))).origins == (b"*",)
 
 
 def test_how_long_events_are_remembered() -> None:
@@ -137,19 +142,13 @@ def test_what_differs_between_deliveries_is_ignored() -> None:
 
     def differs(*lines: str) -> bool:
         config = parse(written(inbox(), *lines))
-        spec = config.routes[0].fingerprint
-        return ("pending_webhooks",) not in _ignored(config) and spec is not None
+        route = route_of(config, config.routes[0], Mock())
+        return ("pending_webhooks",) not in route.fingerprinter.spec.ignore
 
     assert not differs()
     assert not differs("fingerprint: {ignore: [/livemode]}")
     assert differs("fingerprint: {only: [/id]}")
     assert differs("fingerprint: {body: raw}")
-
-
-def _ignored(config: object) -> tuple[tuple[str, ...], ...]:
-    from gateway.app.routes import _fingerprinter
-
-    return _fingerprinter(config.secrets, config.routes[0]).spec.ignore  # type: ignore[attr-defined]
 
 
 TIMED: Final = "hmac: {header: X-S, signed: '{timestamp}{body}', id: X-E, timestamp: X-T}"

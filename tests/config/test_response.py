@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.app.routes import keep_policy, status_policy
 from gateway.core.outcome import Meaning
 from gateway.core.reading import VersionHeader
 from tests.config.support import MINIMAL, read, report, with_route
@@ -115,20 +114,20 @@ def test_settings_that_others_make_useless() -> None:
 def test_what_the_settings_come_to() -> None:
     """Bodies are read where something in them counts; what is stripped or redacted is not kept as made either."""
 
-    plain = keep_policy(read(MINIMAL).routes[0])
+    plain = read(MINIMAL).routes[0].keep_policy
     assert (plain.reference, plain.reads_bodies, plain.version, plain.is_fetched) == ("location", False, None, False)
-    found = keep_policy(read(with_route("response: {reference: /data/id, version: {header: API-Version}}")).routes[0])
+    found = read(with_route("response: {reference: /data/id, version: {header: API-Version}}")).routes[0].keep_policy
     assert (found.reference, found.reads_bodies) == (("data", "id"), True)
     assert found.version == VersionHeader(b"api-version")
     for line in ("response: {strip: [Location]}", "response: {redact: ['header:location']}"):
-        assert keep_policy(read(with_route(line)).routes[0]).reference is None
-    fetched = keep_policy(read(with_route("response: {replay: fetch}")).routes[0])
+        assert read(with_route(line)).routes[0].keep_policy.reference is None
+    fetched = read(with_route("response: {replay: fetch}")).routes[0].keep_policy
     assert (fetched.is_fetched, fetched.body_bytes_max, fetched.fetch_path) == (True, 0, None)
     rules = "outcome: {preset: standard, when: [{status: [2xx], where: {/a: [b]}, is: in_doubt}]}"
     route = read(with_route(rules, without="outcome")).routes[0]
-    ((rule, meaning),) = status_policy(route).when
+    ((rule, meaning),) = route.status_policy.when
     assert (meaning, len(rule.statuses), rule.where) == (Meaning.IN_DOUBT, 100, ((("a",), frozenset(("b",))),))
-    assert keep_policy(route).reads_bodies
+    assert route.keep_policy.reads_bodies
 
 
 @pytest.mark.parametrize(

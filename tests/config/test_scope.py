@@ -8,7 +8,6 @@ import pytest
 
 from gateway.app.callers import callers_of
 from gateway.app.life import StartError
-from gateway.app.routes import scope_spec
 from gateway.config import Placeholders, notices, parse
 from gateway.core.identity.scope import JwtScope
 from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
@@ -31,7 +30,7 @@ def route(**changes: str) -> str:
 
 
 def issuer(text: str) -> TokenIssuer:
-    spec = scope_spec(parse(text).routes[0].scope)
+    spec = parse(text).routes[0].scope_spec
     assert isinstance(spec, JwtScope)
     return spec.issuers[0]
 

@@ -105,7 +105,7 @@ def test_forms_of_a_scope() -> None:
 def test_outcome_lists() -> None:
     """Codes and classes of the lists come as two tables."""
     line = "outcome: {preset: standard, final: [409, 3xx], retryable: [4xx], in_doubt: [500]}"
-    outcome = read(with_route(line, without="outcome")).routes[0].outcome
+    outcome = read(with_route(line, without="outcome")).routes[0].status_policy
     assert outcome.codes == {409: "final", 500: "in_doubt"}
     assert outcome.classes == {3: "final", 4: "retryable"}
 

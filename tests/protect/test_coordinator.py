@@ -600,7 +600,7 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
             done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             await eventually(lambda: sum(task.done() for task in waiting) == 2)
             assert office.coordinator.waiters == 3
-            route = replace(elsewhere, in_flight=replace(other.route.in_flight, waiters_max=1))
+            route = replace(elsewhere, in_flight=other.route.in_flight.model_copy(update={"max_waiters": 1}))
             remote = [other.ask(key, route=route) for key in ("a", "b")]
             await eventually(lambda: sum(task.done() for task in remote) == 1)
             hold.set()
@@ -663,7 +663,7 @@ async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
     """Where a route lets nobody wait, nobody does."""
     async with coordination(tmp_path) as office:
         first, hold = await office.begin()
-        route = replace(office.route, in_flight=replace(office.route.in_flight, wait_seconds_max=0.0))
+        route = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_wait": 0.0}))
         reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
         assert heard(reply) == (409, Verdict.IN_FLIGHT)
         hold.set()
@@ -727,7 +727,7 @@ async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> Non
 async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> None:
     """The waiters of a route are bounded, whatever they wait for."""
     async with in_doubt(tmp_path, asyncio.Event()) as office:
-        route = replace(office.route, in_flight=replace(office.route.in_flight, waiters_max=0))
+        route = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_waiters": 0}))
         assert heard(await office.reply(route=route)) == (409, Verdict.IN_DOUBT)
         assert len(office.upstream.requests) == 1
 

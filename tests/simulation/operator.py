@@ -10,7 +10,6 @@ import random
 from typing import cast
 from uuid import UUID, uuid4
 
-from gateway.app.routes import route_of
 from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     MICROSECONDS,
@@ -25,6 +24,7 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
+from gateway.protect.route import route_of
 from gateway.upstream import Upstream
 from tests.simulation.gateway import configuration
 from tests.simulation.history import History, Sent

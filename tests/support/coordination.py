@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.app.encryption import key_ring
 from gateway.app.parts import Environment, Parts
-from gateway.app.routes import upstream_settings
+from gateway.app.upstreams import upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Record, Snapshot, State

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from gateway.app.routes import upstream_settings
+from gateway.app.upstreams import upstream_settings
 from gateway.config.address import ServiceUrl
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.core.sealing import EncryptionKey, KeyRing

@@ -90,7 +90,13 @@ DEFECTS = (
     Defect(
         "requeued-by-every-repeat",
         "each repeat of a dead letter delivers it again",
-        (Edit(ACCEPTING, "if not policy.requeues_on_repeat or is_early:", "if not policy.requeues_on_repeat:"),),
+        (
+            Edit(
+                ACCEPTING,
+                " or snapshot.now_us < record.delivery.since_us + policy.requeue_after_us:",
+                ":",
+            ),
+        ),
         (_ACCEPT + "test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so",),
     ),
     Defect(

@@ -304,7 +304,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/accepting.py",
-                "if self._bytes_of_route(request).total + request.taken.length > policy.pending_bytes_max:",
+                "if self._bytes_of_route(request).total + request.taken.length > policy.settings.max_pending_bytes:",
                 "if False:",
             ),
         ),

@@ -122,7 +122,7 @@ DEFECTS = (
     Defect(
         "observed-is-given-less-time",
         "the probe of an observed route, which never probes, bounds how long its responses may take",
-        (Edit("app/routes.py", "route.upstream.over(config.upstream)", "config.upstream_for(route)"),),
+        (Edit("protect/route.py", "route.upstream.over(config.upstream)", "config.upstream_for(route)"),),
         (_OBSERVE + "test_a_slow_response_is_waited_for",),
     ),
     Defect(

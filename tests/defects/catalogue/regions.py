@@ -43,7 +43,7 @@ DEFECTS = (
     Defect(
         "homes-outside-the-identity",
         "living keys get another home, and run again there",
-        (Edit("app/routes.py", 'where = [framed(b"regions", *homes)] if homes else []', "where: list[bytes] = []"),),
+        (Edit("app/serving.py", 'where = [framed(b"regions", *homes)] if homes else []', "where: list[bytes] = []"),),
         (_TESTS + "test_living_keys_keep_their_homes",),
     ),
     Defect(

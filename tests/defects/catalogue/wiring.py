@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 PARTS = "app/parts.py"
-ROUTES = "app/routes.py"
+ROUTES = "protect/route.py"
 CHECKS = "config/checks.py"
 _TIMES = "tests/http/gateway/test_times.py::"
 _MISTAKES = "tests/config/test_mistakes.py::"
@@ -29,7 +29,13 @@ DEFECTS = (
     Defect(
         "no-time-to-settle",
         "a probe's 404 frees the key as soon as the lease ends, with the request still on its way",
-        (Edit(ROUTES, "settle_us=microseconds(settle_seconds(config, route)),", "settle_us=0,"),),
+        (
+            Edit(
+                "config/upstream.py",
+                "settle_us=microseconds(upstream.settle if self.settle is None else self.settle),",
+                "settle_us=0,",
+            ),
+        ),
         (_TIMES + "test_a_404_frees_the_key_once_no_request_can_arrive",),
     ),
     Defect(
@@ -175,19 +181,13 @@ DEFECTS = (
     Defect(
         "identity-changes-accepted",
         "a start that forgets living keys is let pass unasked",
-        (Edit(ROUTES, 'if route.identity_change == "accept")', "if route.identity_change)"),),
+        (Edit("app/serving.py", 'if route.identity_change == "accept")', "if route.identity_change)"),),
         (_SETTINGS + "routes.identity_change-refuse]",),
     ),
     Defect(
         "forgotten-with-the-answer",
         "a key is free again once its answer is gone",
-        (
-            Edit(
-                ROUTES,
-                "remember_us=microseconds(route.retention.remember),\n            expired",
-                "remember_us=microseconds(route.retention.replay),\n            expired",
-            ),
-        ),
+        (Edit("config/route.py", "return microseconds(self.remember)", "return microseconds(self.replay)"),),
         (_SETTINGS + "routes.retention.remember-1h]",),
     ),
     Defect(
@@ -199,7 +199,7 @@ DEFECTS = (
     Defect(
         "anybody-names-the-caller",
         "the field that names the caller is believed from everywhere",
-        (Edit(ROUTES, 'None if part.from_ == "any" else part.from_', "None"),),
+        (Edit("config/scope.py", 'None if self.from_ == "any" else self.from_', "None"),),
         (_SETTINGS + "routes.scope.from-['10.0.0.0/8']]",),
     ),
     Defect(

@@ -80,6 +80,8 @@ class KeepPolicy:
     reads_bodies: bool = False
     is_fetched: bool = False
     fetch_path: str | None = None
+    taken_bytes_max: int = field(init=False, repr=False, compare=False)
+    """The longest body that is received whole before its response is recorded."""
     _kinds: NameTable[_Kind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -94,11 +96,8 @@ class KeepPolicy:
             return "length" if name == b"content-length" else "advice" if name in _RETRY_ADVICE else "kept"
 
         object.__setattr__(self, "_kinds", NameTable(kind))
-
-    @property
-    def taken_bytes_max(self) -> int:
-        """The longest body that is received whole before its response is recorded."""
-        return max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
+        taken = max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
+        object.__setattr__(self, "taken_bytes_max", taken)
 
     def keeps_body(self, by_name: Values, body_bytes: int) -> bool:
         """Whether a body of this length is stored; never that of an event stream."""

@@ -2,25 +2,29 @@
 
 Owns the way from a request as it came to an operation with fingerprints: the key, the scope, the whole body, the
 digests. It claims nothing and uses no store. A request that it refuses leaves nothing behind.
+
+What it does for a route is a plan: steps that are chosen when the route is made, so that no request asks for what its
+route does not do.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
-from uuid import UUID
 
 from gateway.config import Order
-from gateway.core.identity.fingerprint import Digests
+from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
-from gateway.core.identity.scope import Scope
+from gateway.core.identity.scope import AuthService, Scope, Unverified
+from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
-from gateway.core.message import RequestHead, header_values, values_by_name
-from gateway.core.operation import ProbeTarget
+from gateway.core.message import header_values, values_by_name
 from gateway.core.reading import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Verdict
+from gateway.core.webhook.examination import Inbox
 from gateway.protect.body import (
     INLINE_BYTES_MAX,
     NoSlot,
@@ -37,10 +41,15 @@ from gateway.protect.preference import responds_async
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched
-from gateway.protect.route import Route
+from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.verification import Verifying
 
 _LOG = logging.getLogger("gateway")
+
+
+Found = Reply | Untouched | None
+Step = Callable[["Identifying", Request, Route], Found | Awaitable[Found]]
+"""Adds to what is known of a request, and returns None; or returns what becomes of the request instead."""
 
 
 class Identifying:
@@ -58,126 +67,43 @@ class Identifying:
         identity_secret: bytes | None = None,
         keeps_clear_keys: bool = False,
     ) -> None:
-        self._verifying = verifying
-        self._callers = callers
-        self._service = service
-        self._identity_secret = identity_secret
+        self.verifying = verifying
+        self.callers = callers
+        self.service = service
+        self.identity_secret = identity_secret
+        self.keeps_clear_keys = keeps_clear_keys
         self._spool = spool
         self._upload_slots = upload_slots
-        self._keeps_clear_keys = keeps_clear_keys
+        self._plans = _Plans()
 
     async def identify(self, request: Request, route: Route) -> Reply | Untouched | None:
-        """Rules 4 to 7: complete the request, or return what becomes of it otherwise. Decides by the head where
-        possible, so that no body is read for nothing.
+        """Rules 4 to 7: complete the request, or return what becomes of it otherwise.
 
         The caller owns the body that an identified request has taken; a refusal leaves none. Raises what the request's
         body raises when it is cut short.
         """
-        inbox = route.inbox
-        if inbox is not None and (reply := self._verifying.reply_unread(request, route, inbox)) is not None:
-            return reply
-        if route.authorize is not None:
-            permission = await self._callers.authorize(route.authorize, request)
-            if not isinstance(permission, Verified):
-                return refuse_caller(permission, route.shape)
-            request.head = with_headers(request.head, permission.headers)
-        key: Key | KeyFault | None = None
-        caller: Caller | None = None
-        by_name = values_by_name(request.head.headers)
-        is_key_in_body = inbox is not None or route.key.needs_body
-        if not is_key_in_body and (key := route.key.find_key(by_name, None)) is None:
-            return _without_key(request, route)
-        if not is_key_in_body or (inbox is None and route.is_key_required):
-            # Whatever the body holds, a stranger is refused: so it is not read.
-            scope = route.scope.find_scope(by_name, request.hop.peer)
-            asked = Caller(scope) if isinstance(scope, Scope) else await self._caller_of(request, route)
-            if isinstance(asked, Reply):
-                return asked
-            caller = asked
-        bytes_max = min(route.settings.body.max_bytes, route.spool_over_bytes)
-        body = taken_now(request.body, bytes_max=bytes_max) or await self._read_body(request, route)
+        request.route = route
+        plan = self._plans[route]
+        for step in plan.by_head:
+            found = step(self, request, route)
+            if found is not None and (isinstance(found, Reply | Untouched) or (found := await found) is not None):
+                return found
+        body = taken_now(request.body, bytes_max=plan.bytes_max) or await self._read_body(request, route)
         if isinstance(body, Reply):
             return body
+        request.taken = body
+        is_taken = False
         try:
-            found = await self._identify_whole(request, route, key, caller, body)
-        except BaseException:
-            body.close()
-            raise
-        if isinstance(found, Reply):
-            body.close()
-        return found
-
-    async def _identify_whole(
-        self, request: Request, route: Route, key: Key | KeyFault | None, caller: Caller | None, body: TakenBody
-    ) -> Reply | Untouched | None:
-        """The same for a request whose body is here. `key` and `caller` are None where the head did not decide."""
-        if key is None:
-            in_body = await self._key_in_body(request, route, body)
-            if isinstance(in_body, Reply):
-                return in_body
-            if in_body is None:
-                request.body = WholeBody(body)
-                return _without_key(request, route)
-            key = in_body
-        if caller is None:
-            found = await self._caller_of(request, route)
-            if isinstance(found, Reply):
-                return found
-            caller = found
-        if isinstance(key, KeyFault):
-            return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
-        if caller.headers:
-            request.head = with_headers(request.head, caller.headers)
-        head, fingerprinter, repeats, content = request.head, route.fingerprinter, route.repeats, body.content
-        if isinstance(content, bytes) and len(content) <= INLINE_BYTES_MAX:
-            digests = fingerprinter.digests(head, content, body.digest)
-        else:
-            digests = await body.read(partial(fingerprinter.digests, head, body_sha256=body.digest))
-        repeated = None if repeats is None else await body.read(partial(repeats.values_of, head.headers))
-        request.route, request.taken = route, body
-        self._complete(request, route, key, caller.scope, digests, repeated)
-        if route.accept is None:
+            for step in plan.whole:
+                found = step(self, request, route)
+                if found is not None and (isinstance(found, Reply | Untouched) or (found := await found) is not None):
+                    is_taken = isinstance(found, Untouched)
+                    return found
+            is_taken = True
             return None
-        request.is_async = responds_async(head, is_always=route.accept.is_always)
-        return None if route.accept.order is None else await self._put_in_order(request, route.accept.order)
-
-    def _complete(
-        self, request: Request, route: Route, key: Key, scope: Scope, digests: Digests, repeated: bytes | None
-    ) -> None:
-        """Give the request its identity and what it is compared by; nothing is left to refuse. `repeated` has the
-        values by which its repeats are recognised (`RepeatPolicy.values_of`)."""
-        head, recovery, fingerprinter = request.head, route.recovery, route.fingerprinter
-        request.identity = identity = identity_of(
-            service=self._service,
-            route=route.name,
-            operation=route.operation,
-            scope=scope,
-            key=key,
-            secret=self._identity_secret,
-            keeps_clear_key=self._keeps_clear_keys,
-        )
-        request.digests, request.fingerprints = digests, fingerprinter.alternatives(digests)
-        if isinstance(recovery, Probe):
-            request.probe = _probe_target(head, recovery, route, identity.operation_id, key)
-        elif isinstance(recovery, Resend) and route.target.key_headers:
-            request.canonical_key = key.header_value
-        if route.keep.version is not None:
-            request.version = version_of(route.keep.version, head.headers)
-        if route.repeats is not None:
-            request.content = route.repeats.content_of(
-                self._service, identity, head.headers, fingerprinter, digests, repeated
-            )
-
-    async def _caller_of(self, request: Request, route: Route) -> Caller | Reply:
-        """Rule 5. The body waits meanwhile, where it is."""
-        found = await self._callers.find_caller(route.scope, request)
-        return found if isinstance(found, Caller) else refuse_caller(found, route.shape)
-
-    async def _key_in_body(self, request: Request, route: Route, body: TakenBody) -> Key | KeyFault | Reply | None:
-        """The key, or the refusal of a webhook: of what its sender did not sign, nothing but the size is looked at."""
-        if route.inbox is not None:
-            return await self._verifying.verify(request, body, route, route.inbox)
-        return await body.read(partial(route.key.find_key, values_by_name(request.head.headers)))
+        finally:
+            if not is_taken:
+                body.close()
 
     async def _read_body(self, request: Request, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
@@ -196,26 +122,148 @@ class Identifying:
             return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
         return body
 
-    async def _put_in_order(self, request: Request, order: Order) -> Reply | None:
-        """Put the request in its lane, or refuse it: one that is in none, or not accepted, would pass others."""
-        route, by_name = request.route, values_by_name(request.head.headers)
-        if route.inbox is None and not request.is_async:
-            detail = "Requests here are delivered in order, and this one has a meaning only now."
-            return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-        value = await request.taken.read(partial(order.value.find_key, by_name))
-        if isinstance(value, Key):
-            identity = request.identity
-            request.lane = lane_of(
-                self._service, identity.operation, identity.scope_digest, stored_digest(value, self._identity_secret)
-            )
-            return None
-        if order.missing == "unordered":
-            return None
-        detail = (
-            f"Requests here are delivered in order, by {order.value.places}, which is missing or cannot be read. "
-            "It has to be a string, or a whole number in plain digits."
+
+# -- the steps ---------------------------------------------------------------------------------------------------------
+
+
+def _event_by_head(inbox: Inbox, self: Identifying, request: Request, route: Route) -> Found:
+    """A handshake of its sender, or a message of one who sent too many that were not signed."""
+    return self.verifying.reply_unread(request, route, inbox)
+
+
+async def _authorize(service: AuthService, self: Identifying, request: Request, route: Route) -> Found:
+    """Ask the service that decides about every request of the route, and hand on what it says."""
+    permission = await self.callers.authorize(service, request)
+    if not isinstance(permission, Verified):
+        return refuse_caller(permission, route.shape)
+    request.head = with_headers(request.head, permission.headers)
+    return None
+
+
+def _key_and_scope(self: Identifying, request: Request, route: Route) -> Found | Awaitable[Found]:
+    """Rules 4 and 5 for a key in headers. A caller that has to be verified is waited for."""
+    by_name = values_by_name(request.head.headers)
+    key = route.key.find_key(by_name, None)
+    if key is None:
+        return _without_key(request, route)
+    request.key = key
+    scope = route.scope.find_scope(by_name, request.hop.peer)
+    if isinstance(scope, Scope):
+        request.scope = scope
+        return None
+    return _caller(self, request, route) if isinstance(scope, Unverified) else refuse_caller(scope, route.shape)
+
+
+async def _caller(self: Identifying, request: Request, route: Route) -> Found:
+    """Rule 5. The body waits meanwhile, where it is."""
+    found = await self.callers.find_caller(route.scope, request)
+    if not isinstance(found, Caller):
+        return refuse_caller(found, route.shape)
+    request.scope = found.scope
+    if found.headers:
+        request.head = with_headers(request.head, found.headers)
+    return None
+
+
+async def _event(inbox: Inbox, self: Identifying, request: Request, route: Route) -> Found:
+    """Rule 4 for an event: of what its sender did not sign, nothing but the size is looked at."""
+    key = await self.verifying.verify(request, request.taken, route, inbox)
+    if isinstance(key, Reply):
+        return key
+    request.key = key
+    return None
+
+
+async def _key_in_body(self: Identifying, request: Request, route: Route) -> Found:
+    """Rule 4 for a key that is in the body, or a part of it."""
+    key = await request.taken.read(partial(route.key.find_key, values_by_name(request.head.headers)))
+    if key is None:
+        request.body = WholeBody(request.taken)
+        return _without_key(request, route)
+    request.key = key
+    return None
+
+
+def _operation(self: Identifying, request: Request, route: Route) -> Found | Awaitable[Found]:
+    """Rule 7: the request gets its identity and what it is compared by. A long body is read in a thread."""
+    key, body, fingerprinter = request.key, request.taken, route.fingerprinter
+    if isinstance(key, KeyFault):
+        return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+    request.identity = identity_of(
+        service=self.service,
+        route=route.name,
+        operation=route.operation,
+        scope=request.scope,
+        key=key,
+        secret=self.identity_secret,
+        keeps_clear_key=self.keeps_clear_keys,
+    )
+    content = body.content
+    if not isinstance(content, bytes) or len(content) > INLINE_BYTES_MAX:
+        return _fingerprints(request, fingerprinter)
+    request.digests = digests = fingerprinter.digests(request.head, content, body.digest)
+    request.fingerprints = digests.fingerprints
+    return None
+
+
+async def _fingerprints(request: Request, fingerprinter: Fingerprinter) -> None:
+    body = request.taken
+    request.digests = await body.read(partial(fingerprinter.digests, request.head, body_sha256=body.digest))
+    request.fingerprints = request.digests.fingerprints
+
+
+async def _content(policy: RepeatPolicy, self: Identifying, request: Request, route: Route) -> None:
+    """By what its repeats under other keys are recognised."""
+    headers = request.head.headers
+    values = await request.taken.read(partial(policy.values_of, headers))
+    if request.digests is not None:
+        request.content = policy.content_of(
+            self.service, request.identity, headers, route.fingerprinter, request.digests, values
         )
+
+
+def _probe(policy: Probe, self: Identifying, request: Request, route: Route) -> None:
+    """What a probe of this operation will ask. Rendered now, because later the request is gone."""
+    head, key, forwarding = request.head, request.key, route.target.forwarding
+    text = key.text if isinstance(key, Key) else None
+    values = probe_values(policy, head.target, request.identity.operation_id, text)
+    hosts = header_values(head.headers, b"host")
+    request.probe = render_probe(policy, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
+
+
+def _canonical_key(self: Identifying, request: Request, route: Route) -> None:
+    """The one spelling of the key for an upstream that deduplicates."""
+    if isinstance(request.key, Key):
+        request.canonical_key = request.key.header_value
+
+
+def _version(self: Identifying, request: Request, route: Route) -> None:
+    """The version of the API that its response is expected in."""
+    request.version = version_of(route.keep.version, request.head.headers)
+
+
+def _preference(policy: AcceptPolicy, self: Identifying, request: Request, route: Route) -> None:
+    """Whether it is accepted and delivered later."""
+    request.is_async = responds_async(request.head, is_always=policy.is_always)
+
+
+async def _lane(order: Order, self: Identifying, request: Request, route: Route) -> Found:
+    """Put the request in its lane, or refuse it: one that is in none, or not accepted, would pass others."""
+    if route.inbox is None and not request.is_async:
+        detail = "Requests here are delivered in order, and this one has a meaning only now."
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+    value = await request.taken.read(partial(order.value.find_key, values_by_name(request.head.headers)))
+    if isinstance(value, Key):
+        identity, digest = request.identity, stored_digest(value, self.identity_secret)
+        request.lane = lane_of(self.service, identity.operation, identity.scope_digest, digest)
+        return None
+    if order.missing == "unordered":
+        return None
+    detail = (
+        f"Requests here are delivered in order, by {order.value.places}, which is missing or cannot be read. "
+        "It has to be a string, or a whole number in plain digits."
+    )
+    return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
 
 
 def _without_key(request: Request, route: Route) -> Reply | Untouched:
@@ -226,9 +274,56 @@ def _without_key(request: Request, route: Route) -> Reply | Untouched:
     return Untouched(request, Verdict.UNKEYED)
 
 
-def _probe_target(head: RequestHead, policy: Probe, route: Route, operation_id: UUID, key: Key) -> ProbeTarget | None:
-    """What a probe of this operation will ask. Rendered now, because later the request is gone."""
-    values = probe_values(policy, head.target, operation_id, key.text)
-    hosts = header_values(head.headers, b"host")
-    forwarding = route.target.forwarding
-    return render_probe(policy, values, forwarding.host or (hosts[0] if hosts else forwarding.authority))
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+@immutable
+class Plan:
+    """The steps of a route: those that the head decides, then, with at most `bytes_max` of body that need no slot,
+    those with the whole request. What the route does not do is not in it."""
+
+    by_head: tuple[Step, ...]
+    whole: tuple[Step, ...]
+    bytes_max: int
+
+
+def plan_of(route: Route) -> Plan:
+    """The steps of a route, in order. What the head can decide comes before the body, which is not read for nothing."""
+    by_head: list[Step] = []
+    whole: list[Step] = []
+    inbox, accept, recovery = route.inbox, route.accept, route.recovery
+    if inbox is not None:
+        by_head.append(partial(_event_by_head, inbox))
+        whole += [partial(_event, inbox), _caller]
+    if route.authorize is not None:
+        by_head.append(partial(_authorize, route.authorize))
+    if inbox is None and not route.key.needs_body:
+        by_head.append(_key_and_scope)
+    elif inbox is None and route.is_key_required:
+        # Whatever the body holds, a stranger is refused.
+        by_head.append(_caller)
+        whole.append(_key_in_body)
+    elif inbox is None:
+        whole += [_key_in_body, _caller]
+    whole.append(_operation)
+    if route.repeats is not None:
+        whole.append(partial(_content, route.repeats))
+    if isinstance(recovery, Probe):
+        whole.append(partial(_probe, recovery))
+    elif isinstance(recovery, Resend) and route.target.key_headers:
+        whole.append(_canonical_key)
+    if route.keep.version is not None:
+        whole.append(_version)
+    if accept is not None:
+        whole.append(partial(_preference, accept))
+        if accept.order is not None:
+            whole.append(partial(_lane, accept.order))
+    return Plan(tuple(by_head), tuple(whole), min(route.settings.body.max_bytes, route.spool_over_bytes))
+
+
+class _Plans(dict[Route, Plan]):
+    """The plan of each route, made when it is first asked for."""
+
+    def __missing__(self, route: Route) -> Plan:
+        plan = self[route] = plan_of(route)
+        return plan

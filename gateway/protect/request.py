@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from gateway.core.identity.fingerprint import Digests
+from gateway.core.identity.key import Key, KeyFault
+from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead
 from gateway.core.operation import (
@@ -51,6 +53,8 @@ class Request:
     """Its whole body. Its owner closes it."""
     owner: object = field(init=False, default=None)
     """The operation that sends it, or its delivery; None for the request's own task."""
+    key: Key | KeyFault = field(init=False)
+    scope: Scope = field(init=False)
     identity: Identity = field(init=False)
     fingerprints: Sequence[Fingerprint] = field(init=False)
     """The current one first, then those that it may be recorded with under older keys."""

@@ -69,7 +69,7 @@ class AcceptPolicy:
     status_prefix: bytes = b"/_operations/"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """One protected route. `once` are the headers (lower case) that a request may carry at most once; `compared` those
     that the route's fingerprint covers beside what every fingerprint does. `authorize` is asked about every request.

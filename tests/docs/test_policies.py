@@ -27,25 +27,25 @@ POLICIES = {
     ".identify": ["protect/coordinator.py Coordinator.respond", "protect/observing.py Observing._identified"],
     # In a body, as the ordering value is, a key is found where the body is read.
     ".find_key": [
-        "protect/identification.py Identifying.identify",
+        "protect/identification.py _key_and_scope",
         # Which keys are enforced where a share of them is.
         "protect/route.py Route.for_key",
     ],
     # Signatures: of a webhook, and of a token by its library.
-    ".verify": ["callers/key_set.py Key.verifies", "protect/identification.py Identifying._key_in_body"],
+    ".verify": ["callers/key_set.py Key.verifies", "protect/identification.py _event"],
     ".verifies": ["callers/tokens.py TokenVerifier._verify"],
     "verify_claims": ["callers/tokens.py TokenVerifier._verify"],
     # At once where nothing has to be verified.
-    ".find_scope": ["protect/callers.py Callers.find_caller", "protect/identification.py Identifying.identify"],
+    ".find_scope": ["protect/callers.py Callers.find_caller", "protect/identification.py _key_and_scope"],
     ".find_caller": [
-        "protect/identification.py Identifying._caller_of",
+        "protect/identification.py _caller",
         "protect/resource.py StatusResource._find_callers",
     ],
-    ".authorize": ["protect/identification.py Identifying.identify", "protect/resource.py StatusResource._respond"],
+    ".authorize": ["protect/identification.py _authorize", "protect/resource.py StatusResource._respond"],
     "authorization_request": ["callers/forward_auth.py ForwardAuth._question"],
     ".without": ["http/handler.py Handler._examine"],
-    ".digests": ["protect/identification.py Identifying._identify_whole"],
-    "identity_of": ["protect/identification.py Identifying._complete"],
+    ".digests": ["protect/identification.py _operation"],
+    "identity_of": ["protect/identification.py _operation"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/claiming.py _judge", "protect/request.py Request.judge"],
@@ -53,7 +53,7 @@ POLICIES = {
     ".claim_kept": ["protect/operation.py Operations._run"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],
     "wait_preference": ["protect/duplicates.py _wait_limit", "protect/resource.py StatusResource._wait"],
-    "responds_async": ["protect/identification.py Identifying._identify_whole"],
+    "responds_async": ["protect/identification.py _preference"],
     # The first one is the call of a socket.
     ".accept": [
         "http/server.py Listener._accept",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -234,7 +234,8 @@ class Digests:
     """What is compared of one request, unkeyed: do not store or log it, because it can be used to guess a body.
 
     `values` are digests of the parts called `names`, empty for a part that the request does not have. `members` are
-    pointers and digests of values of its document, parents before their children.
+    pointers and digests of values of its document, parents before their children. `fingerprints` are the
+    `alternatives` of the one who took it.
     """
 
     canonical: bytes = field(repr=False)
@@ -242,6 +243,7 @@ class Digests:
     names: tuple[str, ...]
     values: tuple[bytes, ...] = field(repr=False)
     members: Members = field(repr=False)
+    fingerprints: Sequence[Fingerprint] = field(default=(), repr=False, compare=False)
 
 
 class Fingerprinter:
@@ -288,6 +290,7 @@ class Fingerprinter:
         found = self._digests_of.get(raw)
         if found is None:
             found = frame.digests(body, content, raw)
+            found = replace(found, fingerprints=self.alternatives(found))
             if self._remembers:
                 if len(self._digests_of) >= _REMEMBERED_MAX:
                     self._digests_of.clear()

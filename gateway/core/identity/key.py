@@ -114,7 +114,9 @@ class HeaderKey:
     def find_key(self, by_name: Values, body: Body | None = None) -> Key | KeyFault | None:
         for name in self.names:
             if values := by_name.get(name.lower()):
-                text = _text_of(values, self.format, name)
+                is_any = len(values) == 1 and self.format is KeyFormat.ANY
+                plain = _PLAIN.fullmatch(values[0].strip(b" \t")) if is_any else None
+                text = _text_of(values, self.format, name) if plain is None else plain[0].decode("ascii")
                 if isinstance(text, KeyFault):
                     return text
                 return Key(sha256(_BEFORE_TEXT[len(text)] + text.encode()).digest(), text)
@@ -362,8 +364,6 @@ def _text_of(values: Sequence[bytes], key_format: KeyFormat, name: bytes) -> str
     if len(values) != 1:
         return KeyFault(f"{_shown(name)} is given more than once.")
     value = values[0].strip(b" \t")
-    if key_format is KeyFormat.ANY and _PLAIN.fullmatch(value):
-        return value.decode("ascii")
     if len(value) > _HEADER_BYTES_MAX:
         return KeyFault(f"{_shown(name)} is longer than {KEY_CHARACTERS_MAX} characters.")
     is_quoted = value.startswith(b'"')

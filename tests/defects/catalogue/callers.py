@@ -73,8 +73,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/identification.py",
-                "if route.authorize is not None:",
-                "if route.authorize is not None and route.key.find_key(values_by_name(request.head.headers), None):",
+                "by_head.append(partial(_authorize, route.authorize))",
+                "whole.append(partial(_authorize, route.authorize))",
             ),
         ),
         (_FORWARD_AUTH + "test_authorize_asks_about_every_request",),
@@ -100,7 +100,7 @@ DEFECTS = (
     Defect(
         "nothing-is-handed-on",
         "the service behind does not learn who calls",
-        (Edit("protect/identification.py", "if caller.headers:", "if not caller:"),),
+        (Edit("protect/identification.py", "if found.headers:", "if not found:"),),
         (_FORWARD_AUTH + "test_what_the_service_gets[email]",),
     ),
     Defect(

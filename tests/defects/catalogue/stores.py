@@ -261,7 +261,7 @@ DEFECTS = (
     Defect(
         "lane-of-a-guess",
         "whoever has the table can compute the lane of an account that is guessed, in spite of an identity key",
-        (Edit("protect/identification.py", "stored_digest(value, self._identity_secret)", "value.digest"),),
+        (Edit("protect/identification.py", "stored_digest(value, self.identity_secret)", "value.digest"),),
         ("tests/http/gateway/test_order.py::test_a_lane_shows_no_guess_of_its_account",),
     ),
     Defect(

@@ -119,11 +119,7 @@ class Gateway:
         self._traces = Traces()
         relay_waker = RelayWaker()
         self.events = Events(
-            self.metrics,
-            self.health,
-            *observers,
-            relay_waker,
-            self._traces,
+            self.metrics, self.health, *observers, relay_waker, self._traces, count=self.metrics.counting
         )
         self._upstreams = Upstreams(self.events)
         environment = environment or environment_of(config)
@@ -282,14 +278,15 @@ class Gateway:
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
         upstreams = self._upstreams.stats.items()
-        spans_exported, spans_dropped, spans_failed = self._traces.counts
         return Readings(
             in_flight=dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
             oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
-            cache_hits=stats.cache_hits,
-            fast_hits=stats.fast_hits,
-            fast_misses=stats.fast_misses,
-            fast_failures=stats.fast_failures,
+            lookups={
+                ("cache", "hit"): stats.cache_hits,
+                ("fast", "hit"): stats.fast_hits,
+                ("fast", "miss"): stats.fast_misses,
+                ("fast", "failure"): stats.fast_failures,
+            },
             fast_writes_dropped=stats.shed,
             upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
             partitions_late=self._partitions_late(),
@@ -304,12 +301,12 @@ class Gateway:
             connections_opened={url: each.opened for url, each in upstreams},
             connections_reused={url: each.reused for url, each in upstreams},
             died_on_reuse={url: each.died_on_reuse for url, each in upstreams},
-            exchanges_answered={url: each.answered for url, each in upstreams},
-            exchanges_lost={url: each.lost for url, each in upstreams},
-            exchanges_not_sent={url: each.not_sent for url, each in upstreams},
-            spans_exported=spans_exported,
-            spans_dropped=spans_dropped,
-            spans_failed=spans_failed,
+            exchanges={
+                (url, result): getattr(each, result)
+                for url, each in upstreams
+                for result in ("answered", "lost", "not_sent")
+            },
+            spans=dict(zip(("exported", "dropped", "failed"), self._traces.counts, strict=True)),
         )
 
     # -- reload -------------------------------------------------------------------------------------------------------

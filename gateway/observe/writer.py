@@ -20,13 +20,15 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
+
+from gateway.observe.facts import Line, Value
 
 _LINES_MAX: Final = 10_000
 # A traceback is as large as many lines.
@@ -40,20 +42,6 @@ _VALUE_CHARS_MAX: Final = 512
 _TRACEBACK_CHARS_MAX: Final = 16 * 1024
 _LIBRARY: Final = logging.Formatter()
 _BARE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+-")
-
-Value = str | int | float | None
-
-
-class Line(NamedTuple):
-    """The content of a line. Fields that are None are left out.
-
-    `detail` has the fields that only the JSON format writes, because the message has them already.
-    """
-
-    message: str
-    fields: Mapping[str, Value] = {}
-    detail: Mapping[str, Value] = {}
-
 
 Message = Line | Callable[[], Line]
 """What is logged: a line, or a call that makes one in the writer's thread."""
@@ -72,7 +60,7 @@ def as_json(seconds: float, level: int, line: Line, traceback: str | None, worke
     }
     for part in (line.detail, line.fields):
         for name, value in part.items():
-            if isinstance(value, str):
+            if isinstance(value, str) and not (value.isprintable() and len(value) <= _VALUE_CHARS_MAX):
                 fields[name] = _safe(value, _VALUE_CHARS_MAX)
             elif value is not None:
                 fields[name] = value

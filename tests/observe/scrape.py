@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.observe.facts import Events, Fact
 from gateway.observe.metrics import Metrics
 
 
@@ -59,3 +60,8 @@ async def scrape(metrics: Metrics) -> Scrape:
     exposition = await metrics.render("")
     assert exposition.content_type.startswith("text/plain")
     return Scrape(exposition.body.decode())
+
+
+def publish(metrics: Metrics, fact: Fact) -> None:
+    """Have it counted."""
+    Events(metrics, count=metrics.counting).publish(fact)

@@ -22,7 +22,7 @@ from gateway.observe.status import METRICS_PATH
 from gateway.options import OPERATORS, parser
 from tests.admin.shell import CREATED
 from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
-from tests.observe.scrape import Scrape, Series, scrape
+from tests.observe.scrape import Scrape, Series, publish, scrape
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -50,8 +50,8 @@ async def fresh() -> Scrape:
     """What a gateway exports before anything happened, its stores being up and its service not known to be down."""
     metrics = Metrics(["create_payment"], has_fast_tier=True, version="1", sinks=["ledger"])
     for tier in ("durable", "fast"):
-        metrics(TierChanged(tier, True))
-    metrics(BreakerChanged("http://127.0.0.1:9000", False))
+        publish(metrics, TierChanged(tier, True))
+    publish(metrics, BreakerChanged("http://127.0.0.1:9000", False))
     found = await scrape(metrics)
     there = {series.name for series in found.series}
     found.series += [UP, *(series for series in ON_OCCASION if series.name not in there)]

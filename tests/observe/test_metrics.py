@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
-from gateway.core.operation import Event
+from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
+from gateway.observe import facts
 from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
     AdminActed,
@@ -55,7 +56,7 @@ from gateway.observe.facts import (
 )
 from gateway.observe.metrics import Metrics
 from gateway.observe.readings import Readings
-from tests.observe.scrape import scrape
+from tests.observe.scrape import publish, scrape
 
 OPERATION = UUID(int=7)
 
@@ -337,7 +338,7 @@ async def test_a_fact_changes_its_numbers_and_no_others(
 ) -> None:
     """Each fact is counted under its own names, once."""
     before = await scrape(metrics)
-    metrics(fact)
+    publish(metrics, fact)
     assert (await scrape(metrics)).changed_since(before) == changes
 
 
@@ -360,8 +361,8 @@ async def test_only_tiers_that_exist_can_be_down(has_fast_tier: bool, tiers: set
 
 async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) -> None:
     """A tally replaces the one before it, also for routes that the configuration does not have."""
-    metrics(TallyTaken((("create_order", 3), ("renamed", 1)), 90.0))
-    metrics(TallyTaken((("create_payment", 1),), 5.0))
+    publish(metrics, TallyTaken((("create_order", 3), ("renamed", 1)), 90.0))
+    publish(metrics, TallyTaken((("create_payment", 1),), 5.0))
     now = await scrape(metrics)
     in_doubt = {series.labels["route"]: series.value for series in now.series if series.name == "idempotency_in_doubt"}
     assert in_doubt == {"create_payment": 1, "create_order": 0, "renamed": 0}
@@ -370,8 +371,8 @@ async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) ->
 
 async def test_a_key_that_nothing_needs_goes_back_to_zero(metrics: Metrics) -> None:
     """That is when an operator may take it out of the configuration."""
-    metrics(TallyTaken((), 0.0, (("new", 1), ("old", 2))))
-    metrics(TallyTaken((), 0.0, (("new", 3),)))
+    publish(metrics, TallyTaken((), 0.0, (("new", 1), ("old", 2))))
+    publish(metrics, TallyTaken((), 0.0, (("new", 3),)))
     counted = {each.labels["key_id"]: each.value for each in (await scrape(metrics)).series
                if each.name == "idempotency_encrypted_operations"}  # fmt: skip
     assert counted == {"new": 3, "old": 0}
@@ -381,15 +382,15 @@ async def test_what_does_not_wait_any_more_goes_back_to_zero(metrics: Metrics) -
     """So does each count of the backlog: what was delivered, requeued or resumed raises no alarm."""
     waiting = RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1),))
     before = await scrape(metrics)
-    metrics(BacklogTaken((waiting,), ("create_order",), 1))
-    metrics(BacklogTaken((), (), 0))
+    publish(metrics, BacklogTaken((waiting,), ("create_order",), 1))
+    publish(metrics, BacklogTaken((), (), 0))
     assert (await scrape(metrics)).changed_since(before) == {}
 
 
 async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:
     """Buckets are cumulative and their bounds belong to them."""
     for seconds in (0.0001, 0.5, 0.500001, 4000.0):
-        metrics(RequestAnswered("create_order", Verdict.STORED, 200, seconds, "POST"))
+        publish(metrics, RequestAnswered("create_order", Verdict.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
     name = "idempotency_request_duration_seconds_bucket"
     counts = [
@@ -404,10 +405,11 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
     before = await scrape(metrics)
     for number in range(50):
         method = f"M{number}"
-        metrics(
-            RequestAnswered("create_order", Verdict.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method)
+        publish(
+            metrics,
+            RequestAnswered("create_order", Verdict.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method),
         )
-        metrics(RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
+        publish(metrics, RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
     after = await scrape(metrics)
     assert [(series.name, series.labels) for series in after.series] == [
         (series.name, series.labels) for series in before.series
@@ -419,7 +421,9 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
     kept = Readings(
         fast_writes_dropped=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5
     )
-    readings = iter([Readings(in_flight={"create_order": 3}, oldest_in_flight_seconds=1.5, fast_hits=8), kept])
+    readings = iter(
+        [Readings(in_flight={"create_order": 3}, oldest_in_flight_seconds=1.5, lookups={("fast", "hit"): 8}), kept]
+    )
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
     assert first.value("idempotency_in_flight", route="create_order") == 3
@@ -438,9 +442,12 @@ async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
         connections_opened={"http://x": 2},
         connections_reused={"http://x": 3},
         died_on_reuse={"http://x": 4},
-        exchanges_answered={"http://x": 5, "http://y": 8},
-        exchanges_lost={"http://x": 6},
-        exchanges_not_sent={"http://x": 7},
+        exchanges={
+            ("http://x", "answered"): 5,
+            ("http://y", "answered"): 8,
+            ("http://x", "lost"): 6,
+            ("http://x", "not_sent"): 7,
+        },
     )
     metrics.read_with(lambda: readings)
     before = await scrape(Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3"))
@@ -459,7 +466,7 @@ async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
 async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:
     """Nothing is global."""
     other = Metrics(["create_payment"], has_fast_tier=False, version="2")
-    metrics(answered())
+    publish(metrics, answered())
     now = await scrape(other)
     assert now.value("idempotency_requests_total", route="create_payment", verdict="stored") == 0
     assert [series.labels["version"] for series in now.series if series.name == "idempotency_build_info"] == ["2"]
@@ -467,7 +474,7 @@ async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics
 
 async def test_openmetrics_is_spoken_to_who_asks_for_it(metrics: Metrics) -> None:
     """A scraper that prefers OpenMetrics gets valid OpenMetrics."""
-    metrics(answered(upstream_seconds=0.2))
+    publish(metrics, answered(upstream_seconds=0.2))
     exposition = await metrics.render("application/openmetrics-text; version=1.0.0, text/plain;q=0.5")
     assert exposition.content_type.startswith("application/openmetrics-text; version=1.0.0")
     names = {family.name for family in openmetrics_families(exposition.body.decode())}
@@ -516,18 +523,18 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
             journal_oldest_seconds=count,
             log_lines_dropped=count,
             connections={"http://x": count},
-            exchanges_lost={"http://x": count},
+            exchanges={("http://x", "lost"): count},
         )
         metrics.read_with(lambda: readings)
         for _ in range(count):
-            metrics(OperationClaimed("create_order", OPERATION, 1, 1))
-            metrics(answered())
-        metrics(TierChanged("durable", up=True))
-        metrics(TierChanged("fast", up=up))
-        metrics(MemoryChanged(not up, 1.0, "", ""))
-        metrics(TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
-        metrics(BacklogTaken((RouteWaiting("create_order", count, 1, 1.0),), (), 0))
-        metrics(BreakerChanged("http://x", not up))
+            publish(metrics, OperationClaimed("create_order", OPERATION, 1, 1))
+            publish(metrics, answered())
+        publish(metrics, TierChanged("durable", up=True))
+        publish(metrics, TierChanged("fast", up=up))
+        publish(metrics, MemoryChanged(not up, 1.0, "", ""))
+        publish(metrics, TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
+        publish(metrics, BacklogTaken((RouteWaiting("create_order", count, 1, 1.0),), (), 0))
+        publish(metrics, BreakerChanged("http://x", not up))
         return metrics.take()
 
     merged = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
@@ -546,7 +553,7 @@ async def test_a_store_that_grants_nothing_is_down() -> None:
     """For new keys it is, however well it can be reached."""
     metrics = Metrics([], has_fast_tier=False, version="1")
     for fact, up in ((TierChanged("durable", up=True), 1), (GrantsChanged("it waits"), 0), (GrantsChanged(), 1)):
-        metrics(fact)
+        publish(metrics, fact)
         text = (await metrics.render("text/plain")).body.decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
 
@@ -554,7 +561,7 @@ async def test_a_store_that_grants_nothing_is_down() -> None:
 async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
     """Also where that worker has nothing to report of any store."""
     supervisor, one, other = (Metrics([], has_fast_tier=False, version="1") for _ in range(3))
-    one(TierChanged("durable", up=True))
+    publish(one, TierChanged("durable", up=True))
     for workers, up in (([one, other], 0), ([one], 1)):
         numbers = [worker.take() for worker in workers]
         text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, []))).body.decode()
@@ -578,3 +585,17 @@ async def test_processes_are_added_up() -> None:
     assert number(both, "process_max_fds") == 2 * number(alone, "process_max_fds")
     assert number(both, "process_start_time_seconds") == number(alone, "process_start_time_seconds")
     assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")
+
+
+KINDS = [each for each in vars(facts).values() if isinstance(each, type) and issubclass(each, Fact)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_what_a_fact_declares_is_there(kind: type[Fact]) -> None:
+    """A misspelt attribute would only be met when the event happens, which may be in years."""
+    names = {name for _, _, make in kind.lines for name in cast("Any", make).__code__.co_names}
+    for change in kind.changes:
+        names |= {change.items} if change.items else {*change.attributes, change.value}
+        names |= {change.when.partition("=")[0]}
+    of_lines = {"", "Line", "PROGRAM", "str", "round", "join", *dir(RequestInfo)}
+    assert [name for name in names - of_lines if not hasattr(kind, name)] == []

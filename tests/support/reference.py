@@ -26,7 +26,6 @@ from gateway.core.operation import State
 from gateway.core.outcome import SAID, Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Verdict
 from gateway.observe.facts import RequestAnswered
-from gateway.observe.logs import _answered
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
 from gateway.protect.problem import BY_STATUS, CASES, DOUBTS, OPEN
@@ -364,7 +363,8 @@ _LOG_FIELDS = {
 
 def log_fields() -> str:
     """The fields of the line about a request."""
-    line = _answered(RequestAnswered("a", Verdict.STORED, 200, 0.1, "POST"))
+    ((_, _, make),) = RequestAnswered.lines
+    line = make(RequestAnswered("a", Verdict.STORED, 200, 0.1, "POST"))
     names = [*line.detail, *line.fields]
     assert sorted(names) == sorted(_LOG_FIELDS), "describe each field of the line about a request"
     return _table(("field", "what it says"), [(f"`{name}`", _LOG_FIELDS[name]) for name in names])

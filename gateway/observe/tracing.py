@@ -27,7 +27,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from importlib.util import find_spec
@@ -150,6 +149,7 @@ class Tracing:
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._exporter: Any = None
+        self._resource: Resource | None = None
         self.exported = 0
         self.failed = 0
         self.dropped = 0
@@ -257,7 +257,7 @@ class Tracing:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
         self._exporter = exporter
-        resource = Resource({"service.name": self._service, "service.version": self._version})
+        self._resource = Resource({"service.name": self._service, "service.version": self._version})
         was_failing = False
         while True:
             self._wake.wait(_PAUSE_SECONDS)
@@ -265,7 +265,7 @@ class Tracing:
             self._wake.clear()
             while self._queue:
                 facts = [self._queue.popleft() for _ in range(min(_BATCH_MAX, len(self._queue)))]
-                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact, resource)]
+                spans = [span for ended_ns, fact in facts for span in self._spans(ended_ns, fact)]
                 try:
                     is_sent = exporter.export(spans) is SpanExportResult.SUCCESS
                     why = "it refused them"
@@ -280,12 +280,12 @@ class Tracing:
                 exporter.shutdown()  # type: ignore[no-untyped-call]
                 return
 
-    def _spans(self, ended_ns: int, fact: _Traced, resource: Resource) -> list[ReadableSpan]:
+    def _spans(self, ended_ns: int, fact: _Traced) -> list[ReadableSpan]:
         """The spans of the request, its attempt, its wait, and its calls of the store; or that of what follows one."""
         from opentelemetry.trace import SpanKind
 
         if not isinstance(fact, RequestAnswered):
-            return [self._root(ended_ns, fact, resource)]
+            return [self._root(ended_ns, fact)]
         trace = fact.trace
         if trace is None:
             return []
@@ -295,7 +295,7 @@ class Tracing:
         is_derived = was_sent and fact.operation_id is not None
         own_id = _span_id(trace.trace_id, fact.operation_id, fact.attempt) if is_derived else trace.span_id
         own = _context(trace.trace_id, own_id)
-        make = partial(_span, resource=resource, version=self._version)
+        make = self._span
         attributes: dict[str, str | int | bool] = {
             "http.request.method": fact.method,
             "http.route": template,
@@ -316,9 +316,7 @@ class Tracing:
         links = _links(fact)
         parent = None if trace.parent_id is None else _context(trace.trace_id, trace.parent_id, is_remote=True)
         name = f"{fact.method} {template}"
-        spans = [
-            make(name, SpanKind.SERVER, own, ended_ns, fact.duration_seconds, attributes, error, parent, links=links)
-        ]
+        spans = [make(name, SpanKind.SERVER, own, ended_ns, fact.duration_seconds, attributes, error, parent, links)]
         if was_sent:
             host, port = self._upstreams.get(fact.route, ("", 0))
             seconds = fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds
@@ -341,7 +339,7 @@ class Tracing:
             context = _context(trace.trace_id, os.urandom(8).hex())
             attributes = {"idempotency.status": fact.verdict}
             name, seconds = "idempotency wait", fact.waited_seconds
-            spans.append(make(name, SpanKind.INTERNAL, context, ended_ns, seconds, attributes, None, own, links=links))
+            spans.append(make(name, SpanKind.INTERNAL, context, ended_ns, seconds, attributes, None, own, links))
         for called_ns, call in list(trace.calls or ()):
             context = _context(trace.trace_id, os.urandom(8).hex())
             attributes = {"db.system.name": self._store_system or "", "db.operation.name": call.verb}
@@ -349,9 +347,7 @@ class Tracing:
             spans.append(make(name, SpanKind.CLIENT, context, called_ns, seconds, attributes, call.error, own))
         return spans
 
-    def _root(
-        self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed, resource: Resource
-    ) -> ReadableSpan:
+    def _root(self, ended_ns: int, fact: ProbeMade | DeliveryAttempted | AdminActed) -> ReadableSpan:
         """The span of what has no caller who waits for it, in a trace of its own."""
         from opentelemetry.trace import SpanKind
 
@@ -378,55 +374,38 @@ class Tracing:
         if not isinstance(fact, AdminActed):
             host, port = self._upstreams.get(fact.route, ("", 0))
             attributes |= {"idempotency.route": fact.route, "server.address": host, "server.port": port}
-        context, seconds = (
-            _context(self._new_trace_id(random.getrandbits(64)), os.urandom(8).hex()),
-            fact.duration_seconds,
-        )
-        return _span(
+        context = _context(self._new_trace_id(random.getrandbits(64)), os.urandom(8).hex())
+        return self._span(name, kind, context, ended_ns, fact.duration_seconds, attributes, error, links=_links(fact))
+
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        context: SpanContext,
+        ended_ns: int,
+        seconds: float,
+        attributes: dict[str, str | int | bool],
+        error: str | None,
+        parent: SpanContext | None = None,
+        links: Sequence[Link] = (),
+    ) -> ReadableSpan:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import Status, StatusCode
+
+        return ReadableSpan(
             name,
-            kind,
-            context,
-            ended_ns,
-            seconds,
-            attributes,
-            error,
-            links=_links(fact),
-            resource=resource,
-            version=self._version,
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes if error is None else {**attributes, "error.type": error},
+            links=links,
+            kind=kind,
+            status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
+            start_time=ended_ns - int(seconds * 1e9),
+            end_time=ended_ns,
+            instrumentation_scope=InstrumentationScope("idempotency-gateway", self._version),
         )
-
-
-def _span(
-    name: str,
-    kind: SpanKind,
-    context: SpanContext,
-    ended_ns: int,
-    seconds: float,
-    attributes: dict[str, str | int | bool],
-    error: str | None,
-    parent: SpanContext | None = None,
-    *,
-    links: Sequence[Link] = (),
-    resource: Resource,
-    version: str,
-) -> ReadableSpan:
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import Status, StatusCode
-
-    return ReadableSpan(
-        name,
-        context=context,
-        parent=parent,
-        resource=resource,
-        attributes=attributes if error is None else {**attributes, "error.type": error},
-        links=links,
-        kind=kind,
-        status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
-        start_time=ended_ns - int(seconds * 1e9),
-        end_time=ended_ns,
-        instrumentation_scope=InstrumentationScope("idempotency-gateway", version),
-    )
 
 
 def _links(fact: _Traced) -> Sequence[Link]:

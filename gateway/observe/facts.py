@@ -25,10 +25,11 @@ import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from enum import Enum, StrEnum, auto
 from operator import attrgetter
 from textwrap import dedent
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
 from gateway import PROGRAM
@@ -171,7 +172,7 @@ E = TypeVar("E", bound=Fact)
 def event(cls: type[E]) -> type[E]:
     """Make the class a value, and read what it declares."""
     cls = immutable(cls)
-    hints = get_type_hints(cls)
+    hints = {each.name: str(each.type) for each in fields(cast("Any", cls))}
     cls.changes = declare(cls.counts, cls.series, hints)
     cls.lines = [_said(each, hints) for each in _entries(cls.says)]
     return cls
@@ -182,12 +183,12 @@ def _entries(declared: str) -> list[str]:
     return [" ".join(each.split()) for each in re.split(r"\n(?! )", dedent(declared).strip()) if each]
 
 
-def declare(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str, Any]) -> Sequence[Change]:
-    """Read what is declared of metrics; `hints` are the types of attributes."""
+def declare(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str, str]) -> Sequence[Change]:
+    """Read what is declared of metrics; `hints` are the types of attributes, as they are written."""
     return [_change(each, series, hints) for each in _entries(declared)]
 
 
-def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str, Any]) -> Change:
+def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str, str]) -> Change:
     found = _METRIC.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
@@ -201,32 +202,32 @@ def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str
     return Change(METRICS[name], tuple(attributes.values()), value, how, items, when)
 
 
-def _values_of(label: str, hints: Mapping[str, Any]) -> LabelValues:
-    hint = hints.get(label)
+def _values_of(label: str, hints: Mapping[str, str]) -> LabelValues:
+    hint = globals().get(hints.get(label, ""))
     return tuple(hint) if isinstance(hint, type) and issubclass(hint, Enum) else _SERIES.get(label, ())
 
 
-def _said(declared: str, hints: Mapping[str, Any]) -> Said:
+def _said(declared: str, hints: Mapping[str, str]) -> Said:
     found = _LINE.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
     level, when, text, *names = found.groups("")
-    fields, detail = (", ".join(_field(each, hints) for each in part.split()) for part in names)
+    shown, detail = (", ".join(_field(each, hints) for each in part.split()) for part in names)
     # Compiled, as value classes are by the standard library: a line is made for each request.
-    source = f"lambda self: Line(f{text!r}, {{{fields}}}, {{{detail}}})"
+    source = f"lambda self: Line(f{text!r}, {{{shown}}}, {{{detail}}})"
     line = eval(source, {"Line": Line, "PROGRAM": PROGRAM})  # noqa: S307 -- of what this file declares
     return logging.getLevelNamesMapping()[level], condition(when), line
 
 
-def _field(declared: str, hints: Mapping[str, Any]) -> str:
+def _field(declared: str, hints: Mapping[str, str]) -> str:
     """A field as an item of a dictionary."""
     name, _, path = declared.rstrip("?").partition("=")
     value, hint = f"self.{path or name}", hints.get(path or name)
     if name == "duration_ms":
         value = "round(self.duration_seconds * 1000, 3)"
-    elif hint in (UUID, UUID | None):
+    elif hint in ("UUID", "UUID | None"):
         value = f"None if {value} is None else str({value})"
-    elif hint == tuple[str, ...]:
+    elif hint == "tuple[str, ...]":
         value = f"' '.join({value})"
     return f"{name!r}: {value}{' or None' if declared.endswith('?') else ''}"
 

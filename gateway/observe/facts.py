@@ -16,7 +16,7 @@ that are tuples of labels and a number, or of a mapping; other series of a gauge
 to be true, with `if attribute=value` have that value. The text stands where a metric is declared first.
 
 *Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. Fields
-are attributes, or `field=attribute`; `field?` is left out where it is empty.
+are attributes, or `field=attribute`; `field?` is left out where it is empty, and so is `field*`, made of several words.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Change(NamedTuple):
     when: str
 
 
-Value = str | int | float | None
+Value = str | int | float | UUID | None
 
 
 class Line(NamedTuple):
@@ -174,7 +174,7 @@ def event(cls: type[E]) -> type[E]:
     cls = immutable(cls)
     hints = {each.name: str(each.type) for each in fields(cast("Any", cls))}
     cls.changes = declare(cls.counts, cls.series, hints)
-    cls.lines = [_said(each, hints) for each in _entries(cls.says)]
+    cls.lines = [_said(each) for each in _entries(cls.says)]
     return cls
 
 
@@ -207,29 +207,25 @@ def _values_of(label: str, hints: Mapping[str, str]) -> LabelValues:
     return tuple(hint) if isinstance(hint, type) and issubclass(hint, Enum) else _SERIES.get(label, ())
 
 
-def _said(declared: str, hints: Mapping[str, str]) -> Said:
+def _said(declared: str) -> Said:
     found = _LINE.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
     level, when, text, *names = found.groups("")
-    shown, detail = (", ".join(_field(each, hints) for each in part.split()) for part in names)
+    shown, detail = (", ".join(_field(each) for each in part.split()) for part in names)
     # Compiled, as value classes are by the standard library: a line is made for each request.
     source = f"lambda self: Line(f{text!r}, {{{shown}}}, {{{detail}}})"
     line = eval(source, {"Line": Line, "PROGRAM": PROGRAM})  # noqa: S307 -- of what this file declares
     return logging.getLevelNamesMapping()[level], condition(when), line
 
 
-def _field(declared: str, hints: Mapping[str, str]) -> str:
+def _field(declared: str) -> str:
     """A field as an item of a dictionary."""
-    name, _, path = declared.rstrip("?").partition("=")
-    value, hint = f"self.{path or name}", hints.get(path or name)
-    if name == "duration_ms":
-        value = "round(self.duration_seconds * 1000, 3)"
-    elif hint in ("UUID", "UUID | None"):
-        value = f"None if {value} is None else str({value})"
-    elif hint == "tuple[str, ...]":
+    name, _, path = declared.rstrip("?*").partition("=")
+    value = "round(self.duration_seconds * 1000, 3)" if name == "duration_ms" else f"self.{path or name}"
+    if declared.endswith("*"):
         value = f"' '.join({value})"
-    return f"{name!r}: {value}{' or None' if declared.endswith('?') else ''}"
+    return f"{name!r}: {value}{' or None' if declared[-1] in '?*' else ''}"
 
 
 def condition(declared: str) -> Read | None:
@@ -317,7 +313,7 @@ class RequestAnswered(Fact):
     """
     says = """
     INFO: {self.method} {self.route} {self.status} {self.verdict}
-        | upstream_status duration_ms attempt? operation_id why differs? first_operation scope
+        | upstream_status duration_ms attempt? operation_id why differs* first_operation scope
         request_id=shown_request_id trace_id=shown_trace_id | method route status verdict
     """
     is_of_request = True
@@ -763,7 +759,7 @@ class WebhookRepeated(Fact):
         delivered
     """
     says = """
-    WARNING if is_changed: an event came again with another content, and is not delivered | route operation_id differs?
+    WARNING if is_changed: an event came again with another content, and is not delivered | route operation_id differs*
     """
 
 

@@ -134,8 +134,8 @@ class Logs:
     def _swept(self, fact: SweepDone) -> None:
         detail = "its lease lapsed: its gateway died, or lost its connection to the store"
         for route, operation_id in fact.named:
-            about = {"route": route, "operation_id": str(operation_id), "event": Event.LAPSE, "detail": detail}
-            self._log(WARNING, Line("in doubt", about))
+            about: dict[str, Value] = {"route": route, "operation_id": operation_id, "event": Event.LAPSE}
+            self._log(WARNING, Line("in doubt", {**about, "detail": detail}))
         self._say(fact)
 
     def _published(self, fact: EventsPublished) -> None:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from queue import SimpleQueue
 from typing import Final
+from uuid import UUID
 
 import orjson
 
@@ -93,7 +94,7 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _shown(value: str | float) -> str:
+def _shown(value: str | float | UUID) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     text = _safe(str(value), _VALUE_CHARS_MAX)

@@ -597,5 +597,5 @@ def test_what_a_fact_declares_is_there(kind: type[Fact]) -> None:
     for change in kind.changes:
         names |= {change.items} if change.items else {*change.attributes, change.value}
         names |= {change.when.partition("=")[0]}
-    of_lines = {"", "Line", "PROGRAM", "str", "round", "join", *dir(RequestInfo)}
+    of_lines = {"", "Line", "PROGRAM", "round", "join", *dir(RequestInfo)}
     assert [name for name in names - of_lines if not hasattr(kind, name)] == []

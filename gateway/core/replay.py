@@ -85,6 +85,8 @@ class KeepPolicy:
     _kinds: NameTable[_Kind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        taken_bytes_max = max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
+        object.__setattr__(self, "taken_bytes_max", taken_bytes_max)
         dropped = HOP_BY_HOP | GATEWAY_HEADERS | MOMENTARY | self.strip | (PERSONAL - self.keep)
 
         def kind(spelling: bytes) -> _Kind:
@@ -96,8 +98,6 @@ class KeepPolicy:
             return "length" if name == b"content-length" else "advice" if name in _RETRY_ADVICE else "kept"
 
         object.__setattr__(self, "_kinds", NameTable(kind))
-        taken = max(self.body_bytes_max, BODY_BYTES_MAX) if self.reads_bodies else self.body_bytes_max
-        object.__setattr__(self, "taken_bytes_max", taken)
 
     def keeps_body(self, by_name: Values, body_bytes: int) -> bool:
         """Whether a body of this length is stored; never that of an event stream."""

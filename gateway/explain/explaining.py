@@ -275,7 +275,7 @@ def _compared(keyed: Request, known: Known) -> tuple[Step, _End | None]:
         return step, _by_reply(reply)
     if isinstance(judgement, Claimable):
         return step, None
-    reply = reply_by_judgement(judgement, snapshot, keyed, free_verdict=Verdict.RELEASED)
+    reply = reply_by_judgement(judgement, snapshot, keyed)
     if reply.to_fetch is not None:
         return step, _End(Verdict.FETCHED, None, f"{Verdict.FETCHED}: the service is asked for it again")
     end = _by_reply(reply)

@@ -10,8 +10,7 @@ request once, `conclusion` turns the result into a command and replies, and `jou
 not. `duplicates` replies to all but the first caller: by `waiting` for another gateway, or by `probing` the upstream,
 for as long as their `preference` allows; where many come or wake at once, `slices` gives each its turn, and `limits`
 says how long each step may take. `repeats` notices requests that come again under another key. `compose` builds
-replies, `fetching` gets them from the service again, and `decoding` undoes a coding that a client does not accept.
-`trace` gathers what operators see of a request.
+replies, and `decoding` undoes a coding that a client does not accept. `trace` gathers what operators see of a request.
 
 *Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
 the `status` of their operations. `verification` asks of a webhook who sent it, and `inbox` acknowledges it.

@@ -16,7 +16,7 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -140,37 +140,31 @@ class Terms:
     patience_seconds: float = math.inf
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Claiming:
-    """Claims for one gateway. `holder` names it in the records."""
+    """Claims for one gateway. `holder` names it in the records; `marks` are of the attempts under the claims.
 
-    def __init__(
-        self,
-        store: Store,
-        marks: AttemptMarks,
-        *,
-        holder: str,
-        lease_seconds: float,
-        grace_seconds: float,
-        reachable_seconds: Callable[[], float],
-        is_known: Callable[[UUID], Awaitable[bool]],
-        clock: Callable[[], float] = boot_seconds,
-    ) -> None:
-        """`grace_seconds` is how long the owner of a lapsed claim may still report; `reachable_seconds` returns for how
-        long the store has been reachable. `is_known`: whether the journals of this host know how an operation ended.
-        """
-        self._store = store
-        self.marks = marks
-        """Of the attempts under the claims."""
-        self._grace_seconds = grace_seconds
-        self._reachable_seconds = reachable_seconds
-        self._is_known = is_known
-        self._holder = holder
-        self._lease_us = microseconds(lease_seconds)
-        self._clock = clock
-        self.pursuits: set[asyncio.Task[None]] = set()
-        """Of claims whose result was lost. Read only."""
-        self._loop = asyncio.get_running_loop()
-        self._limits = Limits(self._loop)
+    `grace_seconds` is how long the owner of a lapsed claim may still report; `reachable_seconds` returns for how long
+    the store has been reachable. `is_known`: whether the journals of this host know how an operation ended.
+    """
+
+    store: Store
+    marks: AttemptMarks
+    _: KW_ONLY
+    holder: str
+    lease_seconds: float
+    grace_seconds: float
+    reachable_seconds: Callable[[], float]
+    is_known: Callable[[UUID], Awaitable[bool]]
+    clock: Callable[[], float] = boot_seconds
+    pursuits: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    """Of claims whose result was lost. Read only."""
+    lease_us: int = field(init=False)
+    limits: Limits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lease_us = microseconds(self.lease_seconds)
+        self.limits = Limits(asyncio.get_running_loop())
 
     @property
     def pursued(self) -> int:
@@ -186,14 +180,14 @@ class Claiming:
         fingerprint = fingerprints[0]
         is_forgotten = False
         patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
-        until = self._loop.time() + patience_seconds
+        until = self.limits.loop.time() + patience_seconds
         for _ in range(_COMMANDS_MAX):
             command = Claim(
                 identity,
                 _new_attempt_id(),
-                self._holder,
+                self.holder,
                 fingerprint,
-                self._lease_us,
+                self.lease_us,
                 read_token,
                 terms.probe,
                 terms.request,
@@ -215,7 +209,7 @@ class Claiming:
                         admission.snapshot.record is not None and admission.snapshot.record.fingerprint is None
                     )
                 case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(admission.snapshot):
-                    if await self._is_known(identity.operation_id):
+                    if await self.is_known(identity.operation_id):
                         return admission
                     taken = await self._take_over(record, terms, until)
                     if not isinstance(taken, Seen):
@@ -242,7 +236,7 @@ class Claiming:
             return unavailable
         try:
             async with asyncio.timeout_at(until):
-                snapshot = await self._store.read(operation_id)
+                snapshot = await self.store.read(operation_id)
         except (Amnesic, Unreadable) as error:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
@@ -257,30 +251,30 @@ class Claiming:
         `Unavailable` is always refused: the request is delivered later, and must not be forwarded beside that. When
         cancelled: as `claim`.
         """
-        until = self._loop.time() + _CLAIM_SECONDS_MAX
+        until = self.limits.loop.time() + _CLAIM_SECONDS_MAX
         is_doubt = record.state is State.IN_DOUBT
         claim = self._take_over if is_doubt else self._dispatch
-        if is_doubt and await self._is_known(record.identity.operation_id):
+        if is_doubt and await self.is_known(record.identity.operation_id):
             return Unavailable("its outcome is in a journal of this host", is_definite=True, is_refused=True)
         admission = await claim(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
     def may_recover(self, snapshot: Snapshot) -> bool:
         """Whether an operation in doubt may be taken over or probed now; see `core.recovery.may_recover`."""
-        reachable_seconds = min(self._reachable_seconds(), 2 * self._grace_seconds)
+        reachable_seconds = min(self.reachable_seconds(), 2 * self.grace_seconds)
         return may_recover(
-            snapshot, grace_us=microseconds(self._grace_seconds), reachable_us=microseconds(reachable_seconds)
+            snapshot, grace_us=microseconds(self.grace_seconds), reachable_us=microseconds(reachable_seconds)
         )
 
     async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
-        command = Takeover(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us, terms.request)
+        command = Takeover(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us, terms.request)
         admission = await self._apply(operation_id, command, terms, until)
         return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
 
     async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
         operation_id = record.identity.operation_id
-        command = Dispatch(operation_id, record.token, _new_attempt_id(), self._holder, self._lease_us)
+        command = Dispatch(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us)
         return await self._apply(operation_id, command, terms, until)
 
     async def _apply(self, operation_id: UUID, command: ClaimingCommand, terms: Terms, until: float) -> Admission:
@@ -296,13 +290,13 @@ class Claiming:
         detail = ""
         place = self.marks.mark_unsent(operation_id, command.attempt_id)
         try:
-            with Limit(self._limits, until):
+            with Limit(self.limits, until):
                 for pause in _PAUSES_SECONDS:
                     if pause:
                         await asyncio.sleep(pause)
-                    started = self._clock()
+                    started = self.clock()
                     try:
-                        result = await self._store.apply(command)
+                        result = await self.store.apply(command)
                     except Indefinite as error:
                         is_definite, is_refused, detail = False, is_withheld, str(error)
                     except _PROVEN as error:
@@ -347,7 +341,9 @@ class Claiming:
     ) -> None:
         """End the claim in the background, if it is granted yet. `is_executed`: its request is forwarded without it."""
         place = NO_PLACE if is_executed else self.marks.mark_unsent(operation_id, command.attempt_id)
-        task = self._loop.create_task(self._end_claim(operation_id, command, remember_us, is_executed=is_executed))
+        task = self.limits.loop.create_task(
+            self._end_claim(operation_id, command, remember_us, is_executed=is_executed)
+        )
         self.pursuits.add(task)
         task.add_done_callback(partial(self._pursuit_ended, place))
 
@@ -372,7 +368,7 @@ class Claiming:
                     ends = end_unused(record, remember_us, "unused")
                     if is_executed and isinstance(command, Claim):
                         ends = Abandon(operation_id, record.token, record.attempt_id, "unprotected")
-                    await self._store.apply(ends)
+                    await self.store.apply(ends)
             except Unstorable:
                 # It never arrived, and cannot any more: its connection is gone.
                 return
@@ -385,11 +381,11 @@ class Claiming:
     async def _record_of(self, operation_id: UUID, command: ClaimingCommand) -> Record | None:
         """The record, once the claim has surely arrived or surely never will."""
         try:
-            return (await self._store.apply(command)).snapshot.record
+            return (await self.store.apply(command)).snapshot.record
         except Amnesic:
             # Refused, and its connection is gone. Before the epochs were compared, the store may have granted it.
             try:
-                return (await self._store.read(operation_id)).record
+                return (await self.store.read(operation_id)).record
             except Amnesic:
                 # There is no claim.
                 return None

@@ -72,12 +72,14 @@ def _unaccepted_by(request_headers: Headers, headers: Headers, body: bytes) -> t
     return tuple(accepted) if is_unaccepted(headers, body, accepted) else None
 
 
-def reply_by_record(snapshot: Snapshot, request: Request, *, free_verdict: Verdict) -> Reply:
+def reply_by_record(snapshot: Snapshot, request: Request, *, free_verdict: Verdict = Verdict.RELEASED) -> Reply:
     """Rules 9 to 16 for a request that does not claim. `free_verdict`: as in `reply_by_judgement`."""
     return reply_by_judgement(request.judge(snapshot), snapshot, request, free_verdict=free_verdict)
 
 
-def reply_by_judgement(judgement: Judgement, snapshot: Snapshot, request: Request, *, free_verdict: Verdict) -> Reply:
+def reply_by_judgement(
+    judgement: Judgement, snapshot: Snapshot, request: Request, *, free_verdict: Verdict = Verdict.RELEASED
+) -> Reply:
     """The reply to a request that neither claims nor waits.
 
     `free_verdict` is the verdict for a free record: `released` for a duplicate, which may try again, and `in-doubt` for

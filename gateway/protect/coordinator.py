@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core.operation import Snapshot
+from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
@@ -38,23 +40,25 @@ from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
 from gateway.protect.conclusion import Conclusion
-from gateway.protect.duplicates import Duplicates
-from gateway.protect.fetching import Fetching
+from gateway.protect.duplicates import Duplicates, with_preference
+from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
-from gateway.protect.problem import refuse
+from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.trace import answered
+from gateway.protect.upstream_reply import passed_on
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
+from gateway.upstream import UpstreamResponse, status_of
 
 _LOG = logging.getLogger("gateway")
 
@@ -69,86 +73,71 @@ _UNKNOWN: Final = (Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.STORE_UNAVAILABL
 LookUp = Callable[[UUID], asyncio.Future[Snapshot | None] | None]
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Coordinator:
-    """The protected half of one gateway process."""
+    """The protected half of one gateway process.
 
-    def __init__(
-        self,
-        *,
-        identifying: Identifying,
-        store: Store,
-        journaling: Journaling,
-        claiming: Claiming,
-        leases: Leases,
-        waiting: Waiting,
-        prober: Prober,
-        accepting: Accepting,
-        repeats: Repeats,
-        events: Events,
-        in_flight_max: int,
-        recall: Callable[[UUID], Snapshot | None],
-        look_up: LookUp | None,
-        regions: Regions | None = None,
-        tracing: Tracing | None = None,
-    ) -> None:
-        """Needs a running event loop. `recall` returns the record of a completed operation if this process remembers
-        it. `look_up` reads it from the fast tier, where that costs less than a claim, and returns None while the tier
-        is down; it is None where there is no such tier.
-        """
-        self._identifying = identifying
-        self._in_flight_max = in_flight_max
-        self._journaling = journaling
-        self._claiming = claiming
-        self._leases = leases
-        self._accepting = accepting
-        self._events = events
-        self._repeats = repeats
-        self._operations = Operations(store, journaling, claiming, leases, events, repeats.count)
-        self._duplicates = Duplicates(
-            store=store,
-            journaling=journaling,
-            leases=leases,
-            waiting=waiting,
-            prober=prober,
-            accepting=accepting,
+    `recall` returns the record of a completed operation if this process remembers it. `look_up` reads it from the fast
+    tier, where that costs less than a claim, and returns None while the tier is down; it is None where there is no such
+    tier.
+    """
+
+    identifying: Identifying
+    store: Store
+    journaling: Journaling
+    claiming: Claiming
+    leases: Leases
+    waiting: Waiting
+    prober: Prober
+    accepting: Accepting
+    repeats: Repeats
+    events: Events
+    in_flight_max: int
+    recall: Callable[[UUID], Snapshot | None]
+    look_up: LookUp | None
+    regions: Regions | None = None
+    tracing: Tracing | None = None
+    operations: Operations = field(init=False)
+    """The operations in flight in this process."""
+    duplicates: Duplicates = field(init=False)
+    receiving: Receiving = field(init=False)
+    lookups: dict[int, asyncio.Future[Snapshot | None]] = field(init=False, default_factory=dict)
+    fetches: int = field(init=False, default=0)
+    """How many replies wait for the head of a response that is fetched."""
+    is_draining: bool = field(init=False, default=False)
+    loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
+
+    def __post_init__(self) -> None:
+        self.operations = Operations(
+            self.store, self.journaling, self.claiming, self.leases, self.events, self.repeats.count
         )
-        self._recall = recall
-        self._receiving = Receiving(accepting, journaling, events, recall)
-        self._fetching = Fetching()
-        self._look_up = look_up
-        self._regions = regions
-        self._tracing = tracing
-        self._lookups: dict[int, asyncio.Future[Snapshot | None]] = {}
-        self._is_draining = False
-        self._loop = asyncio.get_running_loop()
+        self.duplicates = Duplicates(
+            self.store, self.journaling, self.leases, self.waiting, self.prober, self.accepting
+        )
+        self.receiving = Receiving(self.accepting, self.journaling, self.events, self.recall)
 
     def adopt(
         self, identifying: Identifying, in_flight_max: int, regions: Regions | None, tracing: Tracing | None
     ) -> None:
         """Identify and trace the requests that begin from now on by this, admit so many, and send them to these
         regions."""
-        self._identifying, self._in_flight_max = identifying, in_flight_max
-        self._regions, self._tracing = regions, tracing
+        self.identifying, self.in_flight_max = identifying, in_flight_max
+        self.regions, self.tracing = regions, tracing
 
     @property
     def in_flight(self) -> int:
         """How many operations are in flight in this process."""
-        return len(self._operations)
-
-    @property
-    def operations(self) -> Operations:
-        """The operations in flight in this process."""
-        return self._operations
+        return len(self.operations)
 
     @property
     def waiters(self) -> int:
         """How many duplicates wait for an operation, here or in another gateway."""
-        return self._duplicates.waiters
+        return self.duplicates.waiters
 
     @property
     def oldest_in_flight_seconds(self) -> float:
         """How long the oldest operation here has been in flight, 0 without one."""
-        return self._operations.oldest_seconds
+        return self.operations.oldest_seconds
 
     async def respond(self, request: Request, route: Route) -> Reply | Untouched:
         """The reply to a request that passed rule 2, or the request itself, to be forwarded unprotected.
@@ -156,20 +145,20 @@ class Coordinator:
         Closes the request's body, unless it returns `Untouched`. Raises what the body raises when it is cut short.
         Cancelling this does not stop an operation that has started.
         """
-        request.arrived = self._loop.time()
-        head, tracing = request.head, self._tracing
+        request.arrived = self.loop.time()
+        head, tracing = request.head, self.tracing
         if tracing is not None and (begun := tracing.begin(head, request.hop)) is not None:
             request.head, request.context = begun
         reply: Reply | Untouched | None = self._refuse_if_overloaded(route)
-        if reply is None and self._regions is not None:
-            reply = self._regions.receive(request, route.shape)
+        if reply is None and self.regions is not None:
+            reply = self.regions.receive(request, route.shape)
         if reply is None:
-            reply = await self._identifying.identify(request, route)
+            reply = await self.identifying.identify(request, route)
         if reply is None:
             reply = await self._reply_to(request)
         if isinstance(reply, Reply):
             if reply.verdict is not None and not request.is_reported_there:
-                self._events.publish(answered(request, route, reply.verdict, reply))
+                self.events.publish(answered(request, route, reply.verdict, reply))
         elif request.context is not None:
             # It has no spans, so the service gets the parent that the caller named.
             reply.request.head = head
@@ -180,10 +169,10 @@ class Coordinator:
 
         After `timeout_seconds`, end the remaining ones by their final commands, which claim no more than is known.
         """
-        self._is_draining = True
-        drained = await self._operations.drain(timeout_seconds)
-        await self._duplicates.close()
-        await self._repeats.close()
+        self.is_draining = True
+        drained = await self.operations.drain(timeout_seconds)
+        await self.duplicates.close()
+        await self.repeats.close()
         return drained
 
     # -- the steps ----------------------------------------------------------------------------------------------------
@@ -192,37 +181,39 @@ class Coordinator:
         """Steps 3 to 7, for a request that is identified."""
         operation_id, route = request.identity.operation_id, request.route
         request.operation_id = operation_id
-        if self._regions is not None and (home := self._regions.elsewhere(operation_id)) is not None:
-            return await self._send_home(self._regions, home, request)
+        if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
+            return await self._send_home(self.regions, home, request)
         if route.inbox is not None and route.accept is not None:
-            return await self._receiving.receive(request, route.inbox, route.accept)
+            return await self.receiving.receive(request, route.inbox, route.accept)
         reply: Reply | Untouched | None = None
-        is_journaled = self._journaling.holds(operation_id)
-        if operation_id.int not in self._operations.in_flight and not is_journaled:
-            snapshot = self._recall(operation_id)
-            if snapshot is not None or self._look_up is not None:
+        is_journaled = self.journaling.holds(operation_id)
+        if operation_id.int not in self.operations.in_flight and not is_journaled:
+            snapshot = self.recall(operation_id)
+            if snapshot is not None or self.look_up is not None:
                 reply = await self._reply_from_copy(snapshot, request)
-                is_journaled = reply is None and self._journaling.holds(operation_id)
+                is_journaled = reply is None and self.journaling.holds(operation_id)
         if reply is None:
             reply = await self._join_or_execute(request, is_journaled=is_journaled)
         if isinstance(reply, Untouched):
             return reply
         if reply.verdict in _UNKNOWN:
             reply = await self._unless_journaled(reply, request)
+        if request.preferred is not None and not request.is_executed:
+            reply = with_preference(reply, request)
         # As this caller was identified: what a client says of itself may have been replaced.
         return reply if reply.to_fetch is None else await self._fetch(reply.to_fetch, request)
 
     async def _join_or_execute(self, request: Request, *, is_journaled: bool) -> Reply | Untouched:
         """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
-        order, operation_id = next(self._operations.orders), request.identity.operation_id
+        order, operation_id = next(self.operations.orders), request.identity.operation_id
         found: Reply | Untouched | Seen | None = None
         is_asked = False
         try:
             for _ in range(_ROUNDS_MAX):
-                in_flight = operation_id.int in self._operations.in_flight
+                in_flight = operation_id.int in self.operations.in_flight
                 if is_journaled and not in_flight:
-                    is_asked, found = True, await self._duplicates.reply_from_journal(request)
-                elif in_flight or self._is_draining:
+                    is_asked, found = True, await self.duplicates.reply_from_journal(request)
+                elif in_flight or self.is_draining:
                     found = await self._wait_as_duplicate(request, order)
                 elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
                     return refusal
@@ -230,7 +221,7 @@ class Coordinator:
                     found = await self._accept(request, request.route.accept)
                 else:
                     # Rule 19.
-                    operation = self._operations.begin(request)
+                    operation = self.operations.begin(request)
                     try:
                         ended = await operation.first
                     except asyncio.CancelledError:
@@ -241,15 +232,15 @@ class Coordinator:
                     if isinstance(ended, Unavailable):
                         found = await self._reply_without_claim(request, operation, ended)
                     else:
-                        found = ended or self._duplicates.still_in_flight(operation, status=504)
+                        found = ended or self.duplicates.still_in_flight(operation, status=504)
                 if isinstance(found, Seen):
                     found = await self._reply_from_seen(found, request)
                 if found is not None:
                     return found
-                is_journaled = not is_asked and self._journaling.holds(operation_id)
+                is_journaled = not is_asked and self.journaling.holds(operation_id)
             return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
         finally:
-            if request.owner is None and not isinstance(found, Untouched):
+            if request.owner is None and not request.is_executed and not isinstance(found, Untouched):
                 request.taken.close()
 
     async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
@@ -274,10 +265,10 @@ class Coordinator:
         there is no reply yet."""
         reply = None
         try:
-            if snapshot is None and self._look_up is not None:
-                snapshot = await self._look_up_copy(request.identity.operation_id, self._look_up)
+            if snapshot is None and self.look_up is not None:
+                snapshot = await self._look_up_copy(request.identity.operation_id, self.look_up)
             if snapshot is not None:
-                reply = self._duplicates.reply_without_waiting(snapshot, request)
+                reply = self.duplicates.reply_without_waiting(snapshot, request)
         except BaseException:
             request.taken.close()
             raise
@@ -288,75 +279,103 @@ class Coordinator:
     async def _unless_journaled(self, reply: Reply, request: Request) -> Reply:
         """Step 6: what the journals of this host know, if this reply says that by the record the outcome is not
         known."""
-        if request.is_executed or request.identity.operation_id.int in self._operations.in_flight:
+        if request.is_executed or request.identity.operation_id.int in self.operations.in_flight:
             return reply
         # With another status, a doubt is about an attempt of this process.
         if reply.verdict is Verdict.IN_DOUBT and reply.status != 409:
             return reply
         is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
-        return await self._duplicates.reply_from_journal(request, is_told_next=is_of_record) or reply
+        return await self.duplicates.reply_from_journal(request, is_told_next=is_of_record) or reply
 
     async def _accept(self, request: Request, policy: AcceptPolicy) -> Reply | Seen:
         """Rule 18."""
-        accepted = await self._accepting.accept(request, policy)
+        accepted = await self.accepting.accept(request, policy)
         if not isinstance(accepted, Accepted):
             return accepted
-        self._repeats.count(request)
-        return await self._duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
+        self.repeats.count(request)
+        return await self.duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
 
     async def _reply_from_seen(self, seen: Seen, request: Request) -> Reply | None:
         """Rules 9 to 17 for what forbids a claim; None where it does no longer."""
         if seen.content_holder is not None:
-            return self._repeats.refuse(request, seen.content_holder)
-        return await self._duplicates.reply_from_record(seen.snapshot, request)
+            return self.repeats.refuse(request, seen.content_holder)
+        return await self.duplicates.reply_from_record(seen.snapshot, request)
 
     async def _wait_as_duplicate(self, request: Request, order: int) -> Reply | Untouched | None:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""
-        operation = self._operations.get(request.identity.operation_id)
+        operation = self.operations.get(request.identity.operation_id)
         if operation is None:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
         match admission:
             case Granted(record, now_us) if operation.delivery is not None:
                 # Its result may not be the last one: what becomes of a kept request is in the record.
-                return await self._duplicates.reply_from_record(Snapshot(record, now_us), request)
+                return await self.duplicates.reply_from_record(Snapshot(record, now_us), request)
             case Granted():
-                return await self._duplicates.reply_from_operation(operation, request)
+                return await self.duplicates.reply_from_operation(operation, request)
             case Seen(_, UUID() as content_holder):
                 # It asks for what its first caller asked for, unless its body is another one.
                 is_same = request.content_to_hold == operation.request.content_to_hold
-                return self._repeats.refuse(request, content_holder) if is_same else None
+                return self.repeats.refuse(request, content_holder) if is_same else None
             case Seen(snapshot):
-                may_be_stale = operation.order < order
-                return await self._duplicates.reply_from_record(snapshot, request, may_be_stale=may_be_stale)
+                # One that was read before this request came counts where it is completed, because it stays so.
+                is_stale = operation.order < order and snapshot.state is not State.COMPLETED
+                return None if is_stale else await self.duplicates.reply_from_record(snapshot, request)
             case Unavailable():
                 return await self._reply_without_claim(request, operation, admission)
             case _:
                 assert_never(admission)
 
     async def _fetch(self, wanted: ToFetch, request: Request) -> Reply:
-        """Rule 10 for a response that is fetched from the service. Any number of repeats may end a wait together."""
+        """Rule 10 for a response that is fetched from the service: a GET of what the first request made, by the caller
+        of the repeat. The response of the service, whatever its status; 502 to 504 where there is none in time.
+
+        The service decides again what this caller may see, so no two callers share a fetch, and nothing of it is
+        stored. Any number of repeats may end a wait together.
+        """
         if (refusal := self._refuse_if_overloaded(request.route)) is not None:
             return refusal
-        left_seconds = request.route.target.answer_within_seconds - (self._loop.time() - request.arrived)
-        return await self._fetching.fetch(wanted, request, max(left_seconds, _FETCH_SECONDS_MIN))
+        target, began = request.route.target, time.monotonic()
+        left_seconds = target.answer_within_seconds - (self.loop.time() - request.arrived)
+        self.fetches += 1
+        try:
+            # Among the protected ones, whose number is bounded: unprotected ones may hold connections for any time.
+            result = await target.upstream.exchange(
+                fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers),
+                protected=True,
+                may_send=lambda: True,
+                response_timeout_seconds=max(left_seconds, _FETCH_SECONDS_MIN),
+            )
+        finally:
+            self.fetches -= 1
+        request.upstream_seconds = time.monotonic() - began
+        if isinstance(result, UpstreamResponse):
+            request.upstream_status = result.head.status
+            return passed_on(result, Verdict.FETCHED)
+        return refuse(
+            Verdict.UPSTREAM_UNREACHABLE,
+            shape=request.route.shape,
+            status=status_of(result.reason),
+            record=wanted.record,
+            case=UNFETCHED,
+        )
 
     # -- the decisions ------------------------------------------------------------------------------------------------
 
     def _refuse_if_overloaded(self, route: Route, *, starts_claim: bool = False) -> Reply | None:
         """Rule 3. Pursued claims count only against new claims: repeats still get a response that is known here."""
         # What is executed, looked up, fetched or accepted here, deliveries not counted.
-        requested = self._operations.requested + len(self._lookups)
-        requested += self._accepting.in_progress + self._fetching.in_progress
-        if self._regions is not None:
-            requested += self._regions.in_progress
+        requested = self.operations.requested + len(self.lookups)
+        requested += self.accepting.in_progress + self.fetches
+        if self.regions is not None:
+            requested += self.regions.in_progress
         if starts_claim:
-            requested += len(self._claiming.pursuits)
-        if self._is_draining:
+            requested += len(self.claiming.pursuits)
+        if self.is_draining:
             detail = _SHUTTING_DOWN
-        elif self._leases.clock() > self._leases.stalled_from_seconds:
+        elif self.leases.clock() > self.leases.stalled_from_seconds:
             detail = "The gateway was stalled and is catching up."
-        elif requested >= self._in_flight_max:
+        elif requested >= self.in_flight_max:
             detail = "Too many requests are in flight."
         else:
             return None
@@ -365,13 +384,13 @@ class Coordinator:
     async def _look_up_copy(self, operation_id: UUID, look_up: LookUp) -> Snapshot | None:
         """The record in the fast tier. Concurrent requests for one operation share one lookup."""
         number = operation_id.int
-        lookup = self._lookups.get(number)
+        lookup = self.lookups.get(number)
         if lookup is None:
             lookup = look_up(operation_id)
             if lookup is None:
                 return None
-            self._lookups[number] = lookup
-            lookup.add_done_callback(lambda _: self._lookups.pop(number))
+            self.lookups[number] = lookup
+            lookup.add_done_callback(lambda _: self.lookups.pop(number))
         await asyncio.wait((lookup,))
         return None if lookup.cancelled() or lookup.exception() is not None else lookup.result()
 
@@ -384,14 +403,14 @@ class Coordinator:
         where the operation's route promises that nothing was executed, no duplicate may be.
         """
         _LOG.debug("a claim was not possible: %s", admission.detail)
-        if self._is_draining:
+        if self.is_draining:
             return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
             # The store is reachable, and reports that it may have forgotten this key.
             return _refuse(request, Verdict.STORE_AMNESIA)
         may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if may_forward and not admission.is_refused:
-            if (reply := await self._duplicates.reply_from_journal(request)) is not None:
+            if (reply := await self.duplicates.reply_from_journal(request)) is not None:
                 return reply
             request.body = WholeBody(request.taken)
             return Untouched(request, Verdict.UNPROTECTED)

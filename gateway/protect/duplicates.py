@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.core.message import header_values
@@ -41,36 +41,27 @@ _LOG = logging.getLogger("gateway")
 _READ_SECONDS_MIN: Final = 1.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Duplicates:
     """The duplicates of one gateway process. Owns `waiting` and `prober`, and closes them.
 
     The caller closes the request's body. A duplicate that has to wait closes it before: it will not be executed.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        journaling: Journaling,
-        leases: Leases,
-        waiting: Waiting,
-        prober: Prober,
-        accepting: Accepting,
-    ) -> None:
-        """Needs a running event loop."""
-        self._store = store
-        self._journaling = journaling
-        self._leases = leases
-        self._waiting = waiting
-        self._prober = prober
-        self._accepting = accepting
-        self._waiters: Counter[str] = Counter()
-        self._loop = asyncio.get_running_loop()
+    store: Store
+    journaling: Journaling
+    leases: Leases
+    waiting: Waiting
+    prober: Prober
+    accepting: Accepting
+    waiters_on: Counter[str] = field(init=False, default_factory=Counter)
+    """How many wait, by route."""
+    loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
 
     @property
     def waiters(self) -> int:
         """How many duplicates wait for an operation, here or in another gateway."""
-        return self._waiters.total()
+        return self.waiters_on.total()
 
     def reply_without_waiting(self, snapshot: Snapshot, request: Request) -> Reply | None:
         """Rules 9 to 11: the reply if the record alone decides it, a replay or a final refusal. None otherwise."""
@@ -78,7 +69,7 @@ class Duplicates:
         if not isinstance(judgement, Replay | Fetch | Refuse):
             return None
         request.saw(judgement.record)
-        return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
+        return reply_by_judgement(judgement, snapshot, request)
 
     async def reply_from_journal(self, request: Request, *, is_told_next: bool = False) -> Reply | None:
         """Rules 9 to 16 for an outcome in the journals of this host; None where they have none that matters.
@@ -87,14 +78,14 @@ class Duplicates:
         """
         operation_id = request.identity.operation_id
         try:
-            snapshot = await self._journaling.find(operation_id, is_told_next=is_told_next)
+            snapshot = await self.journaling.find(operation_id, is_told_next=is_told_next)
         except StoreError as error:
             _LOG.warning("operation %s is not told from the journals of this host: %s", operation_id, error)
             return refuse(Verdict.STORE_UNAVAILABLE, shape=request.route.shape, operation_id=operation_id)
         if snapshot is None:
             return None
         request.saw(snapshot.record)
-        return _reply_after_wait(snapshot, request)
+        return reply_by_record(snapshot, request)
 
     async def reply_to_acceptance(self, snapshot: Snapshot, request: Request, policy: AcceptPolicy) -> Reply:
         """Rule 18: the reply to a request that was accepted just now. It waits where its caller prefers that."""
@@ -105,50 +96,34 @@ class Duplicates:
             reply = accepted_reply(latest, prefix, route, request.head.headers, is_replayed=False)
         else:
             request.saw(latest.record)
-            reply = own_reply(_reply_after_wait(latest, request))
-        return _with_preference(reply, request)
-
-    async def reply_from_operation(self, operation: Operation, request: Request) -> Reply:
-        """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
-        return _with_preference(await self._wait_for_result(operation, request), request)
-
-    async def reply_from_record(
-        self, snapshot: Snapshot, request: Request, *, may_be_stale: bool = False
-    ) -> Reply | None:
-        """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed.
-
-        `may_be_stale`: it may have been read before this request came. Then only a completed record counts, because it
-        stays completed; any other gives None.
-        """
-        if may_be_stale and snapshot.state is not State.COMPLETED:
-            return None
-        reply = await self._reply_from_record(snapshot, request)
-        return None if reply is None else _with_preference(reply, request)
+            reply = own_reply(reply_by_record(latest, request))
+        return reply
 
     def still_in_flight(self, operation: Operation, status: int | None = None) -> Reply:
         """Rule 15 for an operation of this process. It renews its lease, so a whole one always remains."""
-        ran_seconds = self._loop.time() - operation.started_seconds
+        ran_seconds = self.loop.time() - operation.started_seconds
         return in_flight(
             operation.record,
             operation.request.route,
             ran_seconds=ran_seconds,
-            remaining_seconds=self._leases.lease_seconds,
+            remaining_seconds=self.leases.lease_seconds,
             status=status,
         )
 
     async def close(self) -> None:
         """End every wait and every probe."""
-        await self._waiting.close()
-        await self._prober.close()
+        await self.waiting.close()
+        await self.prober.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _wait_for_result(self, operation: Operation, request: Request) -> Reply:
+    async def reply_from_operation(self, operation: Operation, request: Request) -> Reply:
+        """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
         route, record = request.route, operation.record
         request.saw(record)
         claimed = Snapshot(record, record.claimed_us)
         if isinstance(request.judge(claimed), Refuse):
-            return _reply_after_wait(claimed, request)
+            return reply_by_record(claimed, request)
         result: Conclusion | None = None
         request.taken.close()
         try:
@@ -164,12 +139,12 @@ class Duplicates:
             _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
             return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
         if overtaken is not None:
-            reply = await self._reply_from_record(overtaken, request)
-            return _reply_after_wait(overtaken, request) if reply is None else reply
+            reply = await self.reply_from_record(overtaken, request)
+            return reply_by_record(overtaken, request) if reply is None else reply
         if result is None:
             return self.still_in_flight(operation)
         if isinstance(result.others, Snapshot):
-            return _reply_after_wait(result.others, request)
+            return reply_by_record(result.others, request)
         return shared_reply(result.others or result.reply, request.head.headers)
 
     async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
@@ -182,7 +157,7 @@ class Duplicates:
             return None
         try:
             async with asyncio.timeout(max(wait_seconds, _READ_SECONDS_MIN)):
-                snapshot = await self._store.read(operation.request.identity.operation_id)
+                snapshot = await self.store.read(operation.request.identity.operation_id)
         except TimeoutError as error:
             raise Indefinite("the store did not respond in time") from error
         record = snapshot.record
@@ -190,7 +165,8 @@ class Duplicates:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def _reply_from_record(self, snapshot: Snapshot, request: Request) -> Reply | None:
+    async def reply_from_record(self, snapshot: Snapshot, request: Request) -> Reply | None:
+        """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed."""
         route, operation_id = request.route, request.identity.operation_id
         request.saw(snapshot.record)
         if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request)) is not None:
@@ -210,24 +186,24 @@ class Duplicates:
                     wait_seconds = self._remaining_seconds(request)
                     with self._waiting_place(route) as has_place:
                         if has_place:
-                            found = await self._prober.resolve(route, operation_id, wait_seconds)
+                            found = await self.prober.resolve(route, operation_id, wait_seconds)
                     if found is not None:
-                        return await self._reply_from_record(found, request)
+                        return await self.reply_from_record(found, request)
             case Undelivered(record, is_same):
                 if is_same and route.accept is not None:
-                    snapshot = await self._accepting.requeue(snapshot, route.accept)
+                    snapshot = await self.accepting.requeue(snapshot, route.accept)
                 request.taken.close()
-                return _reply_after_wait(await self._wait_for_delivery(snapshot, request), request)
+                return reply_by_record(await self._wait_for_delivery(snapshot, request), request)
             case Wait():
                 latest = None
                 wait_seconds = self._remaining_seconds(request)
                 request.taken.close()
                 with self._waiting_place(route) as has_place:
                     if has_place:
-                        latest = await self._waiting.wait(operation_id, wait_seconds)
+                        latest = await self.waiting.wait(operation_id, wait_seconds)
                 if latest is not None:
-                    return _reply_after_wait(latest, request)
-        return reply_by_judgement(judgement, snapshot, request, free_verdict=Verdict.RELEASED)
+                    return reply_by_record(latest, request)
+        return reply_by_judgement(judgement, snapshot, request)
 
     async def _wait_for_delivery(self, snapshot: Snapshot, request: Request) -> Snapshot:
         """The record once the request is delivered, or as it is after the time that its caller waits."""
@@ -238,12 +214,12 @@ class Duplicates:
         latest = None
         with self._waiting_place(request.route) as has_place:
             if has_place:
-                latest = await self._waiting.wait(request.identity.operation_id, wait_seconds, is_delivered)
+                latest = await self.waiting.wait(request.identity.operation_id, wait_seconds, is_delivered)
         return snapshot if latest is None else latest
 
     def _remaining_seconds(self, request: Request) -> float:
         """How long this request may still wait. Earlier waits, for a probe or another operation, count."""
-        now = self._loop.time()
+        now = self.loop.time()
         if request.wait_until is None:
             wait_seconds, request.preferred = _wait_limit(request)
             request.wait_until = now + wait_seconds
@@ -253,17 +229,12 @@ class Duplicates:
     @contextmanager
     def _waiting_place(self, route: Route) -> Iterator[bool]:
         """Take one of the route's places for waiting duplicates; whether one was free."""
-        has_place = self._waiters[route.name] < route.in_flight.max_waiters
-        self._waiters[route.name] += has_place
+        has_place = self.waiters_on[route.name] < route.in_flight.max_waiters
+        self.waiters_on[route.name] += has_place
         try:
             yield has_place
         finally:
-            self._waiters[route.name] -= has_place
-
-
-def _reply_after_wait(snapshot: Snapshot, request: Request) -> Reply:
-    """The reply after a wait. It follows from the record, and never leads to a claim."""
-    return reply_by_record(snapshot, request, free_verdict=Verdict.RELEASED)
+            self.waiters_on[route.name] -= has_place
 
 
 def _wait_limit(request: Request) -> tuple[float, int | None]:
@@ -275,7 +246,7 @@ def _wait_limit(request: Request) -> tuple[float, int | None]:
     return min(preferred, policy.max_wait), min(preferred, int(policy.max_wait))
 
 
-def _with_preference(reply: Reply, request: Request) -> Reply:
+def with_preference(reply: Reply, request: Request) -> Reply:
     """The reply with the caller's preference for how long it waits, if that decided and nothing else did."""
     if request.preferred is None or header_values(reply.headers, b"preference-applied"):
         return reply

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -40,6 +40,7 @@ UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
 """The states of which the journals may know how they ended."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Journaling:
     """The journals of this host, for attempts and their repeats.
 
@@ -47,27 +48,20 @@ class Journaling:
     `unsent_of` returns the attempts of an operation under which ended processes of this host had sent nothing.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: Store,
-        events: Events,
-        sealing: Sealing = NO_SEALING,
-        *,
-        memory_of: Callable[[UUID], Awaitable[str]],
-        unsent_of: Callable[[UUID], Awaitable[Collection[UUID]]],
-        wall_us: Callable[[], int] = wall_clock_us,
-    ) -> None:
-        self._journal = journal
-        self._store = store
-        self._events = events
-        self._sealing = sealing
-        self._memory_of = memory_of
-        self._unsent_of = unsent_of
-        self._wall_us = wall_us
-        self._is_failing = False
-        self.holds = journal.holds
-        """Whether the files of this process have an outcome of an operation: then `find` is asked first."""
+    journal: Journal
+    store: Store
+    events: Events
+    sealing: Sealing = NO_SEALING
+    _: KW_ONLY
+    memory_of: Callable[[UUID], Awaitable[str]]
+    unsent_of: Callable[[UUID], Awaitable[Collection[UUID]]]
+    wall_us: Callable[[], int] = wall_clock_us
+    is_failing: bool = field(init=False, default=False)
+    holds: Callable[[UUID], bool] = field(init=False)
+    """Whether the files of this process have an outcome of an operation: then `find` is asked first."""
+
+    def __post_init__(self) -> None:
+        self.holds = self.journal.holds
 
     async def keep(
         self, record: Record, command: OutcomeCommand, *, detail: str, upstream_seconds: float | None = None
@@ -82,16 +76,16 @@ class Journaling:
             raise ValueError(f"{EVENT_OF[type(command)]} does not end this claim")
         try:
             async with asyncio.timeout(_DISK_SECONDS):
-                memory = await self._memory_of(operation_id)
-                await self._journal.append(route, self._sealing.sealed(command), memory)
+                memory = await self.memory_of(operation_id)
+                await self.journal.append(route, self.sealing.sealed(command), memory)
         except (StoreError, TimeoutError) as error:
             failure = error if isinstance(error, StoreError) else Indefinite("the journal did not respond in time")
-            self._events.publish(JournalFailed(str(failure), is_first=not self._is_failing))
-            self._is_failing = True
+            self.events.publish(JournalFailed(str(failure), is_first=not self.is_failing))
+            self.is_failing = True
             raise failure from error
-        self._is_failing = False
+        self.is_failing = False
         event = EVENT_OF[type(command)]
-        self._events.publish(OutcomeJournaled(route, operation_id, record.token, event, detail, upstream_seconds))
+        self.events.publish(OutcomeJournaled(route, operation_id, record.token, event, detail, upstream_seconds))
         return after
 
     async def find(self, operation_id: UUID, *, is_told_next: bool = False) -> Snapshot | None:
@@ -105,15 +99,15 @@ class Journaling:
         """
         try:
             async with asyncio.timeout(_DISK_SECONDS):
-                kept = await self._journal.outcomes(operation_id)
-                unsent = await self._unsent_of(operation_id)
+                kept = await self.journal.outcomes(operation_id)
+                unsent = await self.unsent_of(operation_id)
         except TimeoutError as error:
             raise Indefinite("the journals did not respond in time") from error
         if not kept and not unsent and not is_told_next:
             return None
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                snapshot = await self._store.read(operation_id)
+                snapshot = await self.store.read(operation_id)
         except (StoreError, TimeoutError):
             return await self._find_without_store(operation_id, kept)
         if (record := snapshot.record) is None:
@@ -132,11 +126,11 @@ class Journaling:
             return True
 
     async def _find_without_store(self, operation_id: UUID, kept: Sequence[KeptOutcome]) -> Snapshot | None:
-        memory = await self._memory_of(operation_id)
+        memory = await self.memory_of(operation_id)
         commands = [self._opened(each) for each in kept]
         for each, command in zip(reversed(kept), reversed(commands), strict=True):
             if isinstance(command, Complete) and each.claim is not None and each.memory == memory != "":
-                passed_us = self._wall_us() - each.entry.journaled_us
+                passed_us = self.wall_us() - each.entry.journaled_us
                 if each.entry.refused_us is None and 0 <= passed_us < command.replay_us:
                     return anticipated(each.claim, [command], each.claim.claimed_us)
         if any(isinstance(command, Complete | Abandon) for command in commands):
@@ -146,7 +140,7 @@ class Journaling:
     def _opened(self, outcome: KeptOutcome) -> OutcomeCommand:
         if outcome.command is None:
             raise NotApplied("the journal has an outcome that only another version of this program can read")
-        return self._sealing.opened_outcome(outcome.command)
+        return self.sealing.opened_outcome(outcome.command)
 
 
 def anticipated(record: Record, commands: Sequence[OutcomeCommand], now_us: int) -> Snapshot | None:

@@ -86,7 +86,7 @@ POLICIES = {
         # And once more where nothing was sent.
         "protect/attempt.py Attempts._sent_for_others",
         "protect/attempt.py Attempts.send",
-        "protect/fetching.py Fetching.fetch",
+        "protect/coordinator.py Coordinator._fetch",
         "protect/probing.py Prober._exchange",
         "protect/regions.py Regions.send",
     ],

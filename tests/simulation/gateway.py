@@ -390,7 +390,7 @@ class GatewayLife:
             "runs": self.coordinator.in_flight,
             "waiters": self.coordinator.waiters,
             "pursuits": self._parts.claiming.pursued,
-            "leases": len(self._parts.leases._held),
+            "leases": len(self._parts.leases.held),
             "forwards": 0 if self._parts.policy.regions is None else self._parts.policy.regions.in_progress,
         }
         names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]

@@ -52,7 +52,7 @@ class Depot:
         )
         head = type(incoming.head)(incoming.head.method, incoming.head.target, headers)
         request = Request(head, incoming.body, incoming.hop)
-        refused = await self.office.coordinator._identifying.identify(request, route or self.office.route)
+        refused = await self.office.coordinator.identifying.identify(request, route or self.office.route)
         assert refused is None
         return request
 

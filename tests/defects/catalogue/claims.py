@@ -99,7 +99,7 @@ DEFECTS = (
                 CLAIMING,
                 "            admission = await self._apply(identity.operation_id, command, terms, until)\n"
                 "            if isinst",
-                "            found = await self._store.read(identity.operation_id)\n"
+                "            found = await self.store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
                 "            admission = Seen(found)\n"
                 "            if is_free:\n"
@@ -175,7 +175,7 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "                fingerprint,\n                self._lease_us,\n",
+                "                fingerprint,\n                self.lease_us,\n",
                 "                fingerprint,\n                terms.remember_us,\n",
             ),
         ),
@@ -235,8 +235,8 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "result = await self._store.apply(command)\n                    except Indefinite",
-                "result = await self._store.apply(replace(command, attempt_id=_new_attempt_id()))\n"
+                "result = await self.store.apply(command)\n                    except Indefinite",
+                "result = await self.store.apply(replace(command, attempt_id=_new_attempt_id()))\n"
                 "                    except Indefinite",
             ),
         ),
@@ -255,7 +255,7 @@ DEFECTS = (
     Defect(
         "claim-trusted-from-its-end",
         "the first lease is counted from when the answer to the claim came",
-        (Edit(CLAIMING, "return Granted(record, now_us, started,", "return Granted(record, now_us, self._clock(),"),),
+        (Edit(CLAIMING, "return Granted(record, now_us, started,", "return Granted(record, now_us, self.clock(),"),),
         (_CLAIMING + "test_a_grant_counts_from_before_its_call",),
     ),
     Defect(

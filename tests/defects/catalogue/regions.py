@@ -13,7 +13,7 @@ _BODY_KEPT = Edit(
     "        finally:\n            request.taken.close()\n        request.is_reported_there",
     "        finally:\n            pass\n        request.is_reported_there",
 )
-_SENT_HOME = "            return await self._send_home(self._regions, home, request)\n"
+_SENT_HOME = "            return await self._send_home(self.regions, home, request)\n"
 
 DEFECTS = (
     Defect(
@@ -60,7 +60,7 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self._regions, home, request)\n"
+                "            reply = await self._send_home(self.regions, home, request)\n"
                 "            if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
                 "                return reply\n",
             ),
@@ -87,7 +87,7 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self._regions, home, request)\n"
+                "            reply = await self._send_home(self.regions, home, request)\n"
                 "            if reply.source is Source.SERVICE:\n"
                 "                return reply\n"
                 "            request.body = WholeBody(request.taken)\n"

@@ -165,7 +165,7 @@ DEFECTS = (
     Defect(
         "journal-in-clear",
         "an outcome that waits for the durable store is on the disk as it came",
-        (Edit("protect/journaling.py", "self._sealing.sealed(command)", "command"),),
+        (Edit("protect/journaling.py", "self.sealing.sealed(command)", "command"),),
         (_SEALED + "test_outcomes_in_a_journal",),
     ),
     Defect(

@@ -50,7 +50,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/claiming.py",
-                "                    if await self._is_known(identity.operation_id):\n"
+                "                    if await self.is_known(identity.operation_id):\n"
                 "                        return admission\n",
                 "",
             ),

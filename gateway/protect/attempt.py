@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from gateway.core.identity.pointer import MISSING
 from gateway.core.lifecycle import settle
-from gateway.core.message import Headers, RequestHead, values_by_name
+from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -100,12 +100,13 @@ class Attempts:
         """Send the request once under its claim; returns what is known then."""
         request, record = operation.request, operation.record
         route, delivery = request.route, operation.delivery
-        if delivery is not None and delivery.unopenable is not None:
-            return unreadable(request, record, delivery.unopenable)
         target, head = route.target, request.head
         replaced: Headers = ()
-        began = time.monotonic()
+        began, conclusion = time.monotonic(), None
         try:
+            if delivery is not None and delivery.unopenable is not None:
+                conclusion = unreadable(request, record, delivery.unopenable)
+                return conclusion
             if record.delivery is not None:
                 if route.inbox is not None:
                     head = await signed_again(route.inbox, head, request.taken, record.identity.operation_id)
@@ -121,20 +122,29 @@ class Attempts:
             )
             head = protected_request(head, request.hop, target.forwarding, execution)
             may_send = partial(self._may_send, operation)
-            result = await target.upstream.exchange(head, request.taken.outbound(), protected=True, may_send=may_send)
-            if type(result) is NotSent:
-                result = await self._sent_for_others(operation, head, result)
+            pauses_seconds = iter(_CONNECT_PAUSES_SECONDS)
+            while True:
+                body = request.taken.outbound()
+                result = await target.upstream.exchange(head, body, protected=True, may_send=may_send)
+                if type(result) is not NotSent or not _is_tried_again(operation, result.reason):
+                    break
+                if not (pause_seconds := next(pauses_seconds, 0.0)):
+                    break
+                await asyncio.sleep(pause_seconds)
             match result:
                 case UpstreamResponse():
-                    return await self._read(operation, result, began)
+                    conclusion = await self._read(operation, result, began)
                 case NotSent(reason, detail):
-                    return not_sent(request, record, reason, detail)
+                    conclusion = not_sent(request, record, reason, detail)
                 case Lost(reason, detail):
-                    return unknown(request, record, reason, detail, time.monotonic() - began)
+                    conclusion = unknown(request, record, reason, detail, time.monotonic() - began)
                 case _:
                     assert_never(result)
+            return conclusion
         finally:
             request.taken.close()
+            if delivery is not None:
+                self._publish_attempted(operation, began, conclusion)
 
     def _may_send(self, operation: Operation) -> bool:
         lease = operation.lease
@@ -146,24 +156,6 @@ class Attempts:
         # Last: a kill between the mark and the first byte leaves a doubt about nothing.
         self._marks.mark_sent(operation.place)
         return True
-
-    async def _sent_for_others(
-        self, operation: Operation, head: RequestHead, result: NotSent
-    ) -> UpstreamResponse | NotSent | Lost:
-        """The result of another try where nothing was sent and duplicates wait, which are not to fail by one connect;
-        else the result that there is."""
-        request, again = operation.request, result
-        for pause_seconds in _CONNECT_PAUSES_SECONDS:
-            if again.reason not in _UNREACHED or not operation.has_waiters or not operation.lease.is_trusted():
-                break
-            await asyncio.sleep(pause_seconds)
-            tried = await request.route.target.upstream.exchange(
-                head, request.taken.outbound(), protected=True, may_send=partial(self._may_send, operation)
-            )
-            if not isinstance(tried, NotSent):
-                return tried
-            again = tried
-        return again
 
     async def _read(self, operation: Operation, response: UpstreamResponse, began: float) -> Conclusion:
         """Read the response as far as it is kept, and conclude."""
@@ -331,13 +323,18 @@ class Attempts:
         is_forgotten = snapshot.record is None or snapshot.record.token < record.token
         conclusion.others = conclusion.reply if is_forgotten else snapshot
 
-    def publish_attempted(self, operation: Operation, began: float, conclusion: Conclusion | None) -> None:
+    def _publish_attempted(self, operation: Operation, began: float, conclusion: Conclusion | None) -> None:
         """Publish how an attempt to deliver ended; without a conclusion, it was interrupted."""
         command = operation.final_command if conclusion is None else conclusion.command
         if command is not None:
             status = None if conclusion is None else conclusion.upstream_status
             seconds = time.monotonic() - began
             self._events.publish(attempted(operation.request, operation.record, command, seconds, status))
+
+
+def _is_tried_again(operation: Operation, reason: SentNothing) -> bool:
+    """Whether a connect that failed may be tried again: duplicates wait, which are not to fail by one of them."""
+    return reason in _UNREACHED and operation.has_waiters and operation.lease.is_trusted()
 
 
 def abort_stream(reply: Reply) -> None:

@@ -251,12 +251,14 @@ class Claiming:
         `Unavailable` is always refused: the request is delivered later, and must not be forwarded beside that. When
         cancelled: as `claim`.
         """
-        until = self.limits.loop.time() + _CLAIM_SECONDS_MAX
-        is_doubt = record.state is State.IN_DOUBT
-        claim = self._take_over if is_doubt else self._dispatch
-        if is_doubt and await self.is_known(record.identity.operation_id):
+        operation_id, until = record.identity.operation_id, self.limits.loop.time() + _CLAIM_SECONDS_MAX
+        if record.state is not State.IN_DOUBT:
+            command = Dispatch(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us)
+            admission = await self._apply(operation_id, command, terms, until)
+        elif await self.is_known(operation_id):
             return Unavailable("its outcome is in a journal of this host", is_definite=True, is_refused=True)
-        admission = await claim(record, terms, until)
+        else:
+            admission = await self._take_over(record, terms, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -271,11 +273,6 @@ class Claiming:
         command = Takeover(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us, terms.request)
         admission = await self._apply(operation_id, command, terms, until)
         return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
-
-    async def _dispatch(self, record: Record, terms: Terms, until: float) -> Admission:
-        operation_id = record.identity.operation_id
-        command = Dispatch(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us)
-        return await self._apply(operation_id, command, terms, until)
 
     async def _apply(self, operation_id: UUID, command: ClaimingCommand, terms: Terms, until: float) -> Admission:
         """Apply the claim until its result is known, the tries are used up, or patience is over: `until`, on the loop's

@@ -385,15 +385,11 @@ class Operations:
             elif route.repeats is not None and delivery is None:
                 self._on_new(request)
             operation.granted(admission, lease)
-            began, conclusion = time.monotonic(), None
+            conclusion = None
             try:
                 conclusion = await self._attempts.send(operation)
-                if delivery is not None:
-                    self._attempts.publish_attempted(operation, began, conclusion)
                 await self._attempts.record(operation, conclusion)
             except BaseException as error:
-                if delivery is not None and conclusion is None:
-                    self._attempts.publish_attempted(operation, began, None)
                 if conclusion is not None:
                     abort_stream(conclusion.reply)
                 self._attempts.interrupt(operation)

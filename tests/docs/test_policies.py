@@ -83,8 +83,6 @@ POLICIES = {
     ".exchange": [
         "callers/forward_auth.py ForwardAuth._decision",
         "http/passthrough.py Passthrough.__call__",
-        # And once more where nothing was sent.
-        "protect/attempt.py Attempts._sent_for_others",
         "protect/attempt.py Attempts.send",
         "protect/coordinator.py Coordinator._fetch",
         "protect/probing.py Prober._exchange",

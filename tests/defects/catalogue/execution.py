@@ -116,8 +116,8 @@ DEFECTS = (
         (
             Edit(
                 ATTEMPT,
-                "return not_sent(request, record, reason, detail)",
-                "return unknown(request, record, next(iter(Unknown)), detail, 0.0)",
+                "conclusion = not_sent(request, record, reason, detail)",
+                "conclusion = unknown(request, record, next(iter(Unknown)), detail, 0.0)",
             ),
             Edit(
                 ATTEMPT,

@@ -10,10 +10,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from gateway.core.message import header_values
 from gateway.core.operation import Snapshot, State
@@ -34,6 +33,9 @@ from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.status import accepted_reply
 from gateway.protect.waiting import Waiting, is_delivered
 from gateway.store.base import Indefinite, Store, StoreError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _LOG = logging.getLogger("gateway")
 
@@ -90,14 +92,73 @@ class Duplicates:
     async def reply_to_acceptance(self, snapshot: Snapshot, request: Request, policy: AcceptPolicy) -> Reply:
         """Rule 18: the reply to a request that was accepted just now. It waits where its caller prefers that."""
         latest = await self._wait_for_delivery(snapshot, request)
-        if latest.record is None or isinstance(request.judge(latest), Undelivered):
-            latest = snapshot if latest.record is None else latest
-            prefix, route = policy.status_prefix, request.route
-            reply = accepted_reply(latest, prefix, route, request.head.headers, is_replayed=False)
-        else:
+        if latest.record is not None and not isinstance(request.judge(latest), Undelivered):
             request.saw(latest.record)
-            reply = own_reply(reply_by_record(latest, request))
-        return reply
+            return own_reply(reply_by_record(latest, request))
+        latest = snapshot if latest.record is None else latest
+        return accepted_reply(latest, policy.status_prefix, request.route, request.head.headers, is_replayed=False)
+
+    async def reply_from_operation(self, operation: Operation, request: Request) -> Reply:
+        """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
+        route, record = request.route, operation.record
+        request.saw(record)
+        claimed = Snapshot(record, record.claimed_us)
+        if isinstance(request.judge(claimed), Refuse):
+            return reply_by_record(claimed, request)
+        result: Conclusion | None = None
+        request.taken.close()
+        try:
+            overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
+            if overtaken is None:
+                result = await self._in_a_place(route, operation.wait_result, self._remaining_seconds(request))
+                if result is None or not result.is_recorded:
+                    # The lease may have ended during the wait.
+                    overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
+        except StoreError as error:
+            _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
+            return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
+        if overtaken is not None:
+            reply = await self.reply_from_record(overtaken, request)
+            return reply_by_record(overtaken, request) if reply is None else reply
+        if result is None:
+            return self.still_in_flight(operation)
+        if isinstance(result.others, Snapshot):
+            return reply_by_record(result.others, request)
+        return shared_reply(result.others or result.reply, request.head.headers)
+
+    async def reply_from_record(self, snapshot: Snapshot, request: Request) -> Reply | None:
+        """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed."""
+        route, operation_id = request.route, request.identity.operation_id
+        request.saw(snapshot.record)
+        if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request)) is not None:
+            # Before a wait or a probe.
+            return reply
+        judgement = request.judge(snapshot)
+        match judgement:
+            case Claimable():
+                return None
+            case Doubt(record, is_same) | Undelivered(record, is_same) if record.state is State.IN_DOUBT:
+                if (
+                    is_same
+                    and not request.is_async
+                    and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe)
+                ):
+                    wait_seconds = self._remaining_seconds(request)
+                    found = await self._in_a_place(route, self.prober.resolve, route, operation_id, wait_seconds)
+                    if found is not None:
+                        return await self.reply_from_record(found, request)
+            case Undelivered(record, is_same):
+                if is_same and route.accept is not None:
+                    snapshot = await self.accepting.requeue(snapshot, route.accept)
+                request.taken.close()
+                return reply_by_record(await self._wait_for_delivery(snapshot, request), request)
+            case Wait():
+                wait_seconds = self._remaining_seconds(request)
+                request.taken.close()
+                latest = await self._in_a_place(route, self.waiting.wait, operation_id, wait_seconds)
+                if latest is not None:
+                    return reply_by_record(latest, request)
+        return reply_by_judgement(judgement, snapshot, request)
 
     def still_in_flight(self, operation: Operation, status: int | None = None) -> Reply:
         """Rule 15 for an operation of this process. It renews its lease, so a whole one always remains."""
@@ -117,36 +178,6 @@ class Duplicates:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def reply_from_operation(self, operation: Operation, request: Request) -> Reply:
-        """Rules 9 and 15 for a duplicate of an operation that this process is executing."""
-        route, record = request.route, operation.record
-        request.saw(record)
-        claimed = Snapshot(record, record.claimed_us)
-        if isinstance(request.judge(claimed), Refuse):
-            return reply_by_record(claimed, request)
-        result: Conclusion | None = None
-        request.taken.close()
-        try:
-            overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
-            if overtaken is None:
-                with self._waiting_place(route) as has_place:
-                    if has_place:
-                        result = await operation.wait_result(self._remaining_seconds(request))
-                if result is None or not result.is_recorded:
-                    # The lease may have ended during the wait.
-                    overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
-        except StoreError as error:
-            _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
-            return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
-        if overtaken is not None:
-            reply = await self.reply_from_record(overtaken, request)
-            return reply_by_record(overtaken, request) if reply is None else reply
-        if result is None:
-            return self.still_in_flight(operation)
-        if isinstance(result.others, Snapshot):
-            return reply_by_record(result.others, request)
-        return shared_reply(result.others or result.reply, request.head.headers)
-
     async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
         """The record, if it has moved on without the attempt that runs here; None if it has not.
 
@@ -165,56 +196,14 @@ class Duplicates:
             return snapshot
         return None if record.state in (State.CLAIMED, State.IN_DOUBT) else snapshot
 
-    async def reply_from_record(self, snapshot: Snapshot, request: Request) -> Reply | None:
-        """Rules 9 to 16 for a record that forbade a claim; None when the record is free and may be claimed."""
-        route, operation_id = request.route, request.identity.operation_id
-        request.saw(snapshot.record)
-        if snapshot.state in UNENDED and (reply := await self.reply_from_journal(request)) is not None:
-            # Before a wait or a probe.
-            return reply
-        judgement = request.judge(snapshot)
-        match judgement:
-            case Claimable():
-                return None
-            case Doubt(record, is_same) | Undelivered(record, is_same) if record.state is State.IN_DOUBT:
-                if (
-                    is_same
-                    and not request.is_async
-                    and isinstance(for_repeats(route.recovery, record, is_same=is_same), Probe)
-                ):
-                    found = None
-                    wait_seconds = self._remaining_seconds(request)
-                    with self._waiting_place(route) as has_place:
-                        if has_place:
-                            found = await self.prober.resolve(route, operation_id, wait_seconds)
-                    if found is not None:
-                        return await self.reply_from_record(found, request)
-            case Undelivered(record, is_same):
-                if is_same and route.accept is not None:
-                    snapshot = await self.accepting.requeue(snapshot, route.accept)
-                request.taken.close()
-                return reply_by_record(await self._wait_for_delivery(snapshot, request), request)
-            case Wait():
-                latest = None
-                wait_seconds = self._remaining_seconds(request)
-                request.taken.close()
-                with self._waiting_place(route) as has_place:
-                    if has_place:
-                        latest = await self.waiting.wait(operation_id, wait_seconds)
-                if latest is not None:
-                    return reply_by_record(latest, request)
-        return reply_by_judgement(judgement, snapshot, request)
-
     async def _wait_for_delivery(self, snapshot: Snapshot, request: Request) -> Snapshot:
         """The record once the request is delivered, or as it is after the time that its caller waits."""
         wait_seconds = self._remaining_seconds(request)
         does_not_wait = request.is_async and request.preferred is None
         if does_not_wait or wait_seconds <= 0 or is_delivered(snapshot):
             return snapshot
-        latest = None
-        with self._waiting_place(request.route) as has_place:
-            if has_place:
-                latest = await self.waiting.wait(request.identity.operation_id, wait_seconds, is_delivered)
+        operation_id = request.identity.operation_id
+        latest = await self._in_a_place(request.route, self.waiting.wait, operation_id, wait_seconds, is_delivered)
         return snapshot if latest is None else latest
 
     def _remaining_seconds(self, request: Request) -> float:
@@ -226,15 +215,17 @@ class Duplicates:
             request.waits_from_seconds = time.monotonic() - request.began
         return max(0.0, request.wait_until - now)
 
-    @contextmanager
-    def _waiting_place(self, route: Route) -> Iterator[bool]:
-        """Take one of the route's places for waiting duplicates; whether one was free."""
-        has_place = self.waiters_on[route.name] < route.in_flight.max_waiters
-        self.waiters_on[route.name] += has_place
+    async def _in_a_place(
+        self, route: Route, wait: Callable[P, Awaitable[T | None]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """What this wait gives, in one of the route's places for waiting duplicates; None where none is free."""
+        if self.waiters_on[route.name] >= route.in_flight.max_waiters:
+            return None
+        self.waiters_on[route.name] += 1
         try:
-            yield has_place
+            return await wait(*args, **kwargs)
         finally:
-            self.waiters_on[route.name] -= has_place
+            self.waiters_on[route.name] -= 1
 
 
 def _wait_limit(request: Request) -> tuple[float, int | None]:

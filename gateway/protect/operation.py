@@ -26,7 +26,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import EVENT_OF, Applied, OutcomeCommand, Record
+from gateway.core.operation import EVENT_OF, Applied, OutcomeCommand, Record, Result
 from gateway.core.recovery import Resend
 from gateway.observe.facts import EndedUnanswered, Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempts, abort_stream
@@ -448,39 +448,30 @@ class Operations:
         return Drained(unrecorded=await self._claiming.close(_FINAL_COMMAND_SECONDS))
 
     async def _end_early(self, operation: Operation, command: OutcomeCommand, why: str) -> Drained:
-        """Apply the final command. Until it is durable, what the attempt has sent stays marked."""
-        drained = await self._apply_final_command(operation.record, command, why)
-        if not drained.unrecorded:
-            # Once: a drain may end again what ended in this very step, and the place would be free twice.
-            place, operation.place = operation.place, NO_PLACE
-            self._claiming.marks.unmark(place)
-        return drained
-
-    async def _apply_final_command(self, record: Record, command: OutcomeCommand, why: str) -> Drained:
-        """Apply the final command of an attempt that ended early to the store or, if that fails, keep it in the
-        journal."""
-        is_late = False
+        """Apply the final command of an attempt to the store or, if that fails, keep it in the journal. Until it is
+        durable, what the attempt has sent stays marked."""
+        record, is_late, drained = operation.record, False, Drained(recorded=1)
+        result: Result | None = None
         try:
             async with asyncio.timeout(_FINAL_COMMAND_SECONDS):
-                while True:
+                while result is None:
                     try:
                         result = await self._store.apply(command)
                     except (NotApplied, Indefinite):
                         is_late = True
                         await asyncio.sleep(_FINAL_COMMAND_PAUSE_SECONDS)
-                    else:
-                        if isinstance(result, Applied):
-                            identity, event = record.identity, EVENT_OF[type(command)]
-                            self.events.publish(
-                                OperationSettled(
-                                    identity.route, identity.operation_id, record.token, event, why, None, is_late
-                                )
-                            )
-                        return Drained(recorded=1)
         except (TimeoutError, StoreError):
-            pass
-        try:
-            await self._journaling.keep(record, command, detail=why)
-        except StoreError:
-            return Drained(unrecorded=1)
-        return Drained(journaled=1)
+            drained = Drained(journaled=1)
+            try:
+                await self._journaling.keep(record, command, detail=why)
+            except StoreError:
+                return Drained(unrecorded=1)
+        if isinstance(result, Applied):
+            identity, event = record.identity, EVENT_OF[type(command)]
+            self.events.publish(
+                OperationSettled(identity.route, identity.operation_id, record.token, event, why, None, is_late)
+            )
+        # Once: a drain may end again what ended in this very step, and the place would be free twice.
+        place, operation.place = operation.place, NO_PLACE
+        self._claiming.marks.unmark(place)
+        return drained

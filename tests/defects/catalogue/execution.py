@@ -198,7 +198,7 @@ DEFECTS = (
     Defect(
         "waiters-unbounded",
         "any number of duplicates may wait",
-        (Edit(DUPLICATES, "self.waiters_on[route.name] < route.in_flight.max_waiters", "True"),),
+        (Edit(DUPLICATES, "self.waiters_on[route.name] >= route.in_flight.max_waiters", "False"),),
         (_VERDICTS + "test_waiters_are_bounded[sqlite]",),
     ),
     Defect(

@@ -23,6 +23,7 @@ from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
+    Abandon,
     Applied,
     Complete,
     Forget,
@@ -37,7 +38,6 @@ from gateway.observe.facts import Events, OperationSettled, WriteRefused
 from gateway.protect.compose import expires_header, reply_by_record
 from gateway.protect.conclusion import (
     Conclusion,
-    abandoned,
     answered,
     attempted,
     not_sent,
@@ -235,9 +235,12 @@ class Attempts:
         be recorded."""
         if operation.has_result:
             return
-        command = operation.final_command or abandoned(operation.record, "interrupted")
+        record = operation.record
+        # Without one, the outcome is in the store, and a bug keeps it from being told.
+        ids = record.identity.operation_id, record.token, record.attempt_id
+        command = operation.final_command or Abandon(*ids, "interrupted")
         verdict = Verdict.OVERLOADED if isinstance(command, Release | Forget | Postpone) else Verdict.IN_DOUBT
-        reply = refusal(operation.request, operation.record, verdict, 503)
+        reply = refusal(operation.request, record, verdict, 503)
         operation.publish(Conclusion(command, reply, reply, "interrupted", is_sent=None))
 
     async def _keep(self, operation: Operation, conclusion: Conclusion) -> bool:

@@ -33,7 +33,6 @@ from gateway.core.outcome import (
     conclude_answered,
     conclude_not_sent,
     conclude_unknown,
-    end_unused,
     windows_us,
 )
 from gateway.core.reading import resource_in
@@ -77,16 +76,6 @@ class Conclusion:
     is_sent: bool | None = True
     is_recorded: bool = False
     pause_us: int | None = None
-
-
-def unused(request: Request, record: Record) -> Release | Postpone | Abandon:
-    """The end of a claim under which nothing was sent, and nothing will be."""
-    return end_unused(record, request.route.retention.remember_us, "interrupted")
-
-
-def abandoned(record: Record, doubt: str, resource: str | None = None) -> Abandon:
-    """The end of a claim under which something may have been sent. `resource`: as in `Complete`."""
-    return Abandon(record.identity.operation_id, record.token, record.attempt_id, doubt, resource)
 
 
 def not_sent(request: Request, record: Record, reason: SentNothing, detail: str) -> Conclusion:

@@ -26,12 +26,13 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import EVENT_OF, Applied, OutcomeCommand, Record, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, OutcomeCommand, Record, Result
+from gateway.core.outcome import end_unused
 from gateway.core.recovery import Resend
 from gateway.observe.facts import EndedUnanswered, Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempts, abort_stream
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
-from gateway.protect.conclusion import Conclusion, abandoned, unused
+from gateway.protect.conclusion import Conclusion
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease, Leases
 from gateway.protect.limits import Limits
@@ -139,7 +140,10 @@ class Operation:
             return None
         if self.command is not None:
             return self.command
-        return abandoned(self.record, "interrupted") if self.has_sent else unused(self.request, self.record)
+        record = self.record
+        if self.has_sent:
+            return Abandon(record.identity.operation_id, record.token, record.attempt_id, "interrupted")
+        return end_unused(record, self.request.route.retention.remember_us, "interrupted")
 
     # -- for callers --------------------------------------------------------------------------------------------------
 

@@ -71,9 +71,9 @@ POLICIES = {
     ".conclude_unsent": ["protect/conclusion.py _undelivered"],
     "end_unused": [
         "protect/claiming.py Claiming._end_claim",
-        "protect/conclusion.py unused",
         # What a killed process of this host left, before the store has it.
         "protect/journaling.py Journaling.find",
+        "protect/operation.py Operation.final_command",
     ],
     "conclude_unknown": ["protect/conclusion.py unknown"],
     ".kept_headers": ["protect/conclusion.py answered"],

@@ -297,8 +297,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/operation.py",
-                'return abandoned(self.record, "interrupted") if self.has_sent else unused(self.request, self.record)',
-                "return unused(self.request, self.record)",
+                "        if self.has_sent:\n",
+                "        if False:\n",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -27,12 +26,8 @@ from gateway.core.operation import (
     Applied,
     Claim,
     ClaimingCommand,
-    Content,
     Dispatch,
     Fenced,
-    Fingerprint,
-    Identity,
-    ProbeTarget,
     Record,
     RequestInfo,
     Result,
@@ -43,9 +38,11 @@ from gateway.core.operation import (
     trace_of_attempt,
 )
 from gateway.core.outcome import end_unused
-from gateway.core.recovery import may_recover
-from gateway.core.verdict import Claimable, Doubt, Judgement, judge
+from gateway.core.recovery import Resend, may_recover
+from gateway.core.verdict import Claimable, Doubt
 from gateway.protect.limits import Limit, Limits
+from gateway.protect.request import Request
+from gateway.protect.route import Route
 from gateway.store.base import (
     KNOWN,
     NO_PLACE,
@@ -120,26 +117,6 @@ class Unavailable:
 Admission = Granted | Seen | Unavailable
 
 
-@immutable
-class Terms:
-    """A route's terms for claiming.
-
-    `is_executed_anyway`: on an `Unavailable` that is not refused, the request is forwarded. `takes_over`: an operation
-    in doubt may be sent again. `probe` is what to ask the upstream if this claim comes into doubt; `request` is what
-    operators see of the request. `content` is what the claim holds, where repeats under other keys are refused.
-    `patience_seconds` is how long the caller waits; claiming uses between one and five seconds of it.
-    """
-
-    remember_us: int
-    accepts_recipe_change: bool = False
-    is_executed_anyway: bool = False
-    takes_over: bool = False
-    probe: ProbeTarget | None = None
-    request: RequestInfo | None = None
-    content: Content | None = None
-    patience_seconds: float = math.inf
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Claiming:
     """Claims for one gateway. `holder` names it in the records; `marks` are of the attempts under the claims.
@@ -171,15 +148,17 @@ class Claiming:
         """How many claims whose result was lost are still being pursued."""
         return len(self.pursuits)
 
-    async def claim(self, identity: Identity, fingerprints: Sequence[Fingerprint], terms: Terms) -> Admission:
-        """Claim the operation, or take it over, for a request with these fingerprints.
+    async def claim(self, request: Request, info: RequestInfo) -> Admission:
+        """Claim the operation of this request, or take it over. `info` is what operators see of the request.
 
-        When cancelled, it pursues the claim like one whose result was lost. The request must not be forwarded then.
+        Uses between one and five seconds of its caller's patience. When cancelled, it pursues the claim like one whose
+        result was lost. The request must not be forwarded then.
         """
+        route, identity = request.route, request.identity
         read_token: int | None = None
-        fingerprint = fingerprints[0]
-        is_forgotten = False
-        patience_seconds = min(max(terms.patience_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
+        recorded = fingerprint = request.fingerprints_to_record()[0]
+        is_forgotten, takes_over = False, isinstance(route.recovery, Resend)
+        patience_seconds = min(max(route.target.answer_within_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
         until = self.limits.loop.time() + patience_seconds
         for _ in range(_COMMANDS_MAX):
             command = Claim(
@@ -189,29 +168,31 @@ class Claiming:
                 fingerprint,
                 self.lease_us,
                 read_token,
-                terms.probe,
-                terms.request,
-                terms.content,
+                request.probe,
+                info,
+                None if route.repeats is None else request.content_to_hold,
             )
-            admission = await self._apply(identity.operation_id, command, terms, until)
-            if isinstance(admission, Unavailable) and terms.is_executed_anyway and not admission.is_refused:
-                admission = await self._unless_known(admission, identity.operation_id, fingerprints, terms, until)
+            admission = await self._apply(identity.operation_id, command, route, until)
+            if isinstance(admission, Unavailable) and route.forwards_unprotected and not admission.is_refused:
+                admission = await self._unless_known(admission, request, until)
             if isinstance(admission, Granted) and is_forgotten:
                 return replace(admission, is_first=True)
             if not isinstance(admission, Seen) or admission.content_holder is not None:
                 return admission
-            judgement = _judge(admission.snapshot, fingerprints, terms)
+            judgement = request.judge(admission.snapshot)
             match judgement:
                 case Claimable():
-                    read_token, fingerprint = judgement.read_token, judgement.fingerprint
+                    # The parts are those of the current one, which is first.
+                    is_current = judgement.fingerprint is request.fingerprints[0]
+                    read_token, fingerprint = judgement.read_token, recorded if is_current else judgement.fingerprint
                     # Fenced on the token that was read, the grant is on this very record.
                     is_forgotten = (
                         admission.snapshot.record is not None and admission.snapshot.record.fingerprint is None
                     )
-                case Doubt(record, is_same=True) if terms.takes_over and self.may_recover(admission.snapshot):
+                case Doubt(record, is_same=True) if takes_over and self.may_recover(admission.snapshot):
                     if await self.is_known(identity.operation_id):
                         return admission
-                    taken = await self._take_over(record, terms, until)
+                    taken = await self._take_over(record, route, info, until)
                     if not isinstance(taken, Seen):
                         # Not `Unavailable` either: whatever the store reports now, this operation is in doubt.
                         return taken if isinstance(taken, Granted) else admission
@@ -219,14 +200,7 @@ class Claiming:
                     return admission
         return Unavailable("others keep changing the record", is_definite=True, is_refused=True)
 
-    async def _unless_known(
-        self,
-        unavailable: Unavailable,
-        operation_id: UUID,
-        fingerprints: Sequence[Fingerprint],
-        terms: Terms,
-        until: float,
-    ) -> Admission:
+    async def _unless_known(self, unavailable: Unavailable, request: Request, until: float) -> Admission:
         """`unavailable`, or the record that forbids forwarding without a claim, if the store can be read.
 
         A store with a full disk takes no claim, but still has the record of this key.
@@ -236,15 +210,14 @@ class Claiming:
             return unavailable
         try:
             async with asyncio.timeout_at(until):
-                snapshot = await self.store.read(operation_id)
+                snapshot = await self.store.read(request.identity.operation_id)
         except (Amnesic, Unreadable) as error:
             return replace(unavailable, detail=str(error), is_amnesic=isinstance(error, Amnesic), is_refused=True)
         except (StoreError, TimeoutError):
             return unavailable
-        judgement = _judge(snapshot, fingerprints, terms)
-        return unavailable if isinstance(judgement, Claimable) else Seen(snapshot)
+        return unavailable if isinstance(request.judge(snapshot), Claimable) else Seen(snapshot)
 
-    async def claim_kept(self, record: Record, terms: Terms) -> Admission:
+    async def claim_kept(self, record: Record, route: Route, info: RequestInfo) -> Admission:
         """Claim an operation whose request is kept, to deliver it: one that is accepted, or in doubt.
 
         `record` is as it was read; where it has changed, or its next attempt is not due, the admission is `Seen`. An
@@ -254,11 +227,11 @@ class Claiming:
         operation_id, until = record.identity.operation_id, self.limits.loop.time() + _CLAIM_SECONDS_MAX
         if record.state is not State.IN_DOUBT:
             command = Dispatch(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us)
-            admission = await self._apply(operation_id, command, terms, until)
+            admission = await self._apply(operation_id, command, route, until)
         elif await self.is_known(operation_id):
             return Unavailable("its outcome is in a journal of this host", is_definite=True, is_refused=True)
         else:
-            admission = await self._take_over(record, terms, until)
+            admission = await self._take_over(record, route, info, until)
         return replace(admission, is_refused=True) if isinstance(admission, Unavailable) else admission
 
     def may_recover(self, snapshot: Snapshot) -> bool:
@@ -268,13 +241,13 @@ class Claiming:
             snapshot, grace_us=microseconds(self.grace_seconds), reachable_us=microseconds(reachable_seconds)
         )
 
-    async def _take_over(self, record: Record, terms: Terms, until: float) -> Admission:
+    async def _take_over(self, record: Record, route: Route, info: RequestInfo, until: float) -> Admission:
         operation_id = record.identity.operation_id
-        command = Takeover(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us, terms.request)
-        admission = await self._apply(operation_id, command, terms, until)
+        command = Takeover(operation_id, record.token, _new_attempt_id(), self.holder, self.lease_us, info)
+        admission = await self._apply(operation_id, command, route, until)
         return replace(admission, origin=trace_of_attempt(record)) if isinstance(admission, Granted) else admission
 
-    async def _apply(self, operation_id: UUID, command: ClaimingCommand, terms: Terms, until: float) -> Admission:
+    async def _apply(self, operation_id: UUID, command: ClaimingCommand, route: Route, until: float) -> Admission:
         """Apply the claim until its result is known, the tries are used up, or patience is over: `until`, on the loop's
         clock.
 
@@ -284,7 +257,7 @@ class Claiming:
         """
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
-        detail = ""
+        detail, remember_us = "", route.retention.remember_us
         place = self.marks.mark_unsent(operation_id, command.attempt_id)
         try:
             with Limit(self.limits, until):
@@ -303,34 +276,34 @@ class Claiming:
                         is_refused, detail = is_withheld or isinstance(error, _FINAL), str(error)
                         if is_definite or is_amnesic:
                             if not is_definite:
-                                self._pursue(operation_id, command, terms.remember_us)
+                                self._pursue(operation_id, command, remember_us)
                             return Unavailable(detail, is_definite, is_amnesic, is_refused)
                     else:
                         if isinstance(result, Applied) and (record := result.snapshot.record) is not None:
                             granted_place, place = place, NO_PLACE
                             now_us, is_first = result.snapshot.now_us, record.attempts == 1
                             return Granted(record, now_us, started, is_first, granted_place)
-                        return self._not_granted(result, operation_id, command, terms)
+                        return self._not_granted(result, operation_id, command, remember_us)
         except TimeoutError as over:
             # Cut off during a command, or in the pause after one whose result was lost.
             is_refused = is_withheld or (over.__cause__ is not None and KNOWN in over.__cause__.args)
             detail = "the store did not respond in time"
         except BaseException:
             # Cancelled, or a bug: neither forwards anything.
-            self._pursue(operation_id, command, terms.remember_us)
+            self._pursue(operation_id, command, remember_us)
             raise
         finally:
             if place != NO_PLACE:
                 # Without a grant, the request may be forwarded all the same.
                 self.marks.unmark(place)
-        is_executed = terms.is_executed_anyway and not is_refused
-        self._pursue(operation_id, command, terms.remember_us, is_executed=is_executed)
+        is_executed = route.forwards_unprotected and not is_refused
+        self._pursue(operation_id, command, remember_us, is_executed=is_executed)
         return Unavailable(detail, is_definite=False, is_refused=is_refused)
 
-    def _not_granted(self, result: Result, operation_id: UUID, command: ClaimingCommand, terms: Terms) -> Admission:
+    def _not_granted(self, result: Result, operation_id: UUID, command: ClaimingCommand, remember_us: int) -> Admission:
         if isinstance(result, Fenced):
             return Seen(result.snapshot, result.content_holder)
-        self._pursue(operation_id, command, terms.remember_us)
+        self._pursue(operation_id, command, remember_us)
         return Unavailable("the claim's lease was over before its result came", is_definite=False, is_refused=True)
 
     def _pursue(
@@ -404,7 +377,3 @@ class Claiming:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         return len(tasks)
-
-
-def _judge(snapshot: Snapshot, fingerprints: Sequence[Fingerprint], terms: Terms) -> Judgement:
-    return judge(snapshot, fingerprints, accept_recipe_change=terms.accepts_recipe_change)

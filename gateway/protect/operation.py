@@ -28,10 +28,9 @@ from uuid import UUID
 from gateway.core.immutable import immutable
 from gateway.core.operation import EVENT_OF, Abandon, Applied, OutcomeCommand, Record, Result
 from gateway.core.outcome import end_unused
-from gateway.core.recovery import Resend
 from gateway.observe.facts import EndedUnanswered, Events, OperationClaimed, OperationSettled, OperationTakenOver
 from gateway.protect.attempt import Attempts, abort_stream
-from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
+from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
 from gateway.protect.conclusion import Conclusion
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease, Leases
@@ -361,20 +360,10 @@ class Operations:
         request, delivery, route = operation.request, operation.delivery, operation.request.route
         try:
             info = request_info(request.head)
-            terms = Terms(
-                remember_us=route.retention.remember_us,
-                accepts_recipe_change=route.accepts_recipe_change,
-                is_executed_anyway=route.forwards_unprotected,
-                takes_over=isinstance(route.recovery, Resend),
-                probe=request.probe,
-                request=info,
-                content=None if route.repeats is None else request.content_to_hold,
-                patience_seconds=route.target.answer_within_seconds,
-            )
             if delivery is None:
-                admission = await self._claiming.claim(request.identity, request.fingerprints_to_record(), terms)
+                admission = await self._claiming.claim(request, info)
             else:
-                admission = await self._claiming.claim_kept(delivery.record, terms)
+                admission = await self._claiming.claim_kept(delivery.record, route, info)
             if not isinstance(admission, Granted):
                 operation.not_granted(admission)
                 return

@@ -48,7 +48,7 @@ POLICIES = {
     "identity_of": ["protect/identification.py _operation"],
     "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
-    "judge": ["protect/claiming.py _judge", "protect/request.py Request.judge"],
+    "judge": ["protect/request.py Request.judge"],
     ".claim": ["protect/operation.py Operations._run"],
     ".claim_kept": ["protect/operation.py Operations._run"],
     "replay_of": ["protect/compose.py reply_by_judgement", "protect/resource.py StatusResource._result_of"],

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, Snapshot, State
-from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Terms, Unavailable
+from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
 from gateway.store.base import Amnesic, Unreadable, Unstorable
 from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
-from tests.support.coordination import LEASE_SECONDS, NO_MARKS, claiming_on, no_journals
+from tests.support.coordination import INFO, LEASE_SECONDS, NO_MARKS, claiming_on, no_journals, request_for
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
@@ -34,8 +34,8 @@ class Bench:
         return claiming_on(self.store)
 
     async def claim(self, claiming: Claiming | None = None, *, is_executed_anyway: bool = False) -> Admission:
-        terms = Terms(REMEMBER_US, is_executed_anyway=is_executed_anyway)
-        return await (claiming or self.claiming).claim(self.identity, [SAME], terms)
+        request = request_for(self.identity, SAME, is_executed_anyway=is_executed_anyway)
+        return await (claiming or self.claiming).claim(request, INFO)
 
     @property
     def operation_id(self) -> UUID:
@@ -136,7 +136,7 @@ async def test_another_request_is_not_executed_for_want_of_a_claim() -> None:
     first = granted(await it.claim())
     await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
     it.store.on("claim", refused())
-    answer = seen(await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US, is_executed_anyway=True)))
+    answer = seen(await it.claiming.claim(request_for(it.identity, OTHER, is_executed_anyway=True), INFO))
     assert answer.state is State.RELEASED
 
 
@@ -311,7 +311,7 @@ async def test_a_store_that_is_a_black_hole(fault: Fault, patience_seconds: floa
     gate = Gate()
     it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
     began = asyncio.get_running_loop().time()
-    answer = await it.claiming.claim(it.identity, [SAME], Terms(REMEMBER_US, patience_seconds=patience_seconds))
+    answer = await it.claiming.claim(request_for(it.identity, SAME, patience_seconds=patience_seconds), INFO)
     assert asyncio.get_running_loop().time() - began == waited_seconds
     assert isinstance(answer, Unavailable)
     assert (answer.is_definite, answer.is_refused) == (False, False)
@@ -447,7 +447,7 @@ async def test_a_different_request_sees_the_record() -> None:
     """It is not granted, and gets the record to be refused by."""
     it = await bench()
     record = granted(await it.claim())
-    answer = seen(await it.claiming.claim(it.identity, [OTHER], Terms(REMEMBER_US)))
+    answer = seen(await it.claiming.claim(request_for(it.identity, OTHER), INFO))
     assert answer.record == record
     assert it.store.said == ["claim", "claim"]
 
@@ -515,7 +515,6 @@ async def in_doubt() -> tuple[Bench, Record]:
     return it, record
 
 
-RESEND = Terms(REMEMBER_US, takes_over=True)
 GRACE_SECONDS = 30.0
 
 
@@ -525,7 +524,7 @@ async def test_a_lost_takeover_is_asked_for_again(fault: Fault) -> None:
     """It is granted once, and carries the doubt."""
     it, before = await in_doubt()
     it.store.on("takeover", fault)
-    record = granted(await it.claiming.claim(it.identity, [SAME], RESEND))
+    record = granted(await it.claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO))
     assert (record.token, record.attempts, record.carries_doubt) == (before.token + 1, 2, True)
 
 
@@ -536,8 +535,8 @@ async def test_a_takeover_given_up_stays_in_doubt(fault: Fault, is_executed_anyw
     """Its request hears that the operation is in doubt and is not forwarded; what was granted is abandoned."""
     it, _ = await in_doubt()
     it.store.break_("takeover", fault=fault)
-    terms = Terms(REMEMBER_US, is_executed_anyway=is_executed_anyway, takes_over=True)
-    answer = seen(await it.claiming.claim(it.identity, [SAME], terms))
+    request = request_for(it.identity, SAME, is_executed_anyway=is_executed_anyway, takes_over=True)
+    answer = seen(await it.claiming.claim(request, INFO))
     assert answer.state is State.IN_DOUBT
     it.store.mend()
     await it.claiming.wait_pursuits_ended()
@@ -550,7 +549,7 @@ async def test_a_cancelled_takeover_stays_in_doubt(side: str) -> None:
     """Nothing was sent under it, but what was sent before may have had its effect."""
     it, _ = await in_doubt()
     gate = it.store.stop_before("takeover") if side == "before" else it.store.stop_after("takeover")
-    asking = asyncio.create_task(it.claiming.claim(it.identity, [SAME], RESEND))
+    asking = asyncio.create_task(it.claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO))
     await gate.reached.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -564,9 +563,9 @@ async def test_a_takeover_that_comes_second_sees_the_first() -> None:
     """Of two that send again, the one that is late hears that the other is at work, not that nobody is."""
     it, _ = await in_doubt()
     gate = it.store.stop_before("takeover")
-    late = asyncio.create_task(it.claiming.claim(it.identity, [SAME], RESEND))
+    late = asyncio.create_task(it.claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO))
     await gate.reached.wait()
-    winner = granted(await it.gateway().claim(it.identity, [SAME], RESEND))
+    winner = granted(await it.gateway().claim(request_for(it.identity, SAME, takes_over=True), INFO))
     gate.opened.set()
     answer = seen(await late)
     assert answer.record == winner
@@ -588,12 +587,12 @@ async def test_a_lapsed_claim_is_left_to_its_owner_for_a_while() -> None:
         is_known=no_journals,
     )
     it.memory.clock.advance(LEASE_SECONDS + GRACE_SECONDS - 1)
-    assert isinstance(await claiming.claim(it.identity, [SAME], RESEND), Seen)
+    assert isinstance(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO), Seen)
     it.memory.clock.advance(1)
     reachable_seconds = GRACE_SECONDS - 1
-    assert isinstance(await claiming.claim(it.identity, [SAME], RESEND), Seen)
+    assert isinstance(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO), Seen)
     reachable_seconds = math.inf
-    assert granted(await claiming.claim(it.identity, [SAME], RESEND)).token > before.token
+    assert granted(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO)).token > before.token
 
 
 @in_virtual_time
@@ -613,5 +612,5 @@ async def test_a_claim_is_first_where_no_other_request_is_known() -> None:
 async def test_a_different_request_takes_nothing_over() -> None:
     """Only the same request may be sent again."""
     it, _ = await in_doubt()
-    assert isinstance(await it.claiming.claim(it.identity, [OTHER], RESEND), Seen)
+    assert isinstance(await it.claiming.claim(request_for(it.identity, OTHER, takes_over=True), INFO), Seen)
     assert it.store.said == ["claim"]

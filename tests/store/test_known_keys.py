@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.operation import State
-from gateway.protect.claiming import Terms, Unavailable
+from gateway.protect.claiming import Unavailable
 from gateway.store.base import Indefinite, Unreadable
-from tests.conformance.hand import REMEMBER_US, SAME, Hand, do
+from tests.conformance.hand import SAME, Hand, do
 from tests.store.postgres_sessions import EXECUTE, opened
-from tests.support.coordination import claiming_on
+from tests.support.coordination import INFO, claiming_on, request_for
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
 
@@ -47,8 +47,8 @@ async def test_a_known_key_is_not_free_for_want_of_its_answer(
         assert hand.snapshot.state is State.COMPLETED
         fail(relay)
         claiming = claiming_on(store)
-        terms = Terms(REMEMBER_US, is_executed_anyway=True, patience_seconds=1.0)
-        admission = await claiming.claim(hand.script.identity, [SAME], terms)
+        request = request_for(hand.script.identity, SAME, is_executed_anyway=True, patience_seconds=1.0)
+        admission = await claiming.claim(request, INFO)
         assert isinstance(admission, Unavailable)
         assert admission.is_refused
         await claiming.close()
@@ -69,8 +69,8 @@ async def test_a_key_that_somebody_is_claiming_is_not_free(own_postgres: Postgre
         granting = asyncio.create_task(slow.apply(hand.claim()))
         await relay.to_target.fired.wait()
         claiming = claiming_on(store)
-        terms = Terms(REMEMBER_US, is_executed_anyway=True)
-        admission = await claiming.claim(hand.script.identity, [SAME], terms)
+        request = request_for(hand.script.identity, SAME, is_executed_anyway=True)
+        admission = await claiming.claim(request, INFO)
         assert isinstance(admission, Unavailable)
         assert (admission.is_definite, admission.is_refused) == (True, True)
         await claiming.close()

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
@@ -20,7 +21,9 @@ from gateway.app.parts import Environment, Parts
 from gateway.app.upstreams import upstream_settings
 from gateway.config import parse
 from gateway.core.message import Headers, RequestHead
-from gateway.core.operation import Record, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Fingerprint, Identity, Record, RequestInfo, Snapshot, State
+from gateway.core.recovery import Hold, Resend
+from gateway.core.replay import KeepPolicy
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Fact
 from gateway.protect.claiming import Claiming
@@ -29,7 +32,7 @@ from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
-from gateway.protect.route import Route
+from gateway.protect.route import Retention, Route
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.journal.journal import SqliteJournal
@@ -215,6 +218,33 @@ def claiming_on(store: Store, *, clock: Callable[[], float] = boot_seconds) -> C
         is_known=no_journals,
         clock=clock,
     )
+
+
+INFO: Final = RequestInfo("POST", "shop.example", "/charges")
+
+
+def request_for(
+    identity: Identity,
+    fingerprint: Fingerprint,
+    *,
+    is_executed_anyway: bool = False,
+    takes_over: bool = False,
+    patience_seconds: float = math.inf,
+) -> Request:
+    """A request as far as a claim looks at it."""
+    route = SimpleNamespace(
+        accepts_recipe_change=False,
+        forwards_unprotected=is_executed_anyway,
+        inbox=None,
+        keep=KeepPolicy(),
+        recovery=Resend() if takes_over else Hold(),
+        repeats=None,
+        retention=Retention(replay_us=3_600 * MICROSECONDS, remember_us=7_200 * MICROSECONDS),
+        target=SimpleNamespace(answer_within_seconds=patience_seconds),
+    )
+    request = Request(RequestHead(b"POST", b"/charges", ()), Here(BODY), hop_from(None, is_secure=False))
+    request.route, request.identity, request.fingerprints = cast(Route, route), identity, [fingerprint]
+    return request
 
 
 async def no_journals(_: UUID) -> bool:

@@ -97,13 +97,13 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            admission = await self._apply(identity.operation_id, command, terms, until)\n"
+                "            admission = await self._apply(identity.operation_id, command, route, until)\n"
                 "            if isinst",
                 "            found = await self.store.read(identity.operation_id)\n"
                 "            is_free = found.record is None or read_token is not None\n"
                 "            admission = Seen(found)\n"
                 "            if is_free:\n"
-                "                admission = await self._apply(identity.operation_id, command, terms, until)\n"
+                "                admission = await self._apply(identity.operation_id, command, route, until)\n"
                 "            if isinst",
             ),
             Edit(
@@ -176,7 +176,7 @@ DEFECTS = (
             Edit(
                 CLAIMING,
                 "                fingerprint,\n                self.lease_us,\n",
-                "                fingerprint,\n                terms.remember_us,\n",
+                "                fingerprint,\n                route.retention.remember_us,\n",
             ),
         ),
         (_CLAIMING + "test_close_gives_pursuits_up",),
@@ -211,7 +211,7 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "        self._pursue(operation_id, command, terms.remember_us, is_executed=is_executed)\n",
+                "        self._pursue(operation_id, command, remember_us, is_executed=is_executed)\n",
                 "",
             ),
         ),
@@ -223,7 +223,7 @@ DEFECTS = (
         (
             Edit(
                 CLAIMING,
-                "            self._pursue(operation_id, command, terms.remember_us)\n            raise",
+                "            self._pursue(operation_id, command, remember_us)\n            raise",
                 "            raise",
             ),
         ),

@@ -71,7 +71,13 @@ DEFECTS = (
     Defect(
         "doubt-executes-again",
         "a retry of an operation in doubt is executed, whatever the route says of recovery",
-        (Edit("protect/operation.py", "takes_over=isinstance(route.recovery, Resend),", "takes_over=True,"),),
+        (
+            Edit(
+                "protect/claiming.py",
+                "takes_over = False, isinstance(route.recovery, Resend)",
+                "takes_over = False, True",
+            ),
+        ),
         ("tests/http/gateway/test_verdicts.py::test_rule_14_in_doubt[sqlite]",),
     ),
     Defect(

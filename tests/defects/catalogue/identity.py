@@ -321,8 +321,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/claiming.py",
-                "case Doubt(record, is_same=True) if terms.takes_over",
-                "case Doubt(record) if terms.takes_over",
+                "case Doubt(record, is_same=True) if takes_over",
+                "case Doubt(record) if takes_over",
             ),
         ),
         ("tests/protect/test_coordinator.py::test_doubt_about_a_request_that_cannot_be_compared[resend]",),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -82,17 +82,15 @@ _CONFLICT_BYTES_MAX: Final = 64 * 1024
 _REDACTED_BYTES_MAX: Final = 64 * 1024
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attempts:
     """The attempts of one gateway process. Each operation is sent and recorded once, in its own task."""
 
-    def __init__(self, store: Store, journaling: Journaling, events: Events, marks: AttemptMarks) -> None:
-        """Needs a running event loop."""
-        self._store = store
-        self._journaling = journaling
-        self._events = events
-        self._marks = marks
-        self._loop = asyncio.get_running_loop()
-        self._limits = Limits(self._loop)
+    store: Store
+    journaling: Journaling
+    events: Events
+    marks: AttemptMarks
+    limits: Limits
 
     # -- send ---------------------------------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class Attempts:
             operation.delivery.on_send()
         operation.has_sent = True
         # Last: a kill between the mark and the first byte leaves a doubt about nothing.
-        self._marks.mark_sent(operation.place)
+        self.marks.mark_sent(operation.place)
         return True
 
     async def _read(self, operation: Operation, response: UpstreamResponse, began: float) -> Conclusion:
@@ -200,14 +198,14 @@ class Attempts:
         Retries both for as long as it takes. A command that is in the journal although the store took it is harmless:
         the store recognises it when it is applied again.
         """
-        journal_after = self._loop.time() + _STORE_RETRY_SECONDS
+        journal_after = self.limits.loop.time() + _STORE_RETRY_SECONDS
         pause, is_late = _PAUSE_SECONDS_MIN, False
         while True:
             operation.command = conclusion.command
             started = operation.lease.clock()
             try:
-                with Limit(self._limits, self._loop.time() + _APPLY_SECONDS_MAX):
-                    result = await self._store.apply(conclusion.command)
+                with Limit(self.limits, self.limits.loop.time() + _APPLY_SECONDS_MAX):
+                    result = await self.store.apply(conclusion.command)
             except Unstorable:
                 smaller = without_response(conclusion)
                 if smaller is None:
@@ -215,7 +213,7 @@ class Attempts:
                 conclusion = smaller
             except (StoreError, TimeoutError):
                 is_late = True
-                if self._loop.time() >= journal_after:
+                if self.limits.loop.time() >= journal_after:
                     if await self._keep(operation, conclusion):
                         return
                     self._publish_unrecorded(operation, conclusion)
@@ -233,7 +231,7 @@ class Attempts:
     def interrupt(self, operation: Operation) -> None:
         """Reply to those who wait that everything stops now. It claims no more than the final command, which may still
         be recorded."""
-        if operation.has_result:
+        if operation.result is not None:
             return
         record = operation.record
         # Without one, the outcome is in the store, and a bug keeps it from being told.
@@ -248,7 +246,7 @@ class Attempts:
         known."""
         command = conclusion.command
         try:
-            snapshot = await self._journaling.keep(
+            snapshot = await self.journaling.keep(
                 operation.record, command, detail=conclusion.detail, upstream_seconds=conclusion.upstream_seconds
             )
         except StoreError:
@@ -281,7 +279,7 @@ class Attempts:
         """Complete the conclusion by the record that the store made of it. `started` is from before the call."""
         record, command, reply, others = operation.record, conclusion.command, conclusion.reply, conclusion.others
         identity, recorded = record.identity, snapshot.record
-        self._events.publish(
+        self.events.publish(
             OperationSettled(
                 identity.route,
                 identity.operation_id,
@@ -316,7 +314,7 @@ class Attempts:
     def _read_refused(self, operation: Operation, snapshot: Snapshot, conclusion: Conclusion) -> None:
         """Complete the conclusion by the record that has moved on without this attempt."""
         record, event = operation.record, EVENT_OF[type(conclusion.command)]
-        self._events.publish(
+        self.events.publish(
             WriteRefused(record.identity.route, record.identity.operation_id, record.token, event, str(snapshot.state))
         )
         abort_stream(conclusion.reply)
@@ -332,12 +330,12 @@ class Attempts:
         if command is not None:
             status = None if conclusion is None else conclusion.upstream_status
             seconds = time.monotonic() - began
-            self._events.publish(attempted(operation.request, operation.record, command, seconds, status))
+            self.events.publish(attempted(operation.request, operation.record, command, seconds, status))
 
 
 def _is_tried_again(operation: Operation, reason: SentNothing) -> bool:
     """Whether a connect that failed may be tried again: duplicates wait, which are not to fail by one of them."""
-    return reason in _UNREACHED and operation.has_waiters and operation.lease.is_trusted()
+    return reason in _UNREACHED and operation.waiters > 0 and operation.lease.is_trusted()
 
 
 def abort_stream(reply: Reply) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS, Applied, Fenced, Lapsed, Record, Renew, Result, Snapshot, microseconds
@@ -54,22 +54,24 @@ class Lease:
         return self.clock() < self.trusted_until_seconds
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Leases:
     """All leases of this process. `lease_seconds` is the length that claims and renewals ask for."""
 
-    def __init__(
-        self, store: Store, events: Events, *, lease_seconds: float, clock: Callable[[], float] = boot_seconds
-    ) -> None:
-        self._store = store
-        self._events = events
-        self.clock = clock
-        # A set in the order of the grants.
-        self.held: dict[Lease, None] = {}
-        """What is renewed: whoever ends an attempt takes its lease out."""
-        self.lease_seconds = lease_seconds
-        self.margin_seconds = max(1.0, lease_seconds / 6)
-        self._beat(clock())
-        self._renewals: set[asyncio.Task[None]] = set()
+    store: Store
+    events: Events
+    _: KW_ONLY
+    lease_seconds: float
+    clock: Callable[[], float] = boot_seconds
+    held: dict[Lease, None] = field(init=False, default_factory=dict)
+    """What is renewed, in the order of the grants: whoever ends an attempt takes its lease out."""
+    margin_seconds: float = field(init=False)
+    stalled_from_seconds: float = field(init=False)
+    renewals: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.margin_seconds = max(1.0, self.lease_seconds / 6)
+        self._beat(self.clock())
 
     @property
     def pass_seconds(self) -> float:
@@ -97,19 +99,20 @@ class Leases:
     def run_once(self) -> None:
         """Record that the loop runs, and start the renewals that are due."""
         now = self.clock()
-        lag = now - self._last_beat_seconds - self.pass_seconds
+        # The last pass was a third of a lease before it would have counted as stalled.
+        lag = now - (self.stalled_from_seconds - self.lease_seconds / 3) - self.pass_seconds
         self._beat(now)
         if lag > self.lease_seconds / 6:
-            self._events.publish(LoopStalled(lag))
+            self.events.publish(LoopStalled(lag))
         for lease in self.held:
             if lease.renew_at_seconds <= now and not lease.is_renewing:
                 lease.is_renewing = True
                 task = asyncio.get_running_loop().create_task(self._renew(lease))
-                self._renewals.add(task)
+                self.renewals.add(task)
                 task.add_done_callback(self._renewal_ended)
 
     def _renewal_ended(self, task: asyncio.Task[None]) -> None:
-        self._renewals.discard(task)
+        self.renewals.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a renewal failed because of a bug", exc_info=error)
 
@@ -121,19 +124,18 @@ class Leases:
                 self.run_once()
                 await asyncio.sleep(self.pass_seconds)
         finally:
-            for task in self._renewals:
+            for task in self.renewals:
                 task.cancel()
-            await asyncio.gather(*self._renewals, return_exceptions=True)
+            await asyncio.gather(*self.renewals, return_exceptions=True)
 
     def _beat(self, now: float) -> None:
-        self._last_beat_seconds = now
         self.stalled_from_seconds = now + self.lease_seconds / 3
 
     async def _renew(self, lease: Lease) -> None:
         started = self.clock()
         command = Renew(lease.operation_id, lease.token, lease.attempt_id, microseconds(self.lease_seconds))
         try:
-            result = await self._store.apply(command)
+            result = await self.store.apply(command)
         except StoreError:
             return
         finally:
@@ -148,4 +150,4 @@ class Leases:
             case Applied(snapshot) | Lapsed(snapshot) | Fenced(snapshot):
                 lease.trusted_until_seconds = 0.0
                 lease.renew_at_seconds = float("inf")
-                self._events.publish(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))
+                self.events.publish(LeaseLost(lease.operation_id, lease.token, str(snapshot.state)))

@@ -20,7 +20,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 from uuid import UUID
@@ -60,6 +60,7 @@ class DeliveryAttempt:
     on_send: Callable[[], None] = lambda: None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One operation in flight. The result of its claim, its admission, comes first; if that is `Granted`, an attempt
     is under way.
@@ -69,67 +70,39 @@ class Operation:
     body goes back to the first caller.
 
     `first` is for the first caller: the result, or why there is no claim; None once its time is over. The result of the
-    claim is waited for even then, because that comes soon. A caller that is cancelled meanwhile calls `left`.
+    claim is waited for even then, because that comes soon. A caller that is cancelled meanwhile calls `left`. Once it
+    is done, it takes no result.
 
     `record`, `lease` and `is_first` are those of the granted claim. `has_sent`: a byte may have left under it.
     `command` records its outcome, once that is known; `is_settled`: store or journal have it.
     """
 
-    __slots__ = (
-        "_admission",
-        "_admitted",
-        "_began",
-        "_ended",
-        "_is_overdue",
-        "_operations",
-        "_result",
-        "_waiters",
-        "command",
-        "delivery",
-        "first",
-        "has_sent",
-        "is_claimed",
-        "is_first",
-        "is_settled",
-        "lease",
-        "order",
-        "place",
-        "record",
-        "request",
-        "started_seconds",
-        "task",
-        "when",
-    )
-
-    task: asyncio.Task[None]
-    record: Record
-    lease: Lease
-    is_first: bool
-
-    def __init__(self, operations: Operations, request: Request, delivery: DeliveryAttempt | None) -> None:
-        self.request = request
-        self.delivery = delivery
-        self.order = next(operations.orders)
-        self.started_seconds = operations.loop.time()
-        request.owner = self
-        self.is_claimed = False
-        self.has_sent = False
-        self.command: OutcomeCommand | None = None
-        self.is_settled = False
-        self.place = NO_PLACE
-        self._operations = operations
-        self._began = time.monotonic()
-        # Once done, or cancelled with the caller, this takes no result.
-        self.first: asyncio.Future[Conclusion | Seen | Unavailable | None] = operations.loop.create_future()
-        self.when = math.inf
-        """When the first caller's patience ends, on the loop's clock."""
-        self._is_overdue = False
-        # The futures are there as soon as a duplicate waits for them.
-        self._admission: Admission | None = None
-        self._admitted: asyncio.Future[None] | None = None
-        self._result: Conclusion | None = None
-        self._ended: asyncio.Future[Conclusion] | None = None
-        self._waiters = 0
+    operations: Operations
+    request: Request
+    delivery: DeliveryAttempt | None
+    order: int
+    started_seconds: float
+    first: asyncio.Future[Conclusion | Seen | Unavailable | None]
+    when: float = math.inf
+    """When the first caller's patience ends, on the loop's clock."""
+    task: asyncio.Task[None] = field(init=False)
+    record: Record = field(init=False)
+    lease: Lease = field(init=False)
+    is_first: bool = field(init=False)
+    is_claimed: bool = field(init=False, default=False)
+    has_sent: bool = field(init=False, default=False)
+    command: OutcomeCommand | None = field(init=False, default=None)
+    is_settled: bool = field(init=False, default=False)
+    place: int = field(init=False, default=NO_PLACE)
+    result: Conclusion | None = field(init=False, default=None)
+    """The final one, once it was published."""
+    waiters: int = field(init=False, default=0)
+    """How many duplicates wait for the result."""
+    _is_overdue: bool = field(init=False, default=False)
+    _admission: Admission | None = field(init=False, default=None)
+    # The futures are there as soon as a duplicate waits for them.
+    _admitted: asyncio.Future[None] | None = field(init=False, default=None)
+    _ended: asyncio.Future[Conclusion] | None = field(init=False, default=None)
 
     @property
     def final_command(self) -> OutcomeCommand | None:
@@ -150,7 +123,7 @@ class Operation:
         """The first caller was cancelled while it waited for `first`. A result that came in the same step has no reader
         any more."""
         if not self.first.cancelled() and isinstance(unread := self.first.result(), Conclusion):
-            self._drop(unread, is_final=unread is self._result)
+            self._drop(unread, is_final=unread is self.result)
 
     async def wait_ended(self) -> Conclusion | Seen | Unavailable:
         """For a first caller that wants no response, once: how the attempt ended, or why there is no claim.
@@ -162,34 +135,29 @@ class Operation:
             return first
         if first is not None:
             abort_stream(first.reply)
-        while self._result is None:
+        while self.result is None:
             await asyncio.wait((self._next_result(),))
-        return self._result
+        return self.result
 
     async def wait_admission(self) -> Admission:
         """The result of the claim. Cancelling this cancels nothing else."""
         while self._admission is None:
             if self._admitted is None:
-                self._admitted = self._operations.loop.create_future()
-            await self._operations.slices.until(self._admitted)
+                self._admitted = self.operations.loop.create_future()
+            await self.operations.slices.until(self._admitted)
         return self._admission
 
     async def wait_result(self, timeout_seconds: float) -> Conclusion | None:
         """How the attempt ended, or None if that is not known in time. Cancelling this cancels nothing else."""
-        if self._result is not None:
-            return self._result
+        if self.result is not None:
+            return self.result
         result = self._next_result()
-        self._waiters += 1
+        self.waiters += 1
         try:
-            await self._operations.slices.until(result, timeout_seconds)
+            await self.operations.slices.until(result, timeout_seconds)
         finally:
-            self._waiters -= 1
+            self.waiters -= 1
         return result.result() if result.done() else None
-
-    @property
-    def has_waiters(self) -> bool:
-        """Whether duplicates wait for the result."""
-        return self._waiters > 0
 
     def is_exclusive(self) -> bool:
         """Whether the claim surely still belongs to this operation. When False, it may or may not."""
@@ -213,7 +181,7 @@ class Operation:
 
     def not_granted(self, admission: Seen | Unavailable) -> None:
         """The claim was not granted, and nothing is executed."""
-        self._operations.limits.due.pop(self, None)
+        self.operations.limits.due.pop(self, None)
         self.request.owner = None
         self._admission = admission
         if self._admitted is not None:
@@ -225,9 +193,9 @@ class Operation:
 
     def publish(self, result: Conclusion, *, is_final: bool = True) -> None:
         """The attempt ended. Not `is_final`: the write goes on, and duplicates to come wait for its result."""
-        self._operations.limits.due.pop(self, None)
+        self.operations.limits.due.pop(self, None)
         if is_final:
-            self._result = result
+            self.result = result
         if self.first.done():
             self._drop(result, is_final=is_final)
         else:
@@ -239,11 +207,6 @@ class Operation:
             ended, self._ended = self._ended, None
             ended.set_result(result)
 
-    @property
-    def has_result(self) -> bool:
-        """Whether the final result was published."""
-        return self._result is not None
-
     def end(self) -> None:
         """End the first caller's wait, as soon as the result of the claim is known: its patience is over."""
         self._is_overdue = True
@@ -254,7 +217,7 @@ class Operation:
 
     def _next_result(self) -> asyncio.Future[Conclusion]:
         if self._ended is None:
-            self._ended = self._operations.loop.create_future()
+            self._ended = self.operations.loop.create_future()
         return self._ended
 
     def _drop(self, result: Conclusion, *, is_final: bool) -> None:
@@ -262,12 +225,12 @@ class Operation:
         reply, request = result.reply, self.request
         abort_stream(reply)
         if is_final and reply.verdict is not None:
-            self._operations.events.publish(
+            self.operations.events.publish(
                 EndedUnanswered(
                     route=request.route.name,
                     verdict=reply.verdict,
                     status=reply.status,
-                    duration_seconds=time.monotonic() - self._began,
+                    duration_seconds=time.monotonic() - request.began,
                     operation_id=request.identity.operation_id,
                     upstream_status=result.upstream_status,
                     attempt=self.record.attempts,
@@ -309,7 +272,6 @@ class Operations:
         self._store = store
         self._journaling = journaling
         self._claiming = claiming
-        self._attempts = Attempts(store, journaling, events, claiming.marks)
         self._leases = leases
         self._on_new = on_new
         # What all operations share.
@@ -317,6 +279,7 @@ class Operations:
         self.loop = asyncio.get_running_loop()
         self.slices = Slices()
         self.limits = Limits(self.loop)
+        self._attempts = Attempts(store, journaling, events, claiming.marks, self.limits)
         self.in_flight: dict[int, Operation] = {}
         """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python
         function. Read only."""
@@ -346,7 +309,9 @@ class Operations:
 
     def begin(self, request: Request, delivery: DeliveryAttempt | None = None) -> Operation:
         """Start the task of an operation that is not in flight: a request's, or the delivery of a kept one."""
-        operation = Operation(self, request, delivery)
+        operation = request.owner = Operation(
+            self, request, delivery, next(self.orders), self.loop.time(), self.loop.create_future()
+        )
         self.in_flight[request.identity.operation_id.int] = operation
         operation.task = self.loop.create_task(self._run(operation))
         if delivery is None:

@@ -15,7 +15,7 @@ DEFECTS = (
     Defect(
         "sent-not-marked",
         "an attempt is marked before its claim, and not when it sends",
-        (Edit("protect/attempt.py", "        self._marks.mark_sent(operation.place)\n", ""),),
+        (Edit("protect/attempt.py", "        self.marks.mark_sent(operation.place)\n", ""),),
         ("tests/integration/test_processes.py::test_killed_while_it_waits_for_the_upstream[sqlite]",),
     ),
     Defect(

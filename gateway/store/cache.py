@@ -11,6 +11,7 @@ Bounded in bytes, least recently used first out; every verb is O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -40,11 +41,15 @@ class _Entry:
 class ProcessCache:
     """Completed records by operation id."""
 
-    def __init__(self, bytes_max: int, age_seconds_max: float) -> None:
-        """A cache of 0 bytes keeps nothing; one of age 0 returns nothing."""
+    def __init__(
+        self, bytes_max: int, age_seconds_max: float, on_new: Callable[[Snapshot, float], None] | None = None
+    ) -> None:
+        """A cache of 0 bytes keeps nothing; one of age 0 returns nothing. `on_new` gets what `put` gets of a completed
+        record of which no copy was here."""
         self._bytes_max = bytes_max
         self._entry_bytes_max = bytes_max // _ENTRY_SHARE
         self._age_seconds_max = age_seconds_max
+        self._on_new = on_new
         self.entries: Final[OrderedDict[int, _Entry]] = OrderedDict()
         """By the integer of the operation id, because UUID hashes in Python code. What is in it may be over."""
         self._bytes = 0
@@ -71,32 +76,32 @@ class ProcessCache:
         snapshot, elapsed_seconds = entry.snapshot, now_seconds - entry.started_seconds
         return Snapshot(snapshot.record, snapshot.now_us + int(elapsed_seconds * MICROSECONDS))
 
-    def put(self, snapshot: Snapshot, started_seconds: float) -> bool:
-        """Keep a completed record from a store call that began at `started_seconds`; ignore any other. Returns whether
-        it is completed, and no copy of it was here.
+    def put(self, snapshot: Snapshot, started_seconds: float) -> None:
+        """Keep a completed record from a store call that began at `started_seconds`; ignore any other.
 
         Also ignored when that call began before the last drop, of any operation: it may have read what was dropped. So
         single drops need not be remembered, at the price of a few more store calls.
         """
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED:
-            return False
+            return
         number = record.identity.operation_id.int
         known = self.entries.get(number)
-        is_new = (
+        if self._on_new is not None and (
             known is None
             or started_seconds - known.started_seconds >= self._age_seconds_max
             or known.token != record.token
-        )
+        ):
+            self._on_new(snapshot, started_seconds)
         if started_seconds <= self._dropped_seconds or (known is not None and known.started_seconds >= started_seconds):
-            return is_new
+            return
         size_bytes, response = _RECORD_BYTES, record.response
         if response is not None:
             size_bytes += _HEADER_BYTES * len(response.headers) + len(response.body or b"")
             for name, value in response.headers:
                 size_bytes += len(name) + len(value)
         if size_bytes > self._entry_bytes_max:
-            return is_new
+            return
         if known is not None:
             self._remove(number)
         if record.sealed is not None:
@@ -109,7 +114,6 @@ class ProcessCache:
         self._bytes += size_bytes
         while self._bytes > self._bytes_max:
             self._bytes -= self.entries.popitem(last=False)[1].size_bytes
-        return is_new
 
     def drop(self, operation_id: UUID, now_seconds: float) -> None:
         """Forget the record, and refuse what was read before now."""

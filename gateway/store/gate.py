@@ -80,6 +80,8 @@ class Copies:
     """By the integer of the operation id. What is in it may be over."""
     steadiness: Steady
     durable_up = True
+    keep: Callable[[Snapshot, float], None]
+    """Keeps the record of a call that began at this time, if it is completed."""
 
     def recall(self, _operation_id: UUID) -> Snapshot | None:
         """The completed record that a claim's `Fenced` result would carry, if there is a copy."""
@@ -87,9 +89,6 @@ class Copies:
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """The store answered a write of this time with this time of its own."""
-
-    def keep(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep the record of a call that began then, if it is completed."""
 
     async def end(self, command: Command, result: Result, started_seconds: float) -> None:
         """The store has executed, or refused, a command after which there is no response to replay."""
@@ -105,8 +104,8 @@ class _Unknown:
     most_seconds = again_seconds = _ALWAYS
 
 
-Copies.steadiness = _Unknown()
 _NO_COPIES: Final = Copies()
+_NO_COPIES.steadiness, _NO_COPIES.keep = _Unknown(), lambda _snapshot, _started_seconds: None
 
 
 class Gate:
@@ -114,7 +113,7 @@ class Gate:
 
     def __init__(self, store: Store, sealing: Sealing | None = None, events: Events | None = None) -> None:
         """Without `sealing`, a gate behind this one seals and opens."""
-        self._bare = store
+        self.behind: Final = store
         self._sealing = sealing
         self._events = Events() if events is None else events
         self._copies = _NO_COPIES
@@ -145,7 +144,7 @@ class Gate:
         try:
             if sealing is not None and (sealing.ring is not None or getattr(made_of, "sealed", None) is not None):
                 sealed = sealing.sealed(command)
-            result = await self._bare.apply(sealed)
+            result = await self.behind.apply(sealed)
             record = result.snapshot.record
             is_own = record is None or (sealed is command and record.identity is getattr(made_of, "identity", None))
             if sealing is not None and not is_own:

@@ -13,10 +13,12 @@ from uuid import UUID
 
 from gateway.core.confidential import Sealing
 from gateway.core.delivery import Delivering
-from gateway.core.operation import Audit, Command, Result, Snapshot
+from gateway.core.operation import Audit, Snapshot
 from gateway.core.outbox import opened_event
 from gateway.core.sealing import Unopenable
+from gateway.observe.facts import Events
 from gateway.store.base import StartRefused, Store
+from gateway.store.gate import Gate
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
@@ -71,21 +73,23 @@ async def refuse_unreadable(
             )
 
 
-class SealedStore:
+class SealedStore(Gate):
     """Satisfies the `Store` protocol; owns the store behind it. Without keys it only recognises what is sealed.
 
     Every gateway has it, with or without keys: another one beside it may have keys already.
     """
 
-    def __init__(self, behind: Store, sealing: Sealing) -> None:
-        self.behind = behind
+    def __init__(self, store: Store, sealing: Sealing, events: Events | None = None) -> None:
+        super().__init__(store, sealing, events)
         self.sealing = sealing
-        self.cold = cast(Cold, _SealedCold(behind.cold, sealing))
-        self.start, self.close, self.watch = behind.start, behind.close, behind.watch
+        self.cold = cast(Cold, _SealedCold(store.cold, sealing))
+        self.watch = store.watch
 
-    async def apply(self, command: Command) -> Result:
-        sealed = self.sealing.sealed(command)
-        return self.sealing.opened_result(await self.behind.apply(sealed), command, sealed)
+    async def start(self) -> None:
+        await self.behind.start()
+
+    async def close(self) -> None:
+        await self.behind.close()
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return self.sealing.opened_snapshot(await self.behind.read(operation_id))

@@ -108,7 +108,9 @@ class Tiered(Copies):
         self.apply = gate.apply
         self.cold = passing(durable.cold, self._forward, take_turns=self._take_turns, announce_work=self._announce_work)
         self._fast = fast
-        self._cache = ProcessCache(cache_bytes, cache_max_age_seconds)
+        self._outbox = _Outbox(fast, self.stats)
+        self._cache = ProcessCache(cache_bytes, cache_max_age_seconds, None if fast is None else self._outbox.send_copy)
+        self.keep = self._cache.put
         # Looked into before the cache is asked: mostly there is nothing.
         self.cached = self._cache.entries
         self._clock = clock
@@ -119,7 +121,6 @@ class Tiered(Copies):
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
         self.steadiness = self._steadiness = Steadiness()
-        self._outbox = _Outbox(fast, self.stats)
         self._purges_unreported = 0
         for tell in (on_purge, None if fast is None else fast.on_purge):
             if tell is not None:
@@ -257,13 +258,9 @@ class Tiered(Copies):
     # -- what the gate tells -------------------------------------------------------------------------------------------
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
-        """See `Copies`, also for the next three."""
+        """See `Copies`, also for the next two."""
         self._steadiness.observe(store_now_us, started_seconds, ended_seconds)
         self._set_durable_up(is_write=True)
-
-    def keep(self, snapshot: Snapshot, started_seconds: float) -> None:
-        if self._cache.put(snapshot, started_seconds) and self._fast is not None:
-            self._outbox.send_copy(snapshot, started_seconds)
 
     async def end(self, command: Command, result: Result, started_seconds: float) -> None:
         if isinstance(command, _PURGING):
@@ -403,8 +400,6 @@ class _Outbox:
 
     def send_copy(self, snapshot: Snapshot, started_seconds: float) -> None:
         """A completed record; `started_seconds` as `FastTier.put` takes it."""
-        if self._fast is None:
-            return
         response = snapshot.record.response if snapshot.record else None
         body = response.body if response else None
         self._send(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))

@@ -51,7 +51,7 @@ from gateway.store.base import (
     boot_seconds,
 )
 from gateway.store.cold import Caller, passing
-from gateway.store.gate import DURABLE, Gate, Trust
+from gateway.store.gate import DURABLE, Trust
 from gateway.store.level import why_refused, why_unfinished
 from gateway.store.memory.epoch import (
     Amnesia,
@@ -107,7 +107,7 @@ _UNTOLD: Final = (
 )
 
 
-class EpochGuard(Gate):
+class EpochGuard(SealedStore):
     """Satisfies the `Store` protocol of `base`; owns the store behind it.
 
     `serving` is what this gateway serves.
@@ -134,11 +134,9 @@ class EpochGuard(Gate):
         `serving`, and encrypts what is confidential on its way to `store`.
         """
         super().__init__(store, sealing, events)
-        self._behind = SealedStore(store, sealing)
         # Called by the guard itself, also while requests are blocked.
-        self._cold = self._behind.cold
+        self._cold = self.cold
         self.cold = passing(self._cold, self._forward, find_due=self._find_due, begin_epoch=self._begin_epoch)
-        self.watch = store.watch
         self._serving = serving
         self._seen_file = seen_file
         self._shared_note = shared_note
@@ -196,7 +194,7 @@ class EpochGuard(Gate):
     async def _start(self) -> None:
         if self._witness_files is not None:
             await asyncio.to_thread(self._witness_files.open)
-        await self._call(self._behind.start)
+        await self._call(super().start)
         try:
             agreement = await self._call(self._cold.compare_configuration, self._serving)
             if agreement.conflicts:
@@ -207,7 +205,7 @@ class EpochGuard(Gate):
                     tally.sealed,
                     self._serving.key_ids,
                     lambda key_id: self._call(self._cold.sealed_examples, key_id),
-                    self._behind.sealing,
+                    self.sealing,
                 )
             for neighbour in agreement.neighbours:
                 _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
@@ -220,7 +218,7 @@ class EpochGuard(Gate):
                 await self._membership.join(reading)
                 self._events.publish(StoreMet(_timeline_of(self._seen)))
         except BaseException:
-            await self._behind.close()
+            await super().close()
             raise
 
     def _begin_stray_count(self) -> None:
@@ -309,7 +307,7 @@ class EpochGuard(Gate):
         await self._save_seen()
         await asyncio.gather(self._share_last(), self._note_stopped(was_open=was_open))
         try:
-            await self._behind.close()
+            await super().close()
         finally:
             if self._witness_files is not None:
                 await self._write("acknowledged", self._witness_files.close)
@@ -331,7 +329,7 @@ class EpochGuard(Gate):
 
     async def _admit(self, command: Command) -> Result | None:
         if self._is_amnesic and isinstance(command, _BELIEVING):
-            snapshot = await self._forward(self._behind.read, operation_id_of(command))
+            snapshot = await self._forward(super().read, operation_id_of(command))
             await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
         if isinstance(command, _GRANTING) and self._why_no_grants:
@@ -355,7 +353,7 @@ class EpochGuard(Gate):
             raise NotGranted(why)
 
         try:
-            snapshot = await self._forward(self._behind.read, operation_id_of(command))
+            snapshot = await self._forward(super().read, operation_id_of(command))
         except (NotApplied, Indefinite) as error:
             raise NotApplied(why) from error
         result, _ = step(snapshot.record, command, snapshot.now_us, refuse)
@@ -365,7 +363,7 @@ class EpochGuard(Gate):
         return result
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        snapshot = await self._forward(self._behind.read, operation_id)
+        snapshot = await self._forward(super().read, operation_id)
         if self._is_amnesic:
             await self._check_known(snapshot)
         return snapshot
@@ -643,7 +641,7 @@ class EpochGuard(Gate):
                 await self._end_stray_count()
                 if self._membership is not None:
                     await self._membership.pause()
-                await self._behind.close()
+                await super().close()
                 await self.start()
                 return
             except Unproven:

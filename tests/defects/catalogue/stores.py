@@ -459,8 +459,8 @@ DEFECTS = (
         (
             Edit(
                 GATE,
-                "            result = await self._bare.apply(sealed)\n",
-                "            result = await self._bare.apply(sealed)\n            _HELD[:] = [result.snapshot]\n",
+                "            result = await self.behind.apply(sealed)\n",
+                "            result = await self.behind.apply(sealed)\n            _HELD[:] = [result.snapshot]\n",
             ),
             Edit(
                 GATE,

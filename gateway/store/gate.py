@@ -8,7 +8,7 @@ store, and opens it in the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
@@ -36,7 +36,8 @@ from gateway.core.operation import (
     Withdraw,
 )
 from gateway.observe.facts import Events, StoreCalled
-from gateway.store.base import Indefinite, Store, boot_seconds
+from gateway.store.base import Store, boot_seconds
+from gateway.store.steadiness import Steadiness
 
 DURABLE: Final = "durable"
 
@@ -64,24 +65,17 @@ class Trust:
         self.until_seconds = _NEVER
 
 
-class Steady(Protocol):
-    """What is known of the lead of the store's clock over the boot-time clock. A call that ends before `again_seconds`,
-    and shows that the lead is within wider bounds than these, says nothing new."""
-
-    least_seconds: float
-    most_seconds: float
-    again_seconds: float
-
-
 class Copies:
-    """What is in front of a store: copies of what it acknowledged, and whether it is up. This one has nothing."""
+    """What is in front of a store: copies of what it acknowledged, and whether it is up. Here there are none."""
 
     cached: Container[int] = ()
     """By the integer of the operation id. What is in it may be over."""
-    steadiness: Steady
     durable_up = True
-    keep: Callable[[Snapshot, float], None]
-    """Keeps the record of a call that began at this time, if it is completed."""
+
+    def __init__(self) -> None:
+        self.steadiness: Final = Steadiness()
+        self.keep: Callable[[Snapshot, float], None] = lambda _snapshot, _started_seconds: None
+        """Keeps the record of a call that began at this time, if it is completed."""
 
     def recall(self, _operation_id: UUID) -> Snapshot | None:
         """The completed record that a claim's `Fenced` result would carry, if there is a copy."""
@@ -89,23 +83,13 @@ class Copies:
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """The store answered a write of this time with this time of its own."""
+        self.steadiness.observe(store_now_us, started_seconds, ended_seconds)
 
     async def end(self, command: Command, result: Result, started_seconds: float) -> None:
         """The store has executed, or refused, a command after which there is no response to replay."""
 
     async def fail(self, command: Command, error: BaseException) -> None:
         """The command failed, and may have taken effect."""
-
-
-class _Unknown:
-    """`Steady` without anything to observe."""
-
-    least_seconds = _NEVER
-    most_seconds = again_seconds = _ALWAYS
-
-
-_NO_COPIES: Final = Copies()
-_NO_COPIES.steadiness, _NO_COPIES.keep = _Unknown(), lambda _snapshot, _started_seconds: None
 
 
 class Gate:
@@ -116,7 +100,7 @@ class Gate:
         self.behind: Final = store
         self._sealing = sealing
         self._events = Events() if events is None else events
-        self._copies = _NO_COPIES
+        self._copies = Copies()
         self._clock: Callable[[], float] = boot_seconds
         self._trust = Trust()
         # The highest token that was seen; and since when something that was acknowledged is not shared.
@@ -149,16 +133,16 @@ class Gate:
             is_own = record is None or (sealed is command and record.identity is getattr(made_of, "identity", None))
             if sealing is not None and not is_own:
                 result = sealing.opened_result(result, command, sealed)
+            if self._unshared_since is None:
+                self._begin_unshared()
+            ended_seconds = self._clock()
+            if ended_seconds > trust.until_seconds:
+                self._doubt(command, trust)
         except BaseException as failure:
             self._report_call(EVENT_OF[type(command)], started_seconds, failure)
             await copies.fail(command, failure)
             raise
-        ended_seconds = self._clock()
         self._events.publish(StoreCalled(DURABLE, EVENT_OF[type(command)], ended_seconds - started_seconds, None))
-        if self._unshared_since is None:
-            self._begin_unshared()
-        if ended_seconds > trust.until_seconds:
-            await self._believe(command, trust)
         if record is not None and record.token > self._token:
             self._token = record.token
         lead_seconds, known_lead = result.snapshot.now_us / MICROSECONDS, copies.steadiness
@@ -189,20 +173,12 @@ class Gate:
             self._copies.keep(result.snapshot, started_seconds)
         return result
 
-    async def _believe(self, command: Command, trust: Trust) -> None:
-        """The trust ended during the call. Raises `Indefinite` where its result is not believed."""
-        try:
-            self._check_result(command, trust)
-        except Indefinite as error:
-            await self._copies.fail(command, error)
-            raise
-
     async def _admit(self, _command: Command) -> Result | None:
         """As `_known`."""
         return None
 
-    def _check_result(self, command: Command, trust: Trust) -> None:
-        """As `_believe`."""
+    def _doubt(self, command: Command, trust: Trust) -> None:
+        """The trust ended during the call. Raises `Indefinite` where its result is not believed."""
 
     def _begin_unshared(self) -> None:
         """Something was acknowledged that is not shared."""

@@ -32,7 +32,6 @@ from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import (
-    MICROSECONDS,
     Applied,
     Command,
     Erase,
@@ -62,13 +61,6 @@ _DRAIN_SECONDS: Final = 3.0
 # How much may be under way to the fast tier; more is shed.
 _SENDING_MAX: Final = 1_000
 _SENDING_BYTES_MAX: Final = 32 * 1024 * 1024
-
-# A call that says nothing new of the clock is passed over for no longer than this.
-_OBSERVED_SECONDS: Final = 1.0
-# A smaller step of the store's clock goes unnoticed; callers that wait for a steady clock wait longer than this.
-_UNSEEN_SECONDS: Final = 1.0
-# Seconds per second: more than clocks drift apart, or are slewed.
-_DRIFT: Final = 0.001
 
 _LOG = logging.getLogger("gateway")
 
@@ -101,6 +93,7 @@ class Tiered(Copies):
         """`on_tier` gets the name of a tier, whether it is up, and the cause if not, each time one of these changes. A
         tier is down at first, with an empty cause. `on_purge` is that of the durable store, where it tells of purges.
         """
+        super().__init__()
         self.stats = TierStats()
         self._behind = durable
         gate = durable if isinstance(durable, Gate) else Gate(durable)
@@ -120,7 +113,6 @@ class Tiered(Copies):
         self._refuses_writes = False
         self._why_durable_down = ""
         self._durable_up_since_seconds = 0.0
-        self.steadiness = self._steadiness = Steadiness()
         self._purges_unreported = 0
         for tell in (on_purge, None if fast is None else fast.on_purge):
             if tell is not None:
@@ -141,12 +133,12 @@ class Tiered(Copies):
     @property
     def durable_steady_seconds(self) -> float:
         """For how long the durable store's clock has had no step that this gateway could notice."""
-        return self._steadiness.steady_seconds(self._clock())
+        return self.steadiness.steady_seconds(self._clock())
 
     @property
     def durable_steps(self) -> int:
         """How many steps of the durable store's clock this gateway has noticed."""
-        return self._steadiness.steps
+        return self.steadiness.steps
 
     @property
     def fast_up(self) -> bool:
@@ -219,7 +211,7 @@ class Tiered(Copies):
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()
         snapshot = await self._forward(self._behind.read, operation_id)
-        self._steadiness.observe(snapshot.now_us, started_seconds, self._clock())
+        self.steadiness.observe(snapshot.now_us, started_seconds, self._clock())
         self.keep(snapshot, started_seconds)
         return snapshot
 
@@ -259,7 +251,7 @@ class Tiered(Copies):
 
     def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
         """See `Copies`, also for the next two."""
-        self._steadiness.observe(store_now_us, started_seconds, ended_seconds)
+        super().observe(store_now_us, started_seconds, ended_seconds)
         self._set_durable_up(is_write=True)
 
     async def end(self, command: Command, result: Result, started_seconds: float) -> None:
@@ -431,49 +423,3 @@ class _Outbox:
             self._stats.fast_failures += 1
             if not isinstance(error, StoreError):
                 _LOG.error("a copy was not sent because of a bug", exc_info=error)
-
-
-class Steadiness:
-    """Since when the durable store's clock has had no step, as seen from one process.
-
-    The store reads its clock between the start and the end of a call, so each call gives a lower and an upper bound of
-    that clock's lead over the boot-time clock. Bounds that lie beyond the earlier ones, plus the possible drift, are a
-    step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second one. The time before the
-    first call is unknown and counts as a step.
-
-    All seconds are the boot-time clock's.
-    """
-
-    __slots__ = ("_observed_seconds", "_since_seconds", "again_seconds", "least_seconds", "most_seconds", "steps")
-
-    def __init__(self) -> None:
-        self.least_seconds, self.most_seconds = float("-inf"), float("inf")
-        """The lead is between these."""
-        self.again_seconds = float("-inf")
-        """A call that ends after this is observed, even if it says nothing new: the clocks drift."""
-        self._since_seconds = float("inf")
-        self._observed_seconds = 0.0
-        self.steps = 0
-        """How many were noticed, the first call included."""
-
-    def observe(self, store_now_us: int, started_seconds: float, ended_seconds: float) -> None:
-        """The store's clock showed `store_now_us` at some moment of the call between these two times."""
-        lead_seconds = store_now_us / MICROSECONDS
-        least_seconds, most_seconds = lead_seconds - ended_seconds, lead_seconds - started_seconds
-        drift_seconds = _DRIFT * max(0.0, ended_seconds - self._observed_seconds)
-        low_seconds, high_seconds = self.least_seconds - drift_seconds, self.most_seconds + drift_seconds
-        self._observed_seconds, self.again_seconds = ended_seconds, ended_seconds + _OBSERVED_SECONDS
-        if (
-            not self.steps
-            or least_seconds > high_seconds + _UNSEEN_SECONDS
-            or most_seconds < low_seconds - _UNSEEN_SECONDS
-        ):
-            self.steps += 1
-            self._since_seconds = ended_seconds
-            self.least_seconds, self.most_seconds = least_seconds, most_seconds
-        else:
-            self.least_seconds, self.most_seconds = max(low_seconds, least_seconds), min(high_seconds, most_seconds)
-
-    def steady_seconds(self, now_seconds: float) -> float:
-        """For how long no step was noticed; 0 before the first call."""
-        return max(0.0, now_seconds - self._since_seconds)

@@ -81,14 +81,14 @@ def granted(hand: Hand) -> Complete:
 class Backend:
     """One durable store, and a way into its tables that is not the product's. `blob` is bytes as SQL writes them."""
 
-    openbehind: Callable[[Outbox], ManagedStore]
+    open_bare: Callable[[Outbox], ManagedStore]
     execute: Callable[[str], Awaitable[list[tuple[object, ...]]]]
     blob: Callable[[bytes], str]
     dump: Callable[[], Awaitable[bytes]]
     stores: list[ManagedStore] = field(default_factory=list)
 
     async def store(self, sealing: Sealing) -> SealedStore:
-        store = SealedStore(self.openbehind(replace(OUTBOX, sealing=sealing)), sealing)
+        store = SealedStore(self.open_bare(replace(OUTBOX, sealing=sealing)), sealing)
         await store.start()
         self.stores.append(store)
         return store

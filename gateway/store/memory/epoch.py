@@ -53,11 +53,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -163,6 +163,11 @@ class Amnesia:
         return record.token <= self.beyond and (record.state in _UNEXECUTED or record.attempt_id == attempt_id)
 
 
+_MEMO: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "until_us": int, "why": str, "by": str, "former": tuple, "beyond": int, "continued": tuple, "promotion": str
+}  # fmt: skip
+
+
 def lineage(identity: str) -> str:
     """The part of a memory's identity that survives a promotion: PostgreSQL's identity ends with the timeline."""
     return identity.rpartition("/")[0] or identity
@@ -174,31 +179,14 @@ def amnesia_of(epoch: Epoch) -> Amnesia:
         return Amnesia()
     try:
         noted = json.loads(epoch.memo)
-        return Amnesia(
-            int(noted["until_us"]),
-            str(noted["why"]),
-            str(noted["by"]),
-            tuple(noted["former"]),
-            int(noted["beyond"]),
-            tuple(noted["continued"]),
-            str(noted["promotion"]),
-        )
+        return Amnesia(*(kind(noted[name]) for name, kind in _MEMO.items()))
     except (ValueError, TypeError, KeyError) as error:
         raise StartRefused("the store's note of its lost memory was written by a newer program: run that") from error
 
 
 def memo_of(amnesia: Amnesia) -> bytes:
     """Encode the memo to write down."""
-    noted = {
-        "until_us": amnesia.until_us,
-        "why": amnesia.why,
-        "by": amnesia.by,
-        "former": list(amnesia.former),
-        "beyond": amnesia.beyond,
-        "continued": list(amnesia.continued),
-        "promotion": amnesia.promotion,
-    }
-    return json.dumps(noted, separators=(",", ":")).encode()
+    return json.dumps({name: getattr(amnesia, name) for name in _MEMO}, separators=(",", ":")).encode()
 
 
 _REPLACED: Final = "another store had already replaced this one"

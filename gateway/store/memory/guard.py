@@ -336,7 +336,7 @@ class EpochGuard(SealedStore):
             return await self._without_grant(command, self._why_no_grants)
         return None
 
-    def _check_result(self, command: Command, trust: Trust) -> None:
+    def _doubt(self, command: Command, trust: Trust) -> None:
         if isinstance(command, _GRANTING) and trust is not self._trust:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
         if self._membership is not None and boot_seconds() > self._membership.until_seconds:

@@ -466,7 +466,7 @@ DEFECTS = (
                 GATE,
                 "        except BaseException as failure:\n",
                 "        except BaseException as failure:\n"
-                "            if isinstance(failure, Indefinite):\n"
+                "            if isinstance(command, Complete):\n"
                 "                from gateway.core.lifecycle import step\n"
                 "                result, _ = step(_HELD[0].record, command, _HELD[0].now_us, int)\n"
                 "                copies.keep(result.snapshot, started_seconds)\n",

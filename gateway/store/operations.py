@@ -184,11 +184,15 @@ class RecipeConflict:
 
     service: str
     operation: str
-    living: Living
+    living: Living = Living()
     heirs: tuple[str, ...] = ()
     is_served: bool = False
     is_mode: bool = False
     fingerprint_keys: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.service, self.operation
 
 
 @dataclass(frozen=True, slots=True)

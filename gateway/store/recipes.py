@@ -95,24 +95,15 @@ class Remembered:
         return {key: check for route in json.loads(self.routes) for key, check in route["fingerprint_keys"].items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """An operation that is a conflict if it has living keys; `heirs` and `is_served` as in `RecipeConflict`."""
-
-    name: Name
-    heirs: tuple[str, ...]
-    is_served: bool
-    is_own: bool
-    is_mode: bool = False
-    fingerprint_keys: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class Comparison:
-    """What to write if there is no conflict, and which operations are conflicts if they have living keys."""
+    """What to write if there is no conflict, and which operations are conflicts if they have living keys, or another
+    gateway of this service serves them."""
+
+    service: str
 
     written: list[Remembered] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
+    questions: list[RecipeConflict] = field(default_factory=list)
     neighbours: list[Neighbour] = field(default_factory=list)
 
     @property
@@ -127,38 +118,29 @@ class Comparison:
             counted = living.get(question.name, Living())
             if keys := question.fingerprint_keys:
                 counted = replace(counted, keys=sum(counted.by_fingerprint_key.get(each, 0) for each in keys))
-            if counted.keys or (question.is_own and question.is_served):
-                conflicts.append(
-                    RecipeConflict(
-                        *question.name,
-                        counted,
-                        question.heirs,
-                        question.is_served,
-                        is_mode=question.is_mode,
-                        fingerprint_keys=question.fingerprint_keys,
-                    )
-                )
+            if counted.keys or (question.service == self.service and question.is_served):
+                conflicts.append(replace(question, living=counted))
         return Agreement(tuple(conflicts), tuple(self.neighbours))
 
 
 def compare(known: Collection[Remembered], running: Collection[Name], serving: Serving) -> Comparison:
     """Compare what the store remembers with what a gateway is to serve; `running` is what the other gateways serve."""
     own = {row.operation: row for row in known if row.service == serving.service}
-    comparison = Comparison(written=_to_be_written(own, serving))
+    service = serving.service
+    comparison = Comparison(service, _to_be_written(own, serving))
     for operation, recipe in sorted(serving.recipes.items()):
         row = own.get(operation)
         if row is not None and row.recipe != recipe and operation not in serving.accepted:
-            comparison.questions.append(Question(row.name, (), row.name in running, is_own=True))
+            comparison.questions.append(RecipeConflict(service, operation, is_served=row.name in running))
     for operation in sorted(serving.recipes.keys() - serving.mode_accepted):
         row = own.get(operation)
         if row is not None and _is_enforced_less(_in_order([row]), serving.routes):
-            comparison.questions.append(Question(row.name, (), is_served=False, is_own=True, is_mode=True))
+            comparison.questions.append(RecipeConflict(service, operation, is_mode=True))
     for operation in sorted(serving.recipes.keys() - serving.accepted - serving.compare_accepted):
         remembered = own[operation].fingerprint_keys if operation in own else {}
         lost = tuple(sorted(key for key, check in remembered.items() if serving.fingerprint_keys.get(key) != check))
         if lost:
-            name = (serving.service, operation)
-            comparison.questions.append(Question(name, (), is_served=False, is_own=True, fingerprint_keys=lost))
+            comparison.questions.append(RecipeConflict(service, operation, fingerprint_keys=lost))
     current = _in_order(row for row in own.values() if row.is_current)
     if [(route.operation, route.rule) for route in current] == [
         (route.operation, route.rule) for route in serving.routes
@@ -167,7 +149,7 @@ def compare(known: Collection[Remembered], running: Collection[Name], serving: S
     past = _in_order(row for row in own.values() if not row.is_current)
     taken = handed_over(current + past, serving.routes)
     for name, heirs in _by_name(taken, serving.accepted).items():
-        comparison.questions.append(Question(name, heirs, name in running, is_own=True))
+        comparison.questions.append(RecipeConflict(*name, heirs=heirs, is_served=name in running))
     for service in sorted({row.service for row in known} - {serving.service}):
         _compare_service(comparison, [row for row in known if row.service == service], current, running, serving)
     return comparison
@@ -187,7 +169,7 @@ def _compare_service(
     apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
     unclear = [pair for pair in taken if pair not in apart]
     for name, heirs in _by_name(unclear, serving.accepted).items():
-        comparison.questions.append(Question(name, heirs, name in running, is_own=False))
+        comparison.questions.append(RecipeConflict(*name, heirs=heirs, is_served=name in running))
     for name, heirs in _by_name(apart, serving.accepted).items():
         comparison.neighbours.append(Neighbour(*name, heirs))
     succeeded = _by_name(unclear, frozenset()).keys() - set(running)

@@ -373,7 +373,7 @@ DEFECTS = (
         (
             Edit(
                 _RECIPES,
-                "if counted.keys or (question.is_own and question.is_served):",
+                "if counted.keys or (question.service == self.service and question.is_served):",
                 "if counted.keys:",
             ),
         ),

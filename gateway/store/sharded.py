@@ -12,7 +12,6 @@ the others. An error says whether it is of one shard (`StoreError.is_partial`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -23,7 +22,7 @@ from uuid import UUID
 
 from gateway.core.operation import Command, Result, SealedRequest, Snapshot, operation_id_of
 from gateway.observe.facts import Events, GrantsChanged, MemoryChanged
-from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, Watch
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, Watch
 from gateway.store.memory.epoch import Amnesia, amnesia_of, memo_of
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import (
@@ -46,11 +45,6 @@ from gateway.store.relational.inquiry import joined
 T = TypeVar("T")
 S = TypeVar("S", bound=Store)
 
-_LOG = logging.getLogger("gateway")
-_PAUSE_SECONDS_MIN: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 5.0
-# For a shard that must not be used: mostly an operator has to do something.
-_REFUSED_SECONDS_MAX: Final = 30.0
 # First bytes of ids, which the shards have in equal parts.
 _FIRST_BYTES: Final = 256
 
@@ -270,28 +264,12 @@ class GuardedShards(ShardedStore[EpochGuard]):
             raise (fatal or list(failed.values()))[0]
         for place in failed:
             self._missing.add(place)
-            self._starting.append(asyncio.create_task(self._keep_starting(place)))
+            refusal = f"shard {place} of the durable store must not be used: %s"
+            self._starting.append(asyncio.create_task(self.shards[place].keep_starting(refusal)))
 
     async def noted_memory(self, operation_id: UUID) -> str:
         """As `EpochGuard.noted_memory`, of the operation's shard."""
         return await self.shards[self._place_of(operation_id)].noted_memory(operation_id)
-
-    async def _keep_starting(self, place: int) -> None:
-        """Say why it is refused whenever that changes; then it may be a matter of moments."""
-        pause_seconds, told = _PAUSE_SECONDS_MIN, ""
-        while True:
-            await asyncio.sleep(pause_seconds)
-            try:
-                await self.shards[place].start()
-            except StartRefused as error:
-                pause_seconds = min(2 * pause_seconds, _REFUSED_SECONDS_MAX)
-                if (why := str(error)) != told:
-                    told, pause_seconds = why, _PAUSE_SECONDS_MIN
-                    _LOG.error("shard %s of the durable store must not be used: %s", place, why)
-            except StoreError:
-                pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
-            else:
-                return
 
     async def close(self) -> None:
         starting, self._starting = self._starting, []

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.core.operation import Applied
 from gateway.observe.facts import Events
-from gateway.store import sharded
 from gateway.store.base import NotApplied, StartRefused
+from gateway.store.memory import guard
 from gateway.store.memory.epoch import SeenFile
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.sharded import GuardedShards
@@ -25,8 +25,8 @@ async def test_a_shard_that_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has one line for each reason, however often it is tried; at last it is used."""
-    monkeypatch.setattr(sharded, "_PAUSE_SECONDS_MIN", 0.001)
-    monkeypatch.setattr(sharded, "_REFUSED_SECONDS_MAX", 0.001)
+    monkeypatch.setattr(guard, "_PAUSE_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(guard, "_PAUSE_SECONDS_MAX", 0.001)
     stores = [FaultyStore(MemoryStore(Memory())) for _ in range(2)]
     shards = GuardedShards([_guard(store, tmp_path / str(place)) for place, store in enumerate(stores)])
     reasons = ("it is of another", "it is newer")

@@ -632,9 +632,11 @@ class EpochGuard(SealedStore):
         if self._is_open:
             self._is_open, self._why_shut = False, why
             self._trust_anew()
-            self._reopening = asyncio.get_running_loop().create_task(self._restart())
+            self._reopening = asyncio.get_running_loop().create_task(self.keep_starting())
 
-    async def _restart(self) -> None:
+    async def keep_starting(self, refusal: str = "the durable store must not be used any more: %s") -> None:
+        """Start anew, and try again with growing pauses. Says why it is refused whenever that changes: then it may be a
+        matter of moments."""
         pause_seconds, refused = _PAUSE_SECONDS_MIN, ""
         while True:
             try:
@@ -649,8 +651,8 @@ class EpochGuard(SealedStore):
                 continue
             except StartRefused as error:
                 if str(error) != refused:
-                    refused = str(error)
-                    _LOG.error("the durable store must not be used any more: %s", refused)
+                    refused, pause_seconds = str(error), _PAUSE_SECONDS_MIN
+                    _LOG.error(refusal, refused)
             except StoreError:
                 pass
             except Exception:  # noqa: BLE001  a bug must not block the store for ever

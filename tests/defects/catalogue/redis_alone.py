@@ -155,7 +155,7 @@ DEFECTS = (
     Defect(
         "a-refused-shard-fills-the-log",
         "why a shard must not be used is said at each try",
-        (Edit("store/sharded.py", "if (why := str(error)) != told:", "if why := str(error):"),),
+        (Edit("store/memory/guard.py", "                if str(error) != refused:\n", "                if error:\n"),),
         ("tests/store/test_sharded.py::test_a_shard_that_is_refused",),
     ),
     Defect(

@@ -14,16 +14,15 @@ from gateway.config.events import RedisStreamSink as RedisStreamConfig
 from gateway.config.events import Sink as SinkConfig
 from gateway.config.events import StdoutSink as StdoutConfig
 from gateway.config.events import WebhookSink as WebhookConfig
-from gateway.core.breaker import BreakerPolicy
 from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
-from gateway.events.kafka import KafkaSettings, KafkaSink
-from gateway.events.nats import NatsSettings, NatsSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
 from gateway.events.relay import Relay, SinkSettings
 from gateway.events.sink import Sink
 from gateway.events.stdout import StdoutSink
-from gateway.events.webhook import WebhookSettings, WebhookSink
+from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events, Fact, OperationAccepted, OperationSettled, SweepDone
 from gateway.store.operations import Publications
 
@@ -79,13 +78,12 @@ class RelayWaker:
 def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
     """How a sink is published to."""
     schedule_us = WEBHOOK_SCHEDULE_US if isinstance(sink, WebhookConfig) else BROKER_SCHEDULE_US
-    breaker = config.delivery.breaker
     return SinkSettings(
         sink.name,
         schedule_us,
         microseconds(config.events.keep),
         _PLACES_OF_CONNECTIONS if isinstance(sink, WebhookConfig | RedisStreamConfig) else _PLACES,
-        BreakerPolicy(breaker.failures, breaker.open, breaker.max_open),
+        config.delivery.breaker.compiled,
     )
 
 
@@ -94,44 +92,16 @@ def sink_of(config: Config, sink: SinkConfig) -> Sink:
     warn = partial(_LOG.warning, "sink %s: %s", sink.name)
     match sink:
         case WebhookConfig():
-            return WebhookSink(
-                WebhookSettings(
-                    sink.url.get_secret_value(), tuple(secret.compiled for secret in sink.secrets), sink.format
-                ),
-                config.egress.policy,
-            )
+            return WebhookSink(sink, config.egress.policy)
         case RedisStreamConfig():
             # Its driver takes long to load.
-            from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+            from gateway.events.redis_stream import RedisStreamSink
 
-            return RedisStreamSink(
-                RedisStreamSettings(
-                    sink.url.url.get_secret_value(),
-                    sink.stream,
-                    sink.fsync,
-                    sink.window,
-                    sink.max_length,
-                    sink.max_age,
-                ),
-                warn,
-            )
+            return RedisStreamSink(sink, warn)
         case NatsConfig():
-            password = None if sink.password is None else sink.password.get_secret_value()
-            return NatsSink(NatsSettings(sink.servers, sink.stream, sink.subject, sink.user, password), warn)
+            return NatsSink(sink, warn)
         case KafkaConfig():
-            password = None if sink.password is None else sink.password.get_secret_value()
-            return KafkaSink(
-                KafkaSettings(
-                    sink.servers,
-                    sink.topic,
-                    sink.idempotence,
-                    sink.tls,
-                    sink.ca,
-                    sink.mechanism,
-                    sink.user,
-                    password,
-                )
-            )
+            return KafkaSink(sink)
         case StdoutConfig():
             return StdoutSink()
         case _:

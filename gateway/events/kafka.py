@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from gateway.core.immutable import immutable
+from gateway.config.events import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
 from gateway.upstream.tls import PemError, client_context
@@ -28,22 +27,6 @@ _REQUEST_MILLISECONDS: Final = 4000
 # Longer than any event, so that the limit is the broker's.
 _REQUEST_BYTES_MAX: Final = 2 * 1024 * 1024
 _CLOSE_SECONDS: Final = 5.0
-
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-
-
-@immutable
-class KafkaSettings:
-    """`topic` may contain `{route}` and `{type}`. `ca` None: the system's certificates, where `tls` is true."""
-
-    servers: tuple[str, ...]
-    topic: str
-    idempotence: bool = True
-    tls: bool = False
-    ca: Path | None = None
-    mechanism: Mechanism = "SCRAM-SHA-512"
-    user: str | None = None
-    password: str | None = None
 
 
 class KafkaSink(OneByOne):
@@ -127,7 +110,7 @@ class KafkaSink(OneByOne):
             ssl_context=client_context(settings.ca) if settings.tls else None,
             sasl_mechanism=settings.mechanism,
             sasl_plain_username=settings.user,
-            sasl_plain_password=settings.password,
+            sasl_plain_password=None if settings.password is None else settings.password.get_secret_value(),
         )
         try:
             await producer.start()

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from gateway.core.immutable import immutable
+from gateway.config.events import NatsSink as NatsSettings
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
@@ -27,17 +27,6 @@ _CONNECT_SECONDS: Final = 2
 _REPLICAS_MIN: Final = 3
 # What a header value keeps as it is (CloudEvents HTTP binding, section 3.1.3.2): visible ASCII but `"` and `%`.
 _KEPT: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-
-
-@immutable
-class NatsSettings:
-    """`subject` may contain `{route}` and `{type}`."""
-
-    servers: tuple[str, ...]
-    stream: str
-    subject: str
-    user: str | None = None
-    password: str | None = None
 
 
 class NatsSink(OneByOne):
@@ -110,7 +99,7 @@ class NatsSink(OneByOne):
                 connect_timeout=_CONNECT_SECONDS,
                 max_reconnect_attempts=-1,
                 user=settings.user,
-                password=settings.password,
+                password=None if settings.password is None else settings.password.get_secret_value(),
             )
         except BaseException:
             await client.close()

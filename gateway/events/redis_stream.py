@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.core.immutable import immutable
+from gateway.config.events import RedisStreamSink as RedisStreamSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, reason
 
@@ -46,18 +46,6 @@ _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in scri
 _FSYNC_MILLISECONDS: Final = 2000
 
 
-@immutable
-class RedisStreamSettings:
-    """A stream on a Redis. Of `length_max` and `age_seconds_max`, which trim it, at most one is set."""
-
-    url: str
-    stream: str
-    fsync: bool = False
-    window_seconds: float = 24 * 3600.0
-    length_max: int | None = None
-    age_seconds_max: float | None = None
-
-
 class RedisStreamSink:
     """Adds each event to the stream, those of a batch by one round trip."""
 
@@ -73,7 +61,7 @@ class RedisStreamSink:
     async def open(self) -> None:
         # The driver repeats nothing: a repeat is the relay's decision.
         self._client = Redis.from_url(
-            self._settings.url,
+            self._settings.url.url.get_secret_value(),
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=TIMEOUT_SECONDS,
@@ -129,9 +117,9 @@ class RedisStreamSink:
             2,
             settings.stream,
             seen,
-            str(round(settings.window_seconds * 1000)),
-            "" if settings.length_max is None else str(settings.length_max),
-            "" if settings.age_seconds_max is None else str(round(settings.age_seconds_max * 1000)),
+            str(round(settings.window * 1000)),
+            "" if settings.max_length is None else str(settings.max_length),
+            "" if settings.max_age is None else str(round(settings.max_age * 1000)),
             *(part for field in fields.items() for part in field),
         )
 

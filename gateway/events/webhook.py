@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import (
@@ -27,9 +27,9 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver
 
 from gateway import __version__
+from gateway.config.events import WebhookSink as WebhookSettings
 from gateway.core.delivery import retry_after_us
 from gateway.core.egress import EgressPolicy
-from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
 from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret, living
 from gateway.core.webhook.signature import sign
@@ -45,16 +45,6 @@ _MEDIA_TYPES: Final = {
 }
 
 
-@immutable
-class WebhookSettings:
-    """A webhook sink's settings. `url` has passed the checks of the configuration."""
-
-    url: str
-    secrets: tuple[Secret, ...]
-    format: Literal["cloudevents", "standard"] = "cloudevents"
-    timeout_seconds: float = TIMEOUT_SECONDS
-
-
 class WebhookSink(OneByOne):
     """Posts each event to the URL."""
 
@@ -64,15 +54,19 @@ class WebhookSink(OneByOne):
         egress: EgressPolicy,
         *,
         resolver: AbstractResolver | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         wall_seconds: Callable[[], float] = time.time,
     ) -> None:
         """`wall_seconds` is Unix time: consumers compare the timestamp of a signature with their clock."""
-        self._settings = settings
+        self._url = settings.url.get_secret_value()
+        self._secrets = [secret.compiled for secret in settings.secrets]
+        self._format = settings.format
+        self._timeout_seconds = timeout_seconds
         self._egress = egress
         self._resolver = resolver
         self._wall_seconds = wall_seconds
         self._session: ClientSession | None = None
-        url = urlsplit(settings.url)
+        url = urlsplit(self._url)
         # Many a service repeats them in the text of a 404.
         self._told_by_responses = [part for part in (url.path, url.query) if part not in ("", "/")]
 
@@ -82,30 +76,30 @@ class WebhookSink(OneByOne):
             connector=guarded_connector(self._egress, self._resolver),
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
-            timeout=ClientTimeout(total=self._settings.timeout_seconds),
+            timeout=ClientTimeout(total=self._timeout_seconds),
         )
 
     async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
         if self._session is None:
             return Failed("the sink is not open")
-        settings, now_seconds = self._settings, self._wall_seconds()
-        secrets = living(settings.secrets, now_seconds)
+        now_seconds = self._wall_seconds()
+        secrets = living(self._secrets, now_seconds)
         if not secrets:
             return Closed("no secret is alive; write one with a later `until`")
-        body = event.cloudevent() if settings.format == "cloudevents" else event.standard()
+        body = event.cloudevent() if self._format == "cloudevents" else event.standard()
         signed = sign(STANDARD_WEBHOOKS, secrets, body, now=int(now_seconds), event_id=event.id.encode())
         headers = {
-            "Content-Type": _MEDIA_TYPES[settings.format],
+            "Content-Type": _MEDIA_TYPES[self._format],
             "User-Agent": f"idempotency-gateway/{__version__}",
             **{name.decode(): value.decode() for name, value in signed},
         }
         try:
             async with self._session.post(
-                settings.url, data=body, headers=headers, allow_redirects=False, proxy=self._egress.proxy
+                self._url, data=body, headers=headers, allow_redirects=False, proxy=self._egress.proxy
             ) as response:
                 return await self._read(response, secrets, now_seconds)
         except TimeoutError:
-            return Failed(f"no response within {settings.timeout_seconds:g} s", is_unknown=True)
+            return Failed(f"no response within {self._timeout_seconds:g} s", is_unknown=True)
         except ClientConnectorError as error:
             return Failed(reason(f"no connection: {error.os_error}"))
         except (ClientError, OSError, ValueError) as error:

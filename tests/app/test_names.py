@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.app.life import run
-from gateway.events.kafka import KafkaSettings, KafkaSink
-from gateway.events.nats import NatsSettings, NatsSink
-from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.sink import Delivered, Sink
 from gateway.store.base import NotApplied
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
-from tests.events.support import new_event, publish
+from tests.events.support import kafka_at, nats_at, new_event, publish, stream_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 from tests.support.postgres import Postgres
@@ -50,14 +50,13 @@ async def starting(store: PostgresStore | RedisFastTier) -> object:
 
 def neighbours(host: str, postgres: int, redis: int) -> dict[str, Reach]:
     """Ways to reach each kind of neighbour under this name."""
-    stream = RedisStreamSettings(f"redis://{host}:{redis}/0", "operations")
     return {
         "postgres": lambda: starting(PostgresStore(f"postgresql://gateway@{host}:{postgres}/postgres")),
         "redis": lambda: starting(RedisFastTier(f"redis://{host}:{redis}/0")),
         "sentinel": lambda: starting(RedisFastTier(f"redis+sentinel://{host}/mymaster/0")),
-        "redis-stream": lambda: publishing(RedisStreamSink(stream, ignore)),
-        "nats": lambda: publishing(NatsSink(NatsSettings((f"nats://{host}:4222",), "events", "events"), ignore)),
-        "kafka": lambda: publishing(KafkaSink(KafkaSettings((f"{host}:9092",), "events"))),
+        "redis-stream": lambda: publishing(RedisStreamSink(stream_at(f"redis://{host}:{redis}/0"), ignore)),
+        "nats": lambda: publishing(NatsSink(nats_at(f"nats://{host}:4222", "events", "events"), ignore)),
+        "kafka": lambda: publishing(KafkaSink(kafka_at(f"{host}:9092", "events"))),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,9 @@ from gateway.core.confidential import NO_SEALING
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType, Part
-from gateway.events.kafka import KafkaSettings, KafkaSink
-from gateway.events.nats import NatsSettings, NatsSink
-from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
 from tests.config.support import MINIMAL, read, report, with_global
 
@@ -139,19 +138,19 @@ def test_each_setting_reaches_its_sink() -> None:
     config = read(text)
     webhook, stream, aged, bus, log = (sink_of(config, sink) for sink in config.events.sinks)
     assert isinstance(webhook, WebhookSink)
-    (secret,) = webhook._settings.secrets
+    (secret,) = webhook._secrets
     assert (secret.id, len(secret.key), secret.until) == ("a", 48, 1893456000.0)
-    assert (webhook._settings.url, webhook._settings.format) == ("http://ledger.test/hooks", "standard")
+    assert (webhook._url, webhook._format) == ("http://ledger.test/hooks", "standard")
     networks = ((ip_network("10.0.0.0/8"),), (ip_network("10.1.0.0/16"),))
     assert webhook._egress == EgressPolicy(*networks, frozenset((80,)), https_only=False)
     assert isinstance(stream, RedisStreamSink)
-    assert stream._settings == RedisStreamSettings("redis://feed:6379/1", "operations", True, 7200.0, 9, None)
+    assert stream._settings == config.events.sinks[1]
     assert isinstance(aged, RedisStreamSink)
-    assert aged._settings.age_seconds_max == 10_800
+    assert aged._settings.max_age == 10_800
     assert isinstance(bus, NatsSink)
-    assert bus._settings == NatsSettings(("nats://b:1",), "S", "s.{type}", "u", "p")
+    assert bus._settings == config.events.sinks[3]
     assert isinstance(log, KafkaSink)
-    assert log._settings == KafkaSettings(("b:9093",), "o.{type}", False, True, Path("/ca.pem"), "PLAIN", "u", "p")
+    assert log._settings == config.events.sinks[4]
     assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
     # Those that take a connection for each event take fewer at a time.
     assert [settings_of(config, sink).places for sink in config.events.sinks] == [16, 16, 16, 100, 100]

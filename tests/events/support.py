@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+from pydantic import SecretStr
+
+from gateway.config.events import KafkaSink, NatsSink, RedisStreamSink, WebhookSink
 from gateway.core.lifecycle import step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Record, RequestInfo, Snapshot, State
 from gateway.core.outbox import EventType, Outbox, Part, PublishedEvent, Subscription
+from gateway.core.webhook.scheme import Secret
 from gateway.events.sink import Publication, Sink
 from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech
 from tests.support.memory_store import EPOCH_US
@@ -46,3 +52,24 @@ def new_event(response: StoredResponse = ANSWER, *include: Part) -> PublishedEve
 
 
 __all__ = ["SINK", "Snapshot", "State", "new_event", "outbox", "publish", "record_after"]
+
+
+def webhook_at(url: str, *secrets: Secret, **settings: Any) -> WebhookSink:
+    """The settings of a webhook that these secrets sign; the URL needs no public host."""
+    signing = tuple(SimpleNamespace(compiled=secret) for secret in secrets)
+    return WebhookSink.model_construct(name="webhook", url=SecretStr(url), secrets=signing, **settings)
+
+
+def stream_at(url: str, **settings: Any) -> RedisStreamSink:
+    """The settings of a stream called operations."""
+    return RedisStreamSink(kind="redis_stream", name="stream", url=url, stream="operations", **settings)
+
+
+def nats_at(url: str, stream: str = "OPERATIONS", subject: str = "operations") -> NatsSink:
+    """The settings of a NATS with one server."""
+    return NatsSink(kind="nats", name="nats", servers=(url,), stream=stream, subject=subject)
+
+
+def kafka_at(server: str, topic: str = "operations", **settings: Any) -> KafkaSink:
+    """The settings of a Kafka with one broker."""
+    return KafkaSink(kind="kafka", name="kafka", servers=(server,), topic=topic, **settings)

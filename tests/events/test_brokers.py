@@ -17,12 +17,12 @@ from redis.asyncio import Redis as Client
 
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import Part, PublishedEvent
-from gateway.events.kafka import KafkaSettings, KafkaSink
-from gateway.events.nats import NatsSettings, NatsSink
-from gateway.events.redis_stream import RedisStreamSettings, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
 from gateway.events.stdout import StdoutSink
-from tests.events.support import new_event, publish
+from tests.events.support import kafka_at, nats_at, new_event, publish, stream_at
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
@@ -46,7 +46,7 @@ async def opened(sink: Sink) -> AsyncIterator[Sink]:
 
 
 def stream_on(url: str, **settings: object) -> RedisStreamSink:
-    return RedisStreamSink(replace(RedisStreamSettings(url, "operations"), **settings), warnings.append)
+    return RedisStreamSink(stream_at(url, **settings), warnings.append)
 
 
 async def entries(url: str) -> list[dict[str, str]]:
@@ -90,10 +90,10 @@ async def test_a_stream_keeps_everything_unless_it_is_told_otherwise(redis_url: 
         for _ in range(300):
             await publish(sink, new_event())
     assert len(await entries(redis_url)) == 300
-    async with opened(stream_on(redis_url, length_max=10)) as sink:
+    async with opened(stream_on(redis_url, max_length=10)) as sink:
         await publish(sink, new_event())
     assert 10 <= len(await entries(redis_url)) < 200
-    async with opened(stream_on(redis_url, age_seconds_max=3600.0)) as sink:
+    async with opened(stream_on(redis_url, max_age="1h")) as sink:
         assert await publish(sink, new_event()) == Delivered()
     assert await entries(redis_url)
 
@@ -191,7 +191,7 @@ async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 
 def subject_on(server: NatsServer, stream: str = "OPERATIONS", subject: str = "operations.{route}.{type}") -> NatsSink:
-    return NatsSink(NatsSettings((server.url,), stream, subject), warnings.append)
+    return NatsSink(nats_at(server.url, stream, subject), warnings.append)
 
 
 async def test_an_event_is_a_message_of_the_stream(nats_server: NatsServer) -> None:
@@ -291,8 +291,9 @@ def topic_on(
     server: KafkaServer, topic: str = "operations.{route}", timeout_seconds: float = 20.0, **settings: object
 ) -> KafkaSink:
     """The broker of these tests knows no idempotent producers."""
-    plain = KafkaSettings((server.address,), topic, idempotence=False)
-    return KafkaSink(replace(plain, **settings), timeout_seconds=timeout_seconds)
+    return KafkaSink(
+        kafka_at(server.address, topic, **{"idempotence": False} | settings), timeout_seconds=timeout_seconds
+    )
 
 
 async def is_delivered(sink: KafkaSink, event: PublishedEvent) -> bool:
@@ -383,8 +384,8 @@ async def test_a_broker_that_refuses_the_credentials_closes_the_sink(tmp_path: P
 @pytest.mark.parametrize(
     ("extra", "sink"),
     [
-        ("nats", lambda: NatsSink(NatsSettings(("nats://127.0.0.1:1",), "OPERATIONS", "operations"), warnings.append)),
-        ("kafka", lambda: KafkaSink(KafkaSettings(("127.0.0.1:1",), "operations"))),
+        ("nats", lambda: NatsSink(nats_at("nats://127.0.0.1:1"), warnings.append)),
+        ("kafka", lambda: KafkaSink(kafka_at("127.0.0.1:1"))),
     ],
 )
 async def test_a_library_that_is_missing_is_named(

@@ -14,8 +14,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from gateway.core.egress import EgressPolicy, Forbidden, check_address
 from gateway.events.egress import guarded_connector
 from gateway.events.sink import Delivered, Failed
-from gateway.events.webhook import WebhookSettings, WebhookSink
-from tests.events.support import new_event, publish
+from gateway.events.webhook import WebhookSink
+from tests.events.support import new_event, publish, webhook_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 from tests.support.receiver import Receiver
@@ -116,7 +116,7 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
     resolver = FixedResolver(("127.0.0.1",), ("127.0.0.2",))
     async with Receiver() as receiver:
         sink = WebhookSink(
-            WebhookSettings(f"http://consumer.test:{receiver.port}/hooks", (SECRET,)), allowed, resolver=resolver
+            webhook_at(f"http://consumer.test:{receiver.port}/hooks", SECRET), allowed, resolver=resolver
         )
         await sink.open()
         try:
@@ -126,7 +126,7 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
         assert resolver.asked == 1
         assert receiver.received[0].headers["host"] == f"consumer.test:{receiver.port}"
         sink = WebhookSink(
-            WebhookSettings(f"http://consumer.test:{receiver.port}/hooks", (SECRET,)), allowed, resolver=resolver
+            webhook_at(f"http://consumer.test:{receiver.port}/hooks", SECRET), allowed, resolver=resolver
         )
         await sink.open()
         try:
@@ -144,9 +144,9 @@ async def test_a_name_server_that_hangs_delays_this_sink_alone(
 ) -> None:
     """What callers and other sinks need threads for is done meanwhile."""
     allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
-    stuck = WebhookSink(WebhookSettings("http://sink.hangs/hooks", (SECRET,)), replace(allowed, proxy=proxy))
+    stuck = WebhookSink(webhook_at("http://sink.hangs/hooks", SECRET), replace(allowed, proxy=proxy))
     async with silent_name_server(monkeypatch) as names, Receiver() as receiver:
-        other = WebhookSink(WebhookSettings(f"http://localhost:{receiver.port}/hooks", (SECRET,)), allowed)
+        other = WebhookSink(webhook_at(f"http://localhost:{receiver.port}/hooks", SECRET), allowed)
         await stuck.open()
         await other.open()
         try:
@@ -169,7 +169,7 @@ async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) ->
     allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
     async with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        sink = WebhookSink(WebhookSettings(receiver.url, (SECRET,)), allowed)
+        sink = WebhookSink(webhook_at(receiver.url, SECRET), allowed)
         await sink.open()
         try:
             assert isinstance(await publish(sink, new_event()), Delivered)
@@ -182,7 +182,7 @@ async def test_a_proxy_is_connected_to_and_not_checked() -> None:
     """It sees the addresses, and gets the whole URL."""
     async with Receiver() as proxy:
         policy = EgressPolicy(https_only=False, proxy=f"http://127.0.0.1:{proxy.port}")
-        sink = WebhookSink(WebhookSettings("http://consumer.test/hooks", (SECRET,)), policy)
+        sink = WebhookSink(webhook_at("http://consumer.test/hooks", SECRET), policy)
         await sink.open()
         try:
             assert isinstance(await publish(sink, new_event()), Delivered)

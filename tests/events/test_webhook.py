@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from ipaddress import ip_network
-from typing import Self
+from typing import Any, Self
 
 import orjson
 import pytest
@@ -21,13 +21,14 @@ from cloudevents.v1.http import CloudEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from standardwebhooks import Webhook
 
+from gateway.config.events import WebhookSink as WebhookSettings
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Algorithm, Secret, signing_key
 from gateway.core.webhook.signature import Verified, sign, verify
 from gateway.events.sink import Closed, Delivered, Failed, Publication
-from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSettings, WebhookSink
-from tests.events.support import new_event, publish
+from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSink
+from tests.events.support import new_event, publish, webhook_at
 from tests.support.receiver import Answer, Receiver, hang, status
 from tests.support.signing import SECRET, WHSEC
 
@@ -38,8 +39,8 @@ PRIVATE_SECRET = Secret("b", *signing_key("whsk_" + b64encode(bytes(range(32))).
 
 
 @asynccontextmanager
-async def opened(settings: WebhookSettings, now: float = NOW) -> AsyncIterator[WebhookSink]:
-    sink = WebhookSink(settings, EGRESS, wall_seconds=lambda: now)
+async def opened(settings: WebhookSettings, now: float = NOW, **options: Any) -> AsyncIterator[WebhookSink]:
+    sink = WebhookSink(settings, EGRESS, wall_seconds=lambda: now, **options)
     await sink.open()
     try:
         yield sink
@@ -49,8 +50,7 @@ async def opened(settings: WebhookSettings, now: float = NOW) -> AsyncIterator[W
 
 async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publication:
     async with Receiver(answer) as receiver:
-        settings = WebhookSettings(receiver.url, (SECRET,), timeout_seconds=timeout_seconds)
-        async with opened(settings) as sink:
+        async with opened(webhook_at(receiver.url, SECRET), timeout_seconds=timeout_seconds) as sink:
             result = await publish(sink, new_event())
         assert len(receiver.received) == 1
     return result
@@ -58,7 +58,7 @@ async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publicat
 
 async def test_a_consumer_verifies_what_it_gets_by_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard Webhooks' own; the event is a CloudEvent with the same id."""
-    async with Receiver() as receiver, opened(WebhookSettings(receiver.url, (SECRET,))) as sink:
+    async with Receiver() as receiver, opened(webhook_at(receiver.url, SECRET)) as sink:
         event = new_event()
         assert await publish(sink, event) == Delivered(("a",))
     (got,) = receiver.received
@@ -86,7 +86,7 @@ async def test_each_attempt_is_signed_anew_and_its_bytes_are_the_same() -> None:
     event = new_event()
     async with Receiver(status(500)) as receiver:
         for now in (NOW, NOW + 100):
-            async with opened(WebhookSettings(receiver.url, (old, SECRET, PRIVATE_SECRET), "standard"), now) as sink:
+            async with opened(webhook_at(receiver.url, old, SECRET, PRIVATE_SECRET, format="standard"), now) as sink:
                 await publish(sink, event)
     first, second = receiver.received
     assert first.body == second.body == event.standard()
@@ -148,7 +148,7 @@ async def test_nobody_listens() -> None:
     """Nothing was sent."""
     async with Receiver() as receiver:
         url = receiver.url
-    async with opened(WebhookSettings(url, (SECRET,))) as sink:
+    async with opened(webhook_at(url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert not result.is_unknown
@@ -174,7 +174,7 @@ async def test_a_failure_of_http_does_not_tell_the_url(answer: Callable[[asyncio
     server = await asyncio.start_server(serve, "127.0.0.1")
     async with server:
         port = server.sockets[0].getsockname()[1]
-        async with opened(WebhookSettings(f"http://127.0.0.1:{port}/hooks/T0KEN", (SECRET,))) as sink:
+        async with opened(webhook_at(f"http://127.0.0.1:{port}/hooks/T0KEN", SECRET)) as sink:
             result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert result.is_unknown
@@ -185,7 +185,7 @@ async def test_a_failure_of_http_does_not_tell_the_url(answer: Callable[[asyncio
 @pytest.mark.parametrize("url", ["http:///hooks/T0KEN", "ftp://ledger.example.com/hooks/T0KEN"])
 async def test_a_url_that_the_library_refuses_is_not_told(url: str) -> None:
     """Its errors have nothing but the URL."""
-    async with opened(WebhookSettings(url, (SECRET,))) as sink:
+    async with opened(webhook_at(url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert "T0KEN" not in result.why
@@ -195,7 +195,7 @@ async def test_a_response_that_repeats_the_url_does_not_tell_it() -> None:
     """Many services say what they do not find."""
     async with Receiver(status(404, "Cannot POST /hooks/T0KEN?key=S3CRET")) as receiver:
         url = receiver.url + "/T0KEN?key=S3CRET"
-        async with opened(WebhookSettings(url, (SECRET,))) as sink:
+        async with opened(webhook_at(url, SECRET)) as sink:
             assert await publish(sink, new_event()) == Failed("HTTP 404 Cannot POST ...?...", cause="HTTP 404")
 
 
@@ -206,7 +206,7 @@ async def test_a_body_that_could_not_be_sent_does_not_tell_the_url(monkeypatch: 
         raise ClientOSError(errno.EPIPE, "Can not write request body for http://127.0.0.1:9/hooks/T0KEN")
 
     monkeypatch.setattr(ClientRequest, "send", fails)
-    async with Receiver() as receiver, opened(WebhookSettings(receiver.url, (SECRET,))) as sink:
+    async with Receiver() as receiver, opened(webhook_at(receiver.url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert result == Failed("ClientOSError: Broken pipe", is_unknown=True)
 
@@ -215,7 +215,7 @@ async def test_without_a_living_secret_nothing_is_sent() -> None:
     """An unsigned event would be refused, or worse, not be."""
     async with Receiver() as receiver:
         ended = replace(SECRET, until=NOW - 1)
-        async with opened(WebhookSettings(receiver.url, (ended,))) as sink:
+        async with opened(webhook_at(receiver.url, ended)) as sink:
             assert isinstance(await publish(sink, new_event()), Closed)
         assert receiver.received == []
 

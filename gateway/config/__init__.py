@@ -27,61 +27,17 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
-from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope, PrincipalAuth
-from gateway.config.changes import Change, changes, digest_of
+from gateway.config.changes import changes, digest_of
 from gateway.config.checks import disagreements
-from gateway.config.delivery import Accept, Breaker, Delivery, EncryptionKey, Order, OrderHeader, RouteDelivery
-from gateway.config.document import (
-    FILE_BYTES_MAX,
-    ConfigError,
-    Document,
-    Mistake,
-    StandIn,
-    read_document,
-)
+from gateway.config.delivery import Accept, Order, RouteDelivery
+from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
 from gateway.config.explanation import empty_values, explain
-from gateway.config.inbox import Inbox
-from gateway.config.models import (
-    PLACEHOLDER_DIRECTORY,
-    WORKERS_MAX,
-    Admin,
-    Config,
-    Placeholders,
-    Secrets,
-    ServerTls,
-)
+from gateway.config.models import PLACEHOLDER_DIRECTORY, WORKERS_MAX, Admin, Config, Placeholders, ServerTls
 from gateway.config.notice import notices
-from gateway.config.route import (
-    BodyKey,
-    ComposedKey,
-    Fingerprint,
-    HeaderKey,
-    HeaderPart,
-    HeadersKey,
-    Key,
-    Route,
-    VersionHeader,
-)
-from gateway.config.scope import (
-    ApiKeyScope,
-    ComposedScope,
-    HeaderScope,
-    JwtScope,
-    Scope,
-    ScopePart,
-    TokenIssuer,
-    TokenSecret,
-    token_issuers,
-)
+from gateway.config.route import BodyKey, ComposedKey, HeaderKey, HeadersKey, Route
+from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, TokenIssuer, token_issuers
 from gateway.config.section import RightValues
-from gateway.config.upstream import (
-    TCP_USER_TIMEOUT_SECONDS,
-    ProbeRecovery,
-    ResponseRule,
-    RouteUpstream,
-    Upstream,
-    UpstreamTls,
-)
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
 
 __all__ = [
     "PLACEHOLDER_DIRECTORY",
@@ -92,49 +48,28 @@ __all__ = [
     "Admin",
     "ApiKeyScope",
     "BodyKey",
-    "Breaker",
-    "Change",
-    "ClientCertificateScope",
     "ComposedKey",
     "ComposedScope",
     "Config",
     "ConfigError",
-    "Delivery",
     "Document",
-    "EncryptionKey",
-    "Fingerprint",
-    "ForwardAuth",
-    "ForwardAuthScope",
     "HeaderKey",
-    "HeaderPart",
     "HeaderScope",
     "HeadersKey",
-    "Inbox",
-    "JwtScope",
-    "Key",
     "Mistake",
     "Order",
-    "OrderHeader",
     "Placeholders",
     "PostgresUrl",
-    "PrincipalAuth",
-    "ProbeRecovery",
     "RedisUrl",
-    "ResponseRule",
     "Route",
     "RouteDelivery",
     "RouteUpstream",
-    "Scope",
-    "ScopePart",
-    "Secrets",
     "ServerTls",
     "SqliteUrl",
     "TokenIssuer",
-    "TokenSecret",
     "Upstream",
     "UpstreamTls",
     "UpstreamUrl",
-    "VersionHeader",
     "changes",
     "digest_of",
     "load",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from gateway.app.life import StartError
 from gateway.app.tls_files import Stamp, stamp_of
@@ -13,17 +13,12 @@ from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import KeySet, KeySetInvalid, Source, read_key_file, secret_key
 from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource
 from gateway.callers.tokens import TokenVerifier
-from gateway.config import Config
-from gateway.core.identity.scope import (
-    AuthService,
-    ClientCertificateScope,
-    ComposedScope,
-    ForwardAuthScope,
-    JwtScope,
-    ScopeSpec,
-    VerifiedSpec,
-)
-from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
+from gateway.config import Config, TokenIssuer
+from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
+from gateway.config.authorization import ForwardAuth as Service
+from gateway.config.scope import JwtScope, TokenSecret, parts_of
+from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
+from gateway.core.identity.scope import VerifiedSpec
 from gateway.http.exchange import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.callers import Callers, Verifier
@@ -58,19 +53,19 @@ def callers_of(
         return found
 
     def keys_of(issuer: TokenIssuer) -> tuple[Hashable, KeySet]:
-        source, name = issuer.keys, issuer.issuer
-        if isinstance(source, SharedSecret):
-            secret = secret_key(source.secret, issuer.algorithms)
-            key: Hashable = (name, source, issuer.algorithms)
+        name, keys = issuer.issuer, issuer.keys
+        if isinstance(keys, TokenSecret):
+            secret = secret_key(keys.secret.get_secret_value().encode(), frozenset(issuer.algorithms))
+            key: Hashable = (name, keys, issuer.algorithms)
             return key, shared(key, lambda: KeySet(name, (secret,), clock=clock))
-        file = source.path if isinstance(source, KeysInFile) else source.ca
-        key = (name, source, issuer.stale_seconds, _stamp(file))
+        file = issuer.ca if issuer.is_fetched else Path(keys)
+        key = (name, keys, issuer.ca, issuer.stale_for, _stamp(file))
         return key, shared(
             key,
             lambda: KeySet(
                 name,
-                source=_source(name, source),
-                stale_seconds=issuer.stale_seconds,
+                source=_source(name, keys, issuer.ca),
+                stale_seconds=issuer.stale_for,
                 clock=clock,
                 publish=events.publish,
             ),
@@ -82,12 +77,12 @@ def callers_of(
         sets = {name: found for name, (_, found) in keys.items()}
         return shared(made_of, lambda: TokenVerifier(part, sets, wall_seconds, waiting_max=waiting_max))
 
-    def forward_auth(asked: ForwardAuthScope | AuthService) -> ForwardAuth:
-        service = asked.service if isinstance(asked, ForwardAuthScope) else asked
+    def forward_auth(service: Service, scope: ForwardAuthSpec | None = None) -> ForwardAuth:
         return shared(
-            (asked, proxies, waiting_max, _stamp(service.ca)),
+            (service, scope, proxies, waiting_max, _stamp(service.ca)),
             lambda: ForwardAuth(
-                asked,
+                service,
+                scope,
                 _auth_client(service),
                 events,
                 trusted_proxies=proxies,
@@ -96,36 +91,23 @@ def callers_of(
             ),
         )
 
-    routes = [route for route in config.routes if (config.mode_of(route) == "observe") or not is_observed]
-    verifiers: dict[VerifiedSpec | AuthService, Verifier] = {
-        (service := route.authorize.forward_auth.compiled): forward_auth(service)
-        for route in routes
-        if not is_observed and route.authorize is not None
-    }
-    for part in verified_parts(route.scope_spec for route in routes):
+    routes = [route for route in config.routes if not is_observed or config.mode_of(route) == "observe"]
+    # Of what is only observed, nobody is asked for a permission.
+    asked = [route.authorize.forward_auth for route in routes if route.authorize is not None and not is_observed]
+    verifiers: dict[VerifiedSpec | Service, Verifier] = {service: forward_auth(service) for service in asked}
+    for part in (part for route in routes for part in parts_of(route.scope)):
         match part:
             case JwtScope():
-                verifiers[part] = tokens(part)
+                verifiers[part.compiled] = tokens(part)
             case ForwardAuthScope():
-                verifiers[part] = forward_auth(part)
+                verifiers[part.compiled] = forward_auth(part.forward_auth, part.compiled)
             case ClientCertificateScope():
-                verifiers[part] = ClientCertificates(part, proxies, wall_seconds)
-            case _:
-                assert_never(part)
+                verifiers[part.compiled] = ClientCertificates(part.compiled, proxies, wall_seconds)
     return Callers(verifiers, made)
 
 
-def _stamp(file: str | None) -> Stamp:
-    return None if file is None else stamp_of(Path(file))
-
-
-def verified_parts(scopes: Iterable[ScopeSpec]) -> dict[VerifiedSpec, None]:
-    """The parts of scopes that are verified, each once."""
-    found: dict[VerifiedSpec, None] = {}
-    for scope in scopes:
-        parts = scope.parts if isinstance(scope, ComposedScope) else (scope,)
-        found |= {part: None for part in parts if isinstance(part, VerifiedSpec)}
-    return found
+def _stamp(file: Path | None) -> Stamp:
+    return None if file is None else stamp_of(file)
 
 
 def reserved_headers(config: Config) -> ReservedHeaders | None:
@@ -140,38 +122,36 @@ def reserved_headers(config: Config) -> ReservedHeaders | None:
     return ReservedHeaders(reserved) if reserved else None
 
 
-def _auth_client(service: AuthService) -> Upstream:
+def _auth_client(service: Service) -> Upstream:
+    url = service.url.service
     try:
-        tls = tls_context(None if service.ca is None else Path(service.ca)) if service.has_tls else None
+        tls = tls_context(service.ca) if url.scheme == "https" else None
     except OSError as error:
         raise StartError(f"the TLS files for {service.url} cannot be used: {error}") from error
     return Upstream(
         UpstreamSettings(
-            host=service.host,
-            port=service.port,
+            host=url.host,
+            port=url.port,
             tls=tls,
-            connect_timeout_seconds=service.timeout_seconds,
-            response_timeout_seconds=service.timeout_seconds,
+            connect_timeout_seconds=service.timeout,
+            response_timeout_seconds=service.timeout,
             connections_max=0,
             connections_reserved=CONNECTIONS_MAX,
         )
     )
 
 
-def _source(issuer: str, keys: KeysAt | KeysDiscovered | KeysInFile) -> Source:
+def _source(issuer: str, place: str, ca: Path | None) -> Source:
+    """Where the keys of an issuer come from, by its setting `keys`."""
     try:
-        match keys:
-            case KeysAt(url, ca):
-                return UrlSource(url, client_context(None if ca is None else Path(ca)))
-            case KeysDiscovered(ca):
-                return DiscoveredSource(issuer, client_context(None if ca is None else Path(ca)))
-            case KeysInFile(path):
-                read_key_file(Path(path))
-                return FileSource(Path(path))
-            case _:
-                assert_never(keys)
+        if place == "discover":
+            return DiscoveredSource(issuer, client_context(ca))
+        if not place.startswith("/"):
+            return UrlSource(place, client_context(ca))
+        read_key_file(Path(place))
+        return FileSource(Path(place))
     except KeySetInvalid as error:
-        raise StartError(f"the keys in {path} cannot be used: {error}") from error
+        raise StartError(f"the keys in {place} cannot be used: {error}") from error
     except OSError as error:
         # A `PemError` names its file.
         reason = str(error) if isinstance(error, PemError) else f"{error.filename}: {error.strerror}"

@@ -19,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
+from gateway.config.authorization import ForwardAuth as Service
+from gateway.config.leaf import encoded, lowered
 from gateway.core.framing import digest
 from gateway.core.identity.scope import (
-    AuthService,
     ForwardAuthScope,
     IdentityUnavailable,
     Network,
@@ -58,7 +59,8 @@ class ForwardAuth:
 
     def __init__(
         self,
-        asked: ForwardAuthScope | AuthService,
+        service: Service,
+        scope: ForwardAuthScope | None,
         upstream: Upstream,
         events: Events,
         *,
@@ -70,12 +72,14 @@ class ForwardAuth:
 
         `asked_max` bounds the requests that wait for a decision. `clock` counts seconds and never goes back.
         """
-        self._scope = asked if isinstance(asked, ForwardAuthScope) else None
-        self._service = service = asked.service if isinstance(asked, ForwardAuthScope) else asked
+        self._scope = scope
+        self._service = service
         self._upstream = upstream
         self._events = events
         self._trusted_proxies = tuple(trusted_proxies)
-        self._names = frozenset(name.lower() for name in service.headers)
+        self._names = lowered(service.headers)
+        self._copied = encoded(service.copy_)
+        self._authority, self._target = service.url.service.authority.encode(), service.url.target.encode()
         self._asked_max = asked_max
         self._clock = clock
         self._asked = 0
@@ -129,8 +133,8 @@ class ForwardAuth:
             request.head,
             request.hop,
             self._trusted_proxies,
-            authority=self._service.authority,
-            target=self._service.target,
+            authority=self._authority,
+            target=self._target,
             names=self._names,
         )
 
@@ -139,7 +143,7 @@ class ForwardAuth:
         if self._asked >= self._asked_max:
             return "too many requests wait for it"
         self._asked += 1
-        seconds = self._service.timeout_seconds
+        seconds = self._service.timeout
         try:
             async with asyncio.timeout(seconds):
                 # As a protected one: it is never sent on a connection that the service may just be closing.
@@ -187,11 +191,11 @@ class ForwardAuth:
         return Verified(value, self._handed_on(head.headers))
 
     def _handed_on(self, headers: Headers) -> Headers:
-        return tuple((name, value) for name in self._service.copy for value in header_values(headers, name.lower()))
+        return tuple((name, value) for name in self._copied for value in header_values(headers, name.lower()))
 
     def _remember(self, question: RequestHead, permission: Verified, asked_seconds: float) -> None:
         """From when it was asked: the permission may have been withdrawn since."""
-        seconds = self._service.cache_seconds
+        seconds = self._service.cache
         size = len(permission.value) + sum(len(name) + len(value) for name, value in permission.headers)
         if seconds <= 0 or size > _REMEMBERED_BYTES_MAX:
             return

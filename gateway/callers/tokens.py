@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.callers.key_set import KeySet
-from gateway.core.identity.scope import IdentityUnavailable, JwtScope, ScopeMissing
+from gateway.config.scope import JwtScope
+from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.callers import Verification, Verified

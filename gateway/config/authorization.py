@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from gateway.config.address import AbsolutePath, AuthorizationUrl, ForwardAuthUrl
-from gateway.config.leaf import Duration, HeaderName, encoded
+from gateway.config.leaf import Duration, HeaderName
 from gateway.config.section import Disagreement, Section, listed_twice, written
 from gateway.core.identity import scope as scopes
 
@@ -54,24 +55,6 @@ class ForwardAuth(Section):
         """The headers that it alone may set."""
         return self.copy_
 
-    @property
-    def compiled(self) -> scopes.AuthService:
-        """As it is asked."""
-        url = self.url.service
-        return scopes.AuthService(
-            url=str(self.url),
-            host=url.host,
-            port=url.port,
-            has_tls=url.scheme == "https",
-            authority=url.authority.encode(),
-            target=self.url.target.encode(),
-            headers=encoded(self.headers),
-            copy=encoded(self.copy_),
-            ca=None if self.ca is None else str(self.ca),
-            timeout_seconds=self.timeout,
-            cache_seconds=self.cache,
-        )
-
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ca is not None and self.url.scheme != "https":
             yield Disagreement(("ca",), "ca needs an https URL")
@@ -106,9 +89,9 @@ class ForwardAuthScope(Section):
     forward_auth: PrincipalAuth
     """The service: {url, principal}."""
 
-    @property
+    @cached_property
     def compiled(self) -> scopes.ForwardAuthScope:
-        return scopes.ForwardAuthScope(self.forward_auth.compiled, self.forward_auth.principal.encode())
+        return scopes.ForwardAuthScope(self.forward_auth, self.forward_auth.principal.encode())
 
 
 class ClientCertificateScope(Section):
@@ -117,7 +100,7 @@ class ClientCertificateScope(Section):
     client_certificate: Literal["subject", "san", "sha256"]
     """What names it: the subject, the alternative name (URI, else DNS, else e-mail), or the digest of all of it."""
 
-    @property
+    @cached_property
     def compiled(self) -> scopes.ClientCertificateScope:
         return scopes.ClientCertificateScope(self.client_certificate)
 

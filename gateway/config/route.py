@@ -39,7 +39,7 @@ from gateway.config.leaf import (
     redacted_header,
     size_text,
 )
-from gateway.config.scope import FRAMING, SCOPE_FORMS, ComposedScope, Scope
+from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope, parts_of
 from gateway.config.section import (
     Disagreement,
     Holder,
@@ -655,8 +655,7 @@ class Route(Holder):
     @property
     def authorities(self) -> tuple[ForwardAuth, ...]:
         """The authorising services that are asked about requests of this route."""
-        parts = self.scope.compose if isinstance(self.scope, ComposedScope) else (self.scope,)
-        found = [part.forward_auth for part in parts if isinstance(part, ForwardAuthScope)]
+        found = [part.forward_auth for part in parts_of(self.scope) if isinstance(part, ForwardAuthScope)]
         return (*found, *(() if self.authorize is None else (self.authorize.forward_auth,)))
 
     @cached_property

@@ -6,6 +6,7 @@ There is no default: under another scope a request is another operation, and eve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 from urllib.parse import urlsplit
@@ -26,7 +27,6 @@ from gateway.config.section import (
 )
 from gateway.core.egress import is_loopback
 from gateway.core.identity import scope as scopes
-from gateway.core.identity import token as tokens
 from gateway.core.identity.token import SECRET_ALGORITHMS
 
 FRAMING = "this header describes the connection or the body, not the intent"
@@ -171,31 +171,6 @@ class TokenIssuer(Section):
         """Whether its keys come over the network."""
         return isinstance(self.keys, str) and not self.keys.startswith("/")
 
-    @property
-    def compiled(self) -> tokens.TokenIssuer:
-        """As tokens are verified."""
-        return tokens.TokenIssuer(
-            issuer=self.issuer,
-            audience=self.audience,
-            claims=self.claims,
-            keys=self._key_source(),
-            algorithms=frozenset(self.algorithms),
-            leeway_seconds=self.leeway,
-            stale_seconds=self.stale_for,
-        )
-
-    def _key_source(self) -> tokens.KeySource:
-        ca = None if self.ca is None else str(self.ca)
-        match self.keys:
-            case TokenSecret(secret=secret):
-                return tokens.SharedSecret(secret.get_secret_value().encode())
-            case "discover":
-                return tokens.KeysDiscovered(ca)
-            case place if place.startswith("/"):
-                return tokens.KeysInFile(place)
-            case url:
-                return tokens.KeysAt(url, ca)
-
     def disagreements(self) -> Iterator[Disagreement]:
         for key in ("claims", "algorithms"):
             for index in repeated(getattr(self, key)):
@@ -247,9 +222,9 @@ class JwtScope(Section):
         """All of them."""
         return (self.jwt,) if isinstance(self.jwt, TokenIssuer) else self.jwt
 
-    @property
+    @cached_property
     def compiled(self) -> scopes.JwtScope:
-        return scopes.JwtScope(tuple(each.compiled for each in self.issuers))
+        return scopes.JwtScope(self.issuers)
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(each.issuer for each in self.issuers):
@@ -319,10 +294,14 @@ Scope = Annotated[
 ]
 
 
+def parts_of(scope: Scope) -> tuple[ScopePart, ...]:
+    """What a caller is named by."""
+    return () if scope == "shared" else scope.compose if isinstance(scope, ComposedScope) else (scope,)
+
+
 def token_issuers(scope: Scope) -> tuple[TokenIssuer, ...]:
     """The issuers whose tokens a scope takes."""
-    parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
-    return tuple(issuer for part in parts if isinstance(part, JwtScope) for issuer in part.issuers)
+    return tuple(issuer for part in parts_of(scope) if isinstance(part, JwtScope) for issuer in part.issuers)
 
 
 def scope_header_names(scope: object) -> tuple[str, ...]:

@@ -18,16 +18,10 @@ from typing import Final
 import orjson
 
 from gateway.app.callers import callers_of, reserved_headers
-from gateway.config import Config
-from gateway.core.identity.scope import AuthService, ForwardAuthScope, JwtScope, VerifiedSpec
-from gateway.core.identity.token import (
-    KeysAt,
-    KeysDiscovered,
-    KeySource,
-    TokenFault,
-    bearer_credential,
-    read_token,
-)
+from gateway.config import Config, TokenIssuer
+from gateway.config.authorization import ForwardAuth
+from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
+from gateway.core.identity.token import TokenFault, bearer_credential, read_token
 from gateway.core.message import RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
@@ -92,7 +86,7 @@ class _NotAsked(Exception):
 class _Offline:
     """Verifies as far as that needs nobody else. See `callers.Verifier`."""
 
-    def __init__(self, part: VerifiedSpec | AuthService, verifier: Verifier) -> None:
+    def __init__(self, part: VerifiedSpec | ForwardAuth, verifier: Verifier) -> None:
         self._part = part
         self._verifier = verifier
 
@@ -107,21 +101,22 @@ class _Offline:
 
     async def ask(self, request: Request) -> Verification:
         match self._part:
-            case AuthService(url=url):
+            case ForwardAuth(url=url):
                 raise _NotAsked(f"{url}, whether the request may be made")
             case ForwardAuthScope(service=service):
                 raise _NotAsked(f"{service.url}, who the caller is")
             case JwtScope(issuers):
                 token = read_token(bearer_credential(request.head.headers) or b"")
-                issuer = None if isinstance(token, TokenFault) else token.issuer
-                keys = next((each.keys for each in issuers if each.issuer == issuer), None)
-                if isinstance(keys, KeysAt | KeysDiscovered):
-                    raise _NotAsked(f"{_place(keys, issuer)}, for the keys of the token's issuer")
+                name = None if isinstance(token, TokenFault) else token.issuer
+                issuer = next((each for each in issuers if each.issuer == name), None)
+                if isinstance(issuer, TokenIssuer) and issuer.is_fetched:
+                    raise _NotAsked(f"{_place(issuer)}, for the keys of the token's issuer")
         return await self._verifier.ask(request)
 
 
-def _place(keys: KeySource, issuer: str | None) -> str:
-    return keys.url.partition("?")[0] if isinstance(keys, KeysAt) else f"{issuer} (discovery)"
+def _place(issuer: TokenIssuer) -> str:
+    keys = issuer.keys
+    return f"{issuer.issuer} (discovery)" if keys == "discover" else str(keys).partition("?")[0]
 
 
 class _Own:

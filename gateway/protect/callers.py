@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Final, Protocol, assert_never
 
+from gateway.config.authorization import ForwardAuth
 from gateway.core.identity.scope import (
-    AuthService,
     IdentityUnavailable,
     Scope,
     ScopeMissing,
@@ -86,7 +86,7 @@ class Callers:
 
     def __init__(
         self,
-        verifiers: Mapping[VerifiedSpec | AuthService, Verifier],
+        verifiers: Mapping[VerifiedSpec | ForwardAuth, Verifier],
         made: Mapping[Hashable, Closable] = MappingProxyType({}),
     ) -> None:
         """`verifiers` has one for each verified part of every scope that is asked for, and for each service that is
@@ -122,7 +122,7 @@ class Callers:
             headers += verification.headers
         return Caller(found, headers) if isinstance(found, Scope) else found
 
-    async def authorize(self, service: AuthService, request: Request) -> Verified | Unidentified:
+    async def authorize(self, service: ForwardAuth, request: Request) -> Verified | Unidentified:
         """A permission of this service, with the headers that come with it, or what takes its place. Safe to cancel."""
         verifier = self.verifiers[service]
         return verifier.known(request) or await verifier.ask(request)

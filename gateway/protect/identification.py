@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from gateway.config import Order
+from gateway.config.authorization import ForwardAuth
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest
-from gateway.core.identity.scope import AuthService, Scope, Unverified
+from gateway.core.identity.scope import Scope, Unverified
 from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
 from gateway.core.message import header_values, values_by_name
@@ -131,7 +132,7 @@ def _event_by_head(inbox: Inbox, self: Identifying, request: Request, route: Rou
     return self.verifying.reply_unread(request, route, inbox)
 
 
-async def _authorize(service: AuthService, self: Identifying, request: Request, route: Route) -> Found:
+async def _authorize(service: ForwardAuth, self: Identifying, request: Request, route: Route) -> Found:
     """Ask the service that decides about every request of the route, and hand on what it says."""
     permission = await self.callers.authorize(service, request)
     if not isinstance(permission, Verified):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from gateway.config import Accept, ComposedKey, Config, Order
 from gateway.config import Route as RouteConfig
 from gateway.config import Upstream as UpstreamConfig
+from gateway.config.authorization import ForwardAuth
+from gateway.config.leaf import lowered
 from gateway.config.route import InFlight, Retention
 from gateway.config.upstream import written_headers
 from gateway.core.delivery import DeliveryPolicy
@@ -19,7 +21,7 @@ from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy
 from gateway.core.identity.key import Key, KeySpec
 from gateway.core.identity.operation_id import single_headers
-from gateway.core.identity.scope import AuthService, ScopeSpec
+from gateway.core.identity.scope import ScopeSpec
 from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import microseconds
 from gateway.core.outcome import StatusPolicy
@@ -95,7 +97,7 @@ class Route:
     shape: Shape
     forwards_unprotected: bool
     target: Target
-    authorize: AuthService | None = None
+    authorize: ForwardAuth | None = None
     accept: AcceptPolicy | None = None
     inbox: Inbox | None = None
     repeats: RepeatPolicy | None = None
@@ -135,10 +137,10 @@ class EnforcedShare:
 def route_of(config: Config, route: RouteConfig, client: Upstream) -> Route:
     """A configured route with the client of its upstream."""
     inbox = None if route.inbox is None else route.inbox.compiled
-    authorize = None if route.authorize is None else route.authorize.forward_auth.compiled
+    authorize = None if route.authorize is None else route.authorize.forward_auth
     once = single_headers(route.scope_spec, route.key_spec)
     if authorize is not None:
-        once |= {name.lower() for name in authorize.headers}
+        once |= lowered(authorize.headers)
     if inbox is not None:
         once |= inbox.headers
     if route.order is not None:

@@ -11,6 +11,8 @@ import pytest
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import CannotIdentify, Operations, audit_by
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
+from gateway.config import TokenIssuer
+from gateway.config.authorization import PrincipalAuth
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.identity.pointer import parse_pointer
@@ -22,7 +24,7 @@ from gateway.core.identity.scope import (
     JwtScope,
     Scope,
 )
-from gateway.core.identity.token import KeysDiscovered, TokenIssuer, claims_value
+from gateway.core.identity.token import claims_value
 from gateway.core.message import ResponseHead, values_by_name
 from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
 from gateway.core.replay import KeepPolicy
@@ -485,8 +487,9 @@ async def test_identify() -> None:
 
 def test_identify_by_what_would_be_verified() -> None:
     """An operator's word counts: a token may have expired, and the principal is a header. A certificate has no word."""
-    issuer = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
-    jwt, principal = JwtScope((issuer,)), ForwardAuthScope("http://127.0.0.1:1/", b"X-User-Id")
+    issuer = TokenIssuer(issuer="https://a.example", audience="api", keys="discover", claims=("sub",))
+    asked = PrincipalAuth(url="http://127.0.0.1:1/", principal="X-User-Id")
+    jwt, principal = JwtScope((issuer,)), ForwardAuthScope(asked, b"X-User-Id")
     policies = [
         RoutePolicy(name, name, HeaderKey(), scope, TREATMENT)
         for name, scope in (("jwt", jwt), ("principal", principal), ("both", ComposedScope((jwt, principal))))

@@ -14,8 +14,8 @@ import time
 
 from gateway.callers.key_set import KeySet, read_keys
 from gateway.callers.tokens import TokenVerifier
-from gateway.core.identity.scope import HeaderScope, JwtScope, ScopeSpec
-from gateway.core.identity.token import KeysDiscovered, TokenIssuer
+from gateway.config.scope import JwtScope, TokenIssuer
+from gateway.core.identity.scope import HeaderScope, ScopeSpec
 from gateway.core.message import Headers, RequestHead
 from gateway.protect.callers import Caller, Callers
 from gateway.protect.hop import hop_from
@@ -28,8 +28,11 @@ from tests.support.issuer import signing_key
 
 SHARE_MAX = 0.03
 _REQUESTS = 20_000
-_ISSUER = TokenIssuer("https://login.example.com/", "https://api.example.com", ("sub",), KeysDiscovered())
-_HEADER, _JWT = HeaderScope(b"X-Tenant", None), JwtScope((_ISSUER,))
+_ISSUER = TokenIssuer(
+    issuer="https://login.example.com/", audience="https://api.example.com", keys="discover", claims=("sub",)
+)
+_TOKENS = JwtScope(jwt=(_ISSUER,))
+_HEADER, _JWT = HeaderScope(b"X-Tenant", None), _TOKENS.compiled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +74,7 @@ def _callers() -> tuple[Callers, Headers]:
     names = ("Host", "User-Agent", "Accept", "Content-Type", "Content-Length", "Traceparent", "X-Tenant")
     headers = [(name.encode(), b"something of a usual length") for name in names]
     headers += [(b"Idempotency-Key", b"order-1"), (b"Authorization", f"Bearer {key.sign(claims)}".encode())]
-    return Callers({_JWT: TokenVerifier(_JWT, {_ISSUER.issuer: keys}, time.time)}), tuple(headers)
+    return Callers({_JWT: TokenVerifier(_TOKENS, {_ISSUER.issuer: keys}, time.time)}), tuple(headers)
 
 
 def _found_us(callers: Callers, spec: ScopeSpec, headers: Headers) -> float:

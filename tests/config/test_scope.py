@@ -8,9 +8,7 @@ import pytest
 
 from gateway.app.callers import callers_of
 from gateway.app.life import StartError
-from gateway.config import Placeholders, notices, parse
-from gateway.core.identity.scope import JwtScope
-from gateway.core.identity.token import KeysAt, KeysDiscovered, KeysInFile, SharedSecret, TokenIssuer
+from gateway.config import Placeholders, TokenIssuer, notices, parse, token_issuers
 from gateway.observe.facts import Events
 from tests.config.support import report, with_route
 
@@ -30,32 +28,37 @@ def route(**changes: str) -> str:
 
 
 def issuer(text: str) -> TokenIssuer:
-    spec = parse(text).routes[0].scope_spec
-    assert isinstance(spec, JwtScope)
-    return spec.issuers[0]
+    (found,) = token_issuers(parse(text).routes[0].scope)
+    return found
 
 
 def test_defaults() -> None:
     """Four settings are enough; the limits are those of the documentation."""
-    assert issuer(route()) == TokenIssuer("https://login.example/", "api", ("sub",), KeysDiscovered())
+    found = issuer(route())
+    assert (found.issuer, found.audience, found.claims) == ("https://login.example/", "api", ("sub",))
+    assert (found.keys, found.algorithms) == ("discover", ("RS256", "PS256", "ES256", "EdDSA"))
+    assert (found.leeway, found.stale_for) == (30.0, 24 * 3600.0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "keys"),
+    ("changes", "is_fetched"),
     [
-        pytest.param({"ca": "/ca.pem"}, KeysDiscovered("/ca.pem"), id="discover"),
-        pytest.param({"keys": "https://login.example/keys"}, KeysAt("https://login.example/keys"), id="url"),
-        pytest.param({"keys": "http://127.0.0.1:81/k"}, KeysAt("http://127.0.0.1:81/k"), id="this-machine"),
-        pytest.param({"keys": "'http://[::1]:81/k'"}, KeysAt("http://[::1]:81/k"), id="this-machine-ipv6"),
-        pytest.param({"keys": "/etc/keys.json"}, KeysInFile("/etc/keys.json"), id="file"),
-        pytest.param(
-            {"keys": f"{{secret: {SECRET}}}", "algorithms": "[HS256]"}, SharedSecret(SECRET.encode()), id="secret"
-        ),
+        pytest.param({"ca": "/ca.pem"}, True, id="discover"),
+        pytest.param({"keys": "https://login.example/keys"}, True, id="url"),
+        pytest.param({"keys": "http://127.0.0.1:81/k"}, True, id="this-machine"),
+        pytest.param({"keys": "'http://[::1]:81/k'"}, True, id="this-machine-ipv6"),
+        pytest.param({"keys": "/etc/keys.json"}, False, id="file"),
+        pytest.param({"keys": f"{{secret: {SECRET}}}", "algorithms": "[HS256]"}, False, id="secret"),
     ],
 )
-def test_where_keys_are(changes: dict[str, str], keys: object) -> None:
-    """Each form becomes its own kind of source."""
-    assert issuer(route(**changes)).keys == keys
+def test_where_keys_are(changes: dict[str, str], is_fetched: bool) -> None:
+    """Each form is a source of its own."""
+    assert issuer(route(**changes)).is_fetched is is_fetched
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Not in what a defect prints."""
+    assert SECRET not in repr(issuer(route(**HS256)))
 
 
 HS256 = {"keys": f"{{secret: {SECRET}}}", "algorithms": "[HS256]"}

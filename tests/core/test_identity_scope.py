@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.scope import (
     ApiKeyScope,
-    AuthService,
     ClientCertificateScope,
     ComposedScope,
     ForwardAuthScope,
@@ -26,9 +25,9 @@ from gateway.core.identity.scope import (
     Unverified,
     VerifiedSpec,
 )
-from gateway.core.identity.token import KeysAt, KeysDiscovered, TokenIssuer
 from gateway.core.message import Headers, values_by_name
 from gateway.protect.hop import hop_from
+from tests.core.test_identity_token import Named
 
 INSIDE = ip_network("10.0.0.0/8")
 TENANT = HeaderScope(b"X-Tenant", (INSIDE, ip_network("fd00::/8")))
@@ -220,9 +219,17 @@ def test_recipe() -> None:
     assert len({spec.recipe for spec in [TENANT, *others]}) == 6
 
 
-ISSUER = TokenIssuer("https://a.example", "api", ("sub",), KeysDiscovered())
+@dataclass(frozen=True)
+class Asked:
+    """An authorising service, as far as the core looks at it."""
+
+    url: str = "http://127.0.0.1/"
+    headers: tuple[str, ...] = ("Authorization", "Cookie")
+
+
+ISSUER = Named()
 JWT = JwtScope((ISSUER,))
-SERVICE = AuthService("http://127.0.0.1/", "127.0.0.1", 80, False, b"127.0.0.1", b"/")
+SERVICE = Asked()
 PRINCIPAL = ForwardAuthScope(SERVICE, b"X-User-Id")
 CERTIFICATE = ClientCertificateScope("san")
 
@@ -251,9 +258,9 @@ def test_verified_parts_come_last() -> None:
 def test_recipe_of_verified_parts() -> None:
     """The recipe changes with the issuer, its claims, the principal's name and the certificate's part, and not with
     what only refuses."""
-    same = replace(ISSUER, audience="other", keys=KeysAt("https://b.example/keys"), leeway_seconds=0.0)
+    same = replace(ISSUER, audience="other", leeway=0.0)
     assert JWT.recipe == JwtScope((same,)).recipe
-    elsewhere = replace(SERVICE, host="other", target=b"/auth", headers=(), copy=(b"X-User-Id",))
+    elsewhere = Asked("http://other/auth", ())
     assert PRINCIPAL.recipe == ForwardAuthScope(elsewhere, b"x-user-id").recipe
     others = [
         JwtScope((replace(ISSUER, issuer="https://b.example"),)),

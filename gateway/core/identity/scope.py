@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gateway.core.framing import framed
-from gateway.core.identity.token import TokenIssuer
+from gateway.core.identity.token import Issuer
 from gateway.core.immutable import immutable
 from gateway.core.message import NameTable, Values
 
@@ -203,7 +203,7 @@ class SharedScope(_Scope):
 class JwtScope(_Scope):
     """Claims of a verified token: the same caller after every refresh of the token. One issuer of these signed it."""
 
-    issuers: tuple[TokenIssuer, ...]
+    issuers: tuple[Issuer, ...]
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -228,26 +228,13 @@ class JwtScope(_Scope):
         return framed(b"jwt", *sorted(issuers))
 
 
-@immutable
-class AuthService:
-    """A service that decides about requests, and how it is asked.
+class AuthService(Protocol):
+    """A service that decides about requests, of which it gets to see `headers`: a setting."""
 
-    `url` is for people, and has no query; `authority` and `target` are of the question. It gets to see `headers` of the
-    request. `copy` are headers of its response that go to the service behind the gateway. `ca` names a file with the
-    certificates to trust, None for the system's. A permission may be remembered for `cache_seconds`.
-    """
-
-    url: str
-    host: str
-    port: int
-    has_tls: bool
-    authority: bytes
-    target: bytes
-    headers: tuple[bytes, ...] = (b"Authorization", b"Cookie")
-    copy: tuple[bytes, ...] = ()
-    ca: str | None = None
-    timeout_seconds: float = 2.0
-    cache_seconds: float = 0.0
+    @property
+    def url(self) -> object: ...
+    @property
+    def headers(self) -> tuple[str, ...]: ...
 
 
 @immutable
@@ -266,7 +253,7 @@ class ForwardAuthScope(_Scope):
 
     @property
     def headers(self) -> frozenset[bytes]:
-        return frozenset(name.lower() for name in self.service.headers)
+        return frozenset(name.lower().encode() for name in self.service.headers)
 
     @property
     def recipe(self) -> bytes:

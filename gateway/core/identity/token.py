@@ -10,18 +10,13 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.core.framing import framed
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
-PUBLIC_ALGORITHMS: Final = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
-"""Algorithms with a public key to verify (RFC 7518 section 3.1, RFC 8037)."""
 SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 """Algorithms with a shared secret, and the bytes that it must have at least (RFC 7518 section 3.2)."""
 
@@ -32,59 +27,20 @@ _INTEGER_DIGITS_MAX: Final = 64
 _FRACTION_MAX: Final = 2.0**53 - 1
 
 
-@immutable
-class KeysAt:
-    """A key set (RFC 7517) at a URL. `ca` names a file with the certificates to trust, None for the system's."""
+class Issuer(Protocol):
+    """Whose tokens are accepted, for which audience, and which of their claims name the caller: a setting.
 
-    url: str
-    ca: str | None = None
-
-
-@immutable
-class KeysDiscovered:
-    """The key set that the issuer's configuration names (OpenID Connect Discovery 1.0 section 4). `ca` as above."""
-
-    ca: str | None = None
-
-
-@immutable
-class KeysInFile:
-    """A key set, or public keys as PEM, in a file."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSecret:
-    """One secret that the issuer and this gateway share."""
-
-    secret: bytes = field(repr=False)
-
-
-KeySource = KeysAt | KeysDiscovered | KeysInFile | SharedSecret
-
-
-@dataclass(frozen=True, slots=True)
-class TokenIssuer:
-    """Whose tokens are accepted, for which audience, and which of their claims name the caller.
-
-    `stale_seconds` is how long keys are still used while the issuer does not serve them anew.
+    `leeway` is how far its clock and this one may differ, in seconds.
     """
 
-    issuer: str
-    audience: str
-    claims: tuple[str, ...]
-    keys: KeySource
-    algorithms: frozenset[str] = frozenset(("RS256", "PS256", "ES256", "EdDSA"))
-    leeway_seconds: float = 30.0
-    stale_seconds: float = 24 * 3600.0
-
-    def __post_init__(self) -> None:
-        possible = SECRET_ALGORITHMS if isinstance(self.keys, SharedSecret) else PUBLIC_ALGORITHMS
-        if not self.algorithms or not self.algorithms <= set(possible):
-            raise ValueError("an algorithm that these keys do not have")
-        if not self.claims:
-            raise ValueError("no claim names the caller")
+    @property
+    def issuer(self) -> str: ...
+    @property
+    def audience(self) -> str: ...
+    @property
+    def claims(self) -> tuple[str, ...]: ...
+    @property
+    def leeway(self) -> float: ...
 
 
 @immutable
@@ -143,7 +99,7 @@ def read_token(credential: bytes) -> Token | TokenFault:
     return Token(algorithm, key_id, issuer, payload, b"%b.%b" % (first, second), signature)
 
 
-def verify_claims(issuer: TokenIssuer, token: Token, now_seconds: float) -> Claims | TokenFault:
+def verify_claims(issuer: Issuer, token: Token, now_seconds: float) -> Claims | TokenFault:
     """What the claims of a token say whose signature is verified, at this Unix time."""
     payload = token.payload
     expires, begins = _number(payload.get("exp")), _number(payload.get("nbf"))
@@ -153,18 +109,18 @@ def verify_claims(issuer: TokenIssuer, token: Token, now_seconds: float) -> Clai
         return TokenFault("The token is for another audience.")
     if expires is None:
         return TokenFault("The token says not when it expires.")
-    until = expires + issuer.leeway_seconds
+    until = expires + issuer.leeway
     if now_seconds >= until:
         return TokenFault("The token has expired.")
     if begins is None and "nbf" in payload:
         return TokenFault(_MALFORMED)
-    if begins is not None and now_seconds + issuer.leeway_seconds < begins:
+    if begins is not None and now_seconds + issuer.leeway < begins:
         return TokenFault("The token is not valid yet.")
     value = claims_value(issuer, payload)
     return value if isinstance(value, TokenFault) else Claims(value, until)
 
 
-def claims_value(issuer: TokenIssuer, payload: Mapping[str, Any]) -> bytes | TokenFault:
+def claims_value(issuer: Issuer, payload: Mapping[str, Any]) -> bytes | TokenFault:
     """The caller: the issuer, and each claim by name, type and value. `42` and `"42"` are two callers."""
     parts = []
     for name in sorted(issuer.claims):

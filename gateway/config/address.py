@@ -9,14 +9,13 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import alternatives
-from gateway.config.leaf import SUBSTITUTED, Leaf, Text
+from gateway.config.leaf import SUBSTITUTED, Leaf, Text, shaped
 from gateway.core.message import bracketed
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -46,6 +45,8 @@ class HostName(Leaf):
 
     may_have_port: bool = False
 
+    schema = shaped(minLength=1)
+
     @property
     def expected(self) -> str:
         return "a host name such as api.example.com" + ("" if self.may_have_port else ", without a port")
@@ -57,9 +58,6 @@ class HostName(Leaf):
         if not is_name or (colon and (not self.may_have_port or not 1 <= int(port) <= 65535)):
             raise self.unexpected()
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,7 @@ class ListenAddress(Leaf):
     """`host:port`, `[::]:port`."""
 
     expected = "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
+    schema = shaped(pattern=rf"^(.+:[0-9]{{1,5}}{SUBSTITUTED})$")
 
     def read(self, text: str) -> Address:
         host, colon, port = text.rpartition(":")
@@ -89,9 +88,6 @@ class ListenAddress(Leaf):
         if not HOST_NAME.match(host):
             raise self.unexpected()
         return Address(host, int(port))
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(.+:[0-9]{{1,5}}{SUBSTITUTED})$"}
 
 
 def is_bracketed_ipv6(host: str) -> bool:
@@ -122,6 +118,7 @@ class NetworkRange(Leaf):
     """An address or a network in CIDR notation."""
 
     expected = "a network such as 10.0.0.0/8 or fd00::/8"
+    schema = shaped()
 
     def read(self, text: str) -> Network:
         try:
@@ -134,15 +131,14 @@ class NetworkRange(Leaf):
             hint = ""
         raise self.unexpected(hint)
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
-
 
 @dataclass(frozen=True)
 class AbsolutePath(Leaf):
     """An absolute path in the file system."""
 
     example: str = "/etc/idempotency-gateway/tls.pem"
+
+    schema = shaped(pattern=r"^(/|\$\{)")
 
     @property
     def expected(self) -> str:
@@ -152,9 +148,6 @@ class AbsolutePath(Leaf):
         if not text.startswith("/") or "\0" in text:
             raise self.unexpected()
         return Path(text)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(/|\$\{)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +172,7 @@ class ServiceUrl(Leaf):
     """`http` or `https`, a host and an optional port, and nothing else: targets are forwarded as they came."""
 
     expected = "a URL such as http://127.0.0.1:9000 or https://service.internal"
+    schema = shaped(pattern=rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$")
 
     def read(self, text: str) -> UpstreamUrl:
         url, host, port = split_url(self, text)
@@ -191,9 +185,6 @@ class ServiceUrl(Leaf):
         if not is_host(host):
             raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +207,7 @@ class ForwardAuthUrl(Leaf):
     """`http` or `https`, a host, and perhaps a path and a query."""
 
     expected = "a URL such as http://127.0.0.1:4180/oauth2/auth"
+    schema = shaped(pattern=rf"^(https?://[^?#@]+(\?[^#]*)?{SUBSTITUTED})$")
 
     def read(self, text: str) -> AuthorizationUrl:
         try:
@@ -233,14 +225,12 @@ class ForwardAuthUrl(Leaf):
         except PydanticCustomError:
             raise self.unexpected() from None
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^?#@]+(\?[^#]*)?{SUBSTITUTED})$"}
-
 
 class PublicUrl(Leaf):
     """`http` or `https`, a host, and perhaps a path: what callers see before a path of the gateway."""
 
     expected = "a URL such as https://api.example.com"
+    schema = shaped(pattern=rf"^(https?://[^?#@]+{SUBSTITUTED})$")
 
     def read(self, text: str) -> str:
         url, host, port = split_url(self, text)
@@ -252,14 +242,12 @@ class PublicUrl(Leaf):
             raise self.unexpected("without a query; its path is plain")
         return text.rstrip("/")
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^?#@]+{SUBSTITUTED})$"}
-
 
 class TypeBase(Leaf):
     """What stands before the name of a problem in its type: a URL that ends where a name may follow."""
 
     expected = "a URL such as https://docs.example.com/problems/"
+    schema = shaped(pattern=rf"^(https?://[^?#@]+[/#]{SUBSTITUTED})$")
 
     def read(self, text: str) -> str:
         if not text.endswith(("/", "#")):
@@ -267,23 +255,18 @@ class TypeBase(Leaf):
         PublicUrl().read(text.removesuffix("#"))
         return text
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^?#@]+[/#]{SUBSTITUTED})$"}
-
 
 class WebOrigin(Leaf):
     """The origin of a web page as browsers write it: scheme, host and port, in lower case, without the usual port."""
 
     expected = "an origin such as https://app.example.com"
+    schema = shaped(pattern=rf"^(https?://[^/?#@]+{SUBSTITUTED})$")
 
     def read(self, text: str) -> str:
         url = ServiceUrl().read(text)
         if str(url) != text:
             raise self.unexpected(f"browsers write {url}")
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+{SUBSTITUTED})$"}
 
 
 # A path of the gateway's own on the public listener. It has one spelling, and no variables.
@@ -331,6 +314,7 @@ class DurableUrl(Leaf):
     """The durable store."""
 
     expected = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE"
+    schema = shaped(pattern=rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$")
 
     def read(self, text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
         scheme = text.partition("://")[0]
@@ -374,17 +358,12 @@ class DurableUrl(Leaf):
             raise self.unexpected("the store is a file", is_secret=True)
         return Path(path)
 
-    def json_schema(self) -> dict[str, Any]:
-        return {
-            "type": "string",
-            "pattern": rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$",
-        }
-
 
 class StreamUrl(Leaf):
     """One Redis. The URL must not set options that change timeouts or retries."""
 
     expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
+    schema = shaped(pattern=rf"^(rediss?://.+{SUBSTITUTED})$")
     kinds = frozenset(("",))
 
     def read(self, text: str) -> RedisUrl:
@@ -419,18 +398,13 @@ class StreamUrl(Leaf):
                 return "the path is the number of the database"
         return ""
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(rediss?://.+{SUBSTITUTED})$"}
-
 
 class FastUrl(StreamUrl):
     """One Redis, the master that sentinels name, or a cluster."""
 
     expected = "redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
+    schema = shaped(pattern=rf"^(rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$")
     kinds = frozenset(("", "sentinel", "cluster"))
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$"}
 
 
 def _is_place(text: str) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import AbsolutePath, Network, NetworkRange, RedisUrl, StreamUrl, is_host, split_url
-from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, wrong
+from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, shaped, wrong
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
@@ -53,6 +53,7 @@ class _WebhookUrl(Leaf):
     """Where a webhook is. A path and a query are allowed; the query may hold a secret, so the URL is never shown."""
 
     expected = "a URL such as https://ledger.example.com/hooks"
+    schema = shaped(pattern=rf"^(https?://[^/?#@]+.*{SUBSTITUTED})$")
 
     def read(self, text: str) -> SecretStr:
         url, host, port = split_url(self, text)
@@ -63,9 +64,6 @@ class _WebhookUrl(Leaf):
         if not is_host(host) or not re.match(r"[!-~]+\Z", text):
             raise self.unexpected(is_secret=True)
         return SecretStr(text)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^(https?://[^/?#@]+.*{SUBSTITUTED})$"}
 
 
 def _signing_key(value: object) -> str:

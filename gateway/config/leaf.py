@@ -37,6 +37,11 @@ def wrong(message: str, hint: str = "", *, is_secret: bool = False) -> PydanticC
     return PydanticCustomError("config", "{message}", {"message": message, "hint": hint, "is_secret": is_secret})
 
 
+def shaped(kind: str | list[str] = "string", **keywords: Any) -> Mapping[str, Any]:
+    """The JSON Schema of a scalar of this type."""
+    return {"type": kind, **keywords}
+
+
 @dataclass(frozen=True)
 class Leaf(ABC):
     """Reads one kind of scalar. A default is written in the same form and read in the same way."""
@@ -50,8 +55,9 @@ class Leaf(ABC):
     def read(self, text: str) -> Any:
         """The value. Raises an error from `wrong`."""
 
+    @property
     @abstractmethod
-    def json_schema(self) -> dict[str, Any]:
+    def schema(self) -> Mapping[str, Any]:
         """The JSON Schema of such a value, for editors."""
 
     def unexpected(self, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
@@ -62,7 +68,7 @@ class Leaf(ABC):
         return core_schema.no_info_plain_validator_function(self._validate)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return self.json_schema()
+        return dict(self.schema)
 
     def _validate(self, value: object) -> Any:
         if isinstance(value, bool):
@@ -80,7 +86,7 @@ class Text(Leaf):
 
     what: str
     test: str | Callable[[str], bool]
-    schema: Mapping[str, Any] = field(hash=False)
+    shape: Mapping[str, Any] = field(hash=False)
     hint: str = ""
 
     @property
@@ -93,8 +99,9 @@ class Text(Leaf):
             raise self.unexpected(self.hint)
         return text
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", **self.schema}
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return shaped(**self.shape)
 
 
 # -- durations, sizes, counts, names -----------------------------------------------------------------------------------
@@ -144,6 +151,7 @@ class Duration(Leaf):
     most: str
 
     expected = "a duration such as 300ms, 5s, 2m, 24h or 7d"
+    schema = shaped(pattern=rf"^((0|[1-9][0-9]*)(ms|s|m|h|d){SUBSTITUTED})$")
 
     def read(self, text: str) -> float:
         seconds = duration_seconds(text)
@@ -152,9 +160,6 @@ class Duration(Leaf):
         if seconds < (duration_seconds(self.least) or 0) or seconds > (duration_seconds(self.most) or 0):
             raise wrong(f"expected a duration from {self.least} to {self.most}")
         return seconds
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^((0|[1-9][0-9]*)(ms|s|m|h|d){SUBSTITUTED})$"}
 
 
 def _duration_hint(text: str) -> str:
@@ -169,6 +174,7 @@ class Percentage(Leaf):
     """A share of a whole; the value is from 0 to 1."""
 
     expected = "a percentage such as 5% or 0.5%"
+    schema = shaped(pattern=rf"^((0|[1-9][0-9]{{0,2}})(\.[0-9]{{1,4}})?%{SUBSTITUTED})$")
 
     def read(self, text: str) -> float:
         found = re.fullmatch(r"((?:0|[1-9][0-9]{0,2})(?:\.[0-9]{1,4})?)%", text)
@@ -177,9 +183,6 @@ class Percentage(Leaf):
         if float(found[1]) > 100:
             raise wrong("expected a percentage from 0% to 100%")
         return float(found[1]) / 100
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^((0|[1-9][0-9]{{0,2}})(\.[0-9]{{1,4}})?%{SUBSTITUTED})$"}
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,8 @@ class Size(Leaf):
             raise wrong(f"expected a size from {self.least} to {self.most}")
         return size
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         pattern = rf"^((0|[1-9][0-9]*)(KiB|MiB|GiB)?{SUBSTITUTED})$"
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]}
 
@@ -224,7 +228,8 @@ class Count(Leaf):
             raise self.unexpected()
         return int(text)
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         number = {"type": "integer", "minimum": self.least, "maximum": self.most}
         return {"anyOf": [number, {"enum": ["auto"]}]} if self.may_be_auto else number
 
@@ -233,14 +238,12 @@ class Flag(Leaf):
     """`true` or `false`, and no other spelling."""
 
     expected = "true or false"
+    schema = shaped("boolean")
 
     def read(self, text: str) -> bool:
         if text not in ("true", "false"):
             raise self.unexpected()
         return text == "true"
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
 
 
 # It can stand in a metric label, a log line and a digest's input.
@@ -251,6 +254,7 @@ class Moment(Leaf):
     """A point in time (RFC 3339); the value is Unix time in seconds."""
 
     expected = "a time such as 2026-12-01T00:00:00Z"
+    schema = shaped(format="date-time")
 
     def read(self, text: str) -> float:
         try:
@@ -260,9 +264,6 @@ class Moment(Leaf):
         if moment.tzinfo is None:
             raise self.unexpected("with its offset from UTC, which is Z for none")
         return moment.timestamp()
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "format": "date-time"}
 
 
 def plain_text(most: int) -> Text:
@@ -319,7 +320,8 @@ class StatusChoice(Leaf):
             raise self.unexpected()
         return int(text)
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         return {"enum": list(self.codes)}
 
 
@@ -335,7 +337,8 @@ class StatusSet(Leaf):
             raise self.unexpected()
         return int(text)
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
 
 
@@ -356,7 +359,8 @@ class Method(Leaf):
             raise self.unexpected(hint)
         return text
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         return {"type": "string", "not": {"enum": list(_NEVER_PROTECTED)}}
 
 
@@ -373,6 +377,7 @@ class HeaderName(Leaf):
     is_compared: bool = False
 
     expected = "the name of a header"
+    schema = shaped(pattern="^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
     def read(self, text: str) -> str:
         name = text.lower()
@@ -390,9 +395,6 @@ class HeaderName(Leaf):
             if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
                 raise wrong(reason)
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}
 
 
 def _is_pointer(text: str) -> bool:
@@ -422,6 +424,7 @@ class Redacted(Leaf):
     """What is replaced in a response before it is kept: a JSON pointer, or `header:` and a name."""
 
     expected = "a JSON pointer such as /card/number, or header: and a name, such as header:X-Token"
+    schema = shaped(pattern=f"^(header: *[!#$%&'*+.^_`|~0-9A-Za-z-]+|{_POINTER})$")
 
     def read(self, text: str) -> str:
         if text.startswith("header:"):
@@ -429,9 +432,6 @@ class Redacted(Leaf):
         if not _is_pointer(text):
             raise self.unexpected()
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^(header: *[!#$%&'*+.^_`|~0-9A-Za-z-]+|{_POINTER})$"}
 
 
 def redacted_header(text: str) -> str:
@@ -443,6 +443,7 @@ class RoutePath(Leaf):
     """A path pattern; the value is compiled."""
 
     expected = "a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}"
+    schema = shaped(pattern="^/")
 
     def read(self, text: str) -> PathPattern:
         try:
@@ -450,14 +451,12 @@ class RoutePath(Leaf):
         except PatternError as error:
             raise self.unexpected(str(error)) from None
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^/"}
-
 
 class ProbePath(Leaf):
     """A probe's target: a path, perhaps with a query, with placeholders."""
 
     expected = "a path such as /v1/payments?operation={operation_id}"
+    schema = shaped(pattern="^/")
 
     def read(self, text: str) -> str:
         if not _PROBE_PATH.match(text) or text.startswith("//"):
@@ -466,9 +465,6 @@ class ProbePath(Leaf):
         if "{" in outside or "}" in outside:
             raise wrong("a brace is not closed or not opened", "write {operation_id}, {key} or {name}")
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^/"}
 
 
 def encoded(names: Iterable[str]) -> tuple[bytes, ...]:
@@ -485,6 +481,7 @@ class FetchPath(Leaf):
     """Where a reference is read: at the address that it is, or at a path that has it in a segment or a query value."""
 
     expected = "location, or a path such as /v1/payments/{reference}"
+    schema = shaped(pattern="^(location|/)")
 
     def read(self, text: str) -> str:
         if text == "location":
@@ -495,9 +492,6 @@ class FetchPath(Leaf):
         if "{" in outside or "}" in outside:
             raise wrong("a brace is not closed or not opened", f"write {REFERENCE}")
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(location|/)"}
 
 
 class JsonScalar(Leaf):
@@ -513,7 +507,8 @@ class JsonScalar(Leaf):
             raise self.unexpected()
         return json.dumps(text) if value is MISSING else text.strip()
 
-    def json_schema(self) -> dict[str, Any]:
+    @property
+    def schema(self) -> Mapping[str, Any]:
         return {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -521,20 +516,19 @@ class EventIdPlace(Leaf):
     """Where the id of an event is: in a header, or in the body."""
 
     expected = "the name of a header, or a JSON pointer such as /id"
+    schema = shaped()
 
     def read(self, text: str) -> str:
         if text.startswith("/"):
             return JSON_POINTER.read(text)
         return HeaderName(is_trusted=True).read(text)
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
-
 
 class SignatureTemplate(Leaf):
     """What a sender signs."""
 
     expected = "what is signed, such as {body} or {timestamp}.{body}"
+    schema = shaped()
 
     def read(self, text: str) -> str:
         try:
@@ -542,6 +536,3 @@ class SignatureTemplate(Leaf):
         except ValueError as error:
             raise self.unexpected(str(error)) from None
         return text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}

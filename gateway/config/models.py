@@ -9,7 +9,7 @@ seconds, sizes are bytes. A Config from `load` or `parse` has passed every check
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 
@@ -97,8 +97,9 @@ class _PlainListen(Leaf):
     def read(self, text: str) -> Listen:
         return Listen.model_construct(address=ListenAddress().read(text), tls=None)
 
-    def json_schema(self) -> dict[str, Any]:
-        return ListenAddress().json_schema()
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return ListenAddress().schema
 
 
 class Status(Section):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, assert_never
+from typing import Annotated, Literal, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, Tag
 
 from gateway.config.address import AbsolutePath, Network, NetworkRange, is_host
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
-from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, wrong
+from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, shaped, wrong
 from gateway.config.section import (
     Disagreement,
     Section,
@@ -108,6 +108,7 @@ class _KeyPlace(Leaf):
     """Where keys are: `discover`, a URL or a path. The value is the text."""
 
     expected = _KEYS
+    schema = shaped(pattern=f"^(discover|/.*|https?://.*{SUBSTITUTED})$")
 
     def read(self, text: str) -> str:
         if text == "discover" or (text.startswith("/") and "\0" not in text):
@@ -116,9 +117,6 @@ class _KeyPlace(Leaf):
             return text
         hint = "write https://; plain http is for this machine alone" if text.startswith("http://") else ""
         raise self.unexpected(hint, is_secret=True)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^(discover|/.*|https?://.*{SUBSTITUTED})$"}
 
 
 def _has_tls(url: str) -> bool:

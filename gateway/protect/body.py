@@ -151,14 +151,6 @@ class WholeBody:
             self._taken.close()
 
 
-def taken_now(body: RequestBody, *, bytes_max: int) -> TakenBody | None:
-    """The body, if it has arrived completely and has at most `bytes_max`. None consumes nothing."""
-    if body.length is None or body.length > bytes_max:
-        return None
-    whole = body.whole()
-    return None if whole is None else TakenBody(whole, len(whole))
-
-
 class SpoolFailed(Exception):
     """The disk is full or failed. The request had no effect."""
 

@@ -34,7 +34,6 @@ from gateway.protect.body import (
     TakenBody,
     UploadSlots,
     WholeBody,
-    taken_now,
 )
 from gateway.protect.callers import Caller, Callers, Verified, refuse_caller
 from gateway.protect.forwarding import with_headers
@@ -89,7 +88,10 @@ class Identifying:
             found = step(self, request, route)
             if found is not None and (isinstance(found, Reply | Untouched) or (found := await found) is not None):
                 return found
-        body = taken_now(request.body, bytes_max=plan.bytes_max) or await self._read_body(request, route)
+        length, content = request.body.length, None
+        if length is not None and length <= plan.bytes_max:
+            content = request.body.whole()
+        body = await self._read_body(request, route) if content is None else TakenBody(content, len(content))
         if isinstance(body, Reply):
             return body
         request.taken = body

@@ -46,7 +46,6 @@ POLICIES = {
     ".without": ["http/handler.py Handler._examine"],
     ".digests": ["protect/identification.py _operation"],
     "identity_of": ["protect/identification.py _operation"],
-    "taken_now": ["protect/identification.py Identifying.identify"],
     # Rules 9 to 19: what the record says, to a claim and to a request that does not claim.
     "judge": ["protect/request.py Request.judge"],
     ".claim": ["protect/operation.py Operations._run"],

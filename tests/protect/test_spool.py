@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody, taken_now
+from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody
 from gateway.upstream import FileBody
 from gateway.upstream.connection import FileReader
 
@@ -100,10 +100,11 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 async def take(spool: Spool, body: Body, bytes_max: int = BYTES_MAX) -> TakenBody | None:
-    taken = taken_now(body, bytes_max=min(bytes_max, SPOOL_OVER_BYTES))
-    return (
-        taken if taken is not None else await spool.take(body, bytes_max=bytes_max, spool_over_bytes=SPOOL_OVER_BYTES)
-    )
+    is_short = body.length is not None and body.length <= min(bytes_max, SPOOL_OVER_BYTES)
+    # What is here already is not received.
+    if is_short and (content := body.whole()) is not None:
+        return TakenBody(content, len(content))
+    return await spool.take(body, bytes_max=bytes_max, spool_over_bytes=SPOOL_OVER_BYTES)
 
 
 async def read(taken: TakenBody) -> bytes:

@@ -225,6 +225,9 @@ class ForwardAuthUrl(Leaf):
         except PydanticCustomError:
             raise self.unexpected() from None
 
+    def write(self, value: AuthorizationUrl) -> str:
+        return f"{value}?placeholder" if "?" in value.target else str(value)
+
 
 class PublicUrl(Leaf):
     """`http` or `https`, a host, and perhaps a path: what callers see before a path of the gateway."""
@@ -346,6 +349,9 @@ class DurableUrl(Leaf):
             hint = "leave out target_session_attrs and load_balance_hosts: of several hosts, the primary is used"
             raise self.unexpected(hint, is_secret=True)
         return PostgresUrl(SecretStr(text))
+
+    def write(self, value: SqliteUrl) -> str:
+        return value.path.as_uri().replace("file://", "sqlite://", 1)
 
     def _file(self, rest: str) -> Path:
         path = unquote(rest)

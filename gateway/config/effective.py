@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, get_args
 
 import yaml
 from pydantic import SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
-from gateway.config.address import AuthorizationUrl, PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.document import NOTHING, Path, path_text
-from gateway.config.leaf import Duration, Leaf, Moment, Percentage, Size, duration_text, size_text
+from gateway.config.leaf import Leaf
 from gateway.config.models import Config, Placeholders
 from gateway.config.section import Section
-from gateway.core.routing import PathPattern
 
 _HEADER = """\
 # The configuration in force. A line that begins with '#' and no space is a default; a secret is a placeholder.
@@ -125,27 +123,9 @@ class _Writer:
                 scheme = value.url.get_secret_value().partition("://")[0]
                 place = {"sentinel": "/name/0", "cluster": ""}.get(scheme.partition("+")[2], "/0")
                 return f"{scheme}://{'-'.join(map(str, self._named(path)))}{place}"
-            case SqliteUrl():
-                return value.path.as_uri().replace("file://", "sqlite://", 1)
-            case AuthorizationUrl():
-                # The query may hold anything.
-                return f"{value}?placeholder" if "?" in value.target else str(value)
-            case PathPattern():
-                return value.text
-            case bool():
-                return "true" if value else "false"
-            case float() if isinstance(_unit(field), Moment):
-                return datetime.fromtimestamp(value, UTC).isoformat()
-            case float() if isinstance(_unit(field), Duration):
-                return duration_text(value)
-            case float() if isinstance(_unit(field), Percentage):
-                return f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%"
-            case int() if isinstance(_unit(field), Size):
-                return size_text(value)
-            case str() if path[-1] == "keys":
-                return re.sub(r"\?.*", "?placeholder", value)
             case _:
-                return str(value)
+                leaf = next(_leaves((*field.metadata, field.annotation)), None)
+                return str(value) if leaf is None else leaf.write(value)
 
 
 def _indented(lines: list[str]) -> list[str]:
@@ -160,14 +140,10 @@ def _scalar(text: str) -> str:
     return quoted.strip()
 
 
-def _unit(field: FieldInfo) -> Leaf | None:
-    """What a number of this field counts."""
-    return next(_leaves((*field.metadata, field.annotation)), None)
-
-
 def _leaves(types: tuple[Any, ...]) -> Iterator[Leaf]:
+    """What reads and writes the scalars of a field."""
     for each in types:
-        if isinstance(each, Duration | Moment | Percentage | Size):
+        if isinstance(each, Leaf):
             yield each
         elif get_args(each):
             yield from _leaves((*getattr(each, "__metadata__", ()), *get_args(each)))

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -54,6 +54,10 @@ class Leaf(ABC):
     @abstractmethod
     def read(self, text: str) -> Any:
         """The value. Raises an error from `wrong`."""
+
+    def write(self, value: Any) -> str:
+        """The text that is read as this value, without its secrets."""
+        return str(value)
 
     @property
     @abstractmethod
@@ -161,6 +165,9 @@ class Duration(Leaf):
             raise wrong(f"expected a duration from {self.least} to {self.most}")
         return seconds
 
+    def write(self, value: float) -> str:
+        return duration_text(value)
+
 
 def _duration_hint(text: str) -> str:
     if _NUMBER.match(text):
@@ -184,6 +191,9 @@ class Percentage(Leaf):
             raise wrong("expected a percentage from 0% to 100%")
         return float(found[1]) / 100
 
+    def write(self, value: float) -> str:
+        return f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%"
+
 
 @dataclass(frozen=True)
 class Size(Leaf):
@@ -202,6 +212,9 @@ class Size(Leaf):
         if size < (size_bytes(self.least) or 0) or size > (size_bytes(self.most) or 0):
             raise wrong(f"expected a size from {self.least} to {self.most}")
         return size
+
+    def write(self, value: int) -> str:
+        return size_text(value)
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -245,6 +258,9 @@ class Flag(Leaf):
             raise self.unexpected()
         return text == "true"
 
+    def write(self, value: bool) -> str:
+        return "true" if value else "false"
+
 
 # It can stand in a metric label, a log line and a digest's input.
 NAME = Text("a name of 1 to 64 letters, digits, '_', '-' and '.'", _NAME, {"pattern": f"^({_NAME}{SUBSTITUTED})$"})
@@ -264,6 +280,9 @@ class Moment(Leaf):
         if moment.tzinfo is None:
             raise self.unexpected("with its offset from UTC, which is Z for none")
         return moment.timestamp()
+
+    def write(self, value: float) -> str:
+        return datetime.fromtimestamp(value, UTC).isoformat()
 
 
 def plain_text(most: int) -> Text:
@@ -450,6 +469,9 @@ class RoutePath(Leaf):
             return PathPattern.parse(text)
         except PatternError as error:
             raise self.unexpected(str(error)) from None
+
+    def write(self, value: PathPattern) -> str:
+        return value.text
 
 
 class ProbePath(Leaf):

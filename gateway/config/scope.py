@@ -5,6 +5,7 @@ There is no default: under another scope a request is another operation, and eve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,9 @@ class _KeyPlace(Leaf):
             return text
         hint = "write https://; plain http is for this machine alone" if text.startswith("http://") else ""
         raise self.unexpected(hint, is_secret=True)
+
+    def write(self, value: str) -> str:
+        return re.sub(r"\?.*", "?placeholder", value)
 
 
 def _has_tls(url: str) -> bool:

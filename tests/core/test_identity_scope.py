@@ -206,12 +206,6 @@ def test_nothing_in_clear() -> None:
         assert "s3cret" not in repr(API_KEY.find_scope(values_by_name(((b"Authorization", header),)), None))
 
 
-def test_authorization_is_not_a_hop() -> None:
-    """A credential cannot be declared to be a name."""
-    with pytest.raises(ValueError, match="api_key"):
-        HeaderScope(b"authorization", None)
-
-
 def test_recipe() -> None:
     """The recipe changes with what decides the scope, and not with whom it trusts or how a name is spelled."""
     assert TENANT.recipe == HeaderScope(b"x-tenant", None).recipe

@@ -31,7 +31,6 @@ from gateway.core.immutable import immutable
 from gateway.core.message import Values
 
 KEY_CHARACTERS_MAX: Final = 255
-KEY_PARTS_MAX: Final = 16
 # Room for every character escaped, two quotes and some white space: a longer value cannot be a key.
 _HEADER_BYTES_MAX: Final = 1024
 
@@ -107,10 +106,6 @@ class HeaderKey:
     names: tuple[bytes, ...] = (b"Idempotency-Key",)
     format: KeyFormat = KeyFormat.ANY
 
-    def __post_init__(self) -> None:
-        if not self.names:
-            raise ValueError("a key needs at least one header name")
-
     def find_key(self, by_name: Values, body: Body | None = None) -> Key | KeyFault | None:
         for name in self.names:
             if values := by_name.get(name.lower()):
@@ -174,10 +169,6 @@ class ComposedKey:
     """The key consists of these parts, in this order. There is none where one of them is missing."""
 
     parts: tuple[HeaderPart | BodyPart, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.parts) <= KEY_PARTS_MAX:
-            raise ValueError(f"a key is composed of 1 to {KEY_PARTS_MAX} parts")
 
     def find_key(self, by_name: Values, body: Body | None) -> Key | KeyFault | None:
         found: list[bytes] = []

@@ -16,6 +16,8 @@ allowed but questionable.
 
 *For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file,
 `descriptions` reads what its keys are for.
+
+*For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
 """
 
 from __future__ import annotations

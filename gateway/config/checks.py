@@ -36,7 +36,7 @@ from gateway.config.route import (
     Route,
     VersionHeader,
 )
-from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, scope_header_names
+from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, parts_of, scope_header_names
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address
@@ -249,9 +249,7 @@ def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     if listen is None or (listen.tls is not None and listen.tls.client_ca is not None):
         return
     for route in routes:
-        scope = route.values.get("scope")
-        parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
-        if any(isinstance(part, ClientCertificateScope) for part in parts):
+        if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
             message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
             hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
             yield route.mistake(("scope",), message, hint)
@@ -263,9 +261,7 @@ def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
         return
     hint = "write no regions"
     for route in routes:
-        scope = route.values.get("scope")
-        parts = scope.compose if isinstance(scope, ComposedScope) else (scope,)
-        if any(isinstance(part, ClientCertificateScope) for part in parts):
+        if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
             message = "a certificate is verified where its caller connects, and does not reach another region"
             yield route.mistake(("scope",), message, f"take the scope from a header or a token, or {hint}")
         if route.part(Order):

@@ -23,7 +23,7 @@ from gateway.config.route import (
     ComposedKey,
     Route,
 )
-from gateway.config.scope import ComposedScope, HeaderScope, token_issuers
+from gateway.config.scope import HeaderScope, parts_of, token_issuers
 from gateway.config.upstream import ProbeRecovery
 from gateway.core.identity.canonical import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
@@ -201,7 +201,7 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
     for method in route.match.methods:
         if method in _OWN_SEMANTICS:
             yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
-    parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
+    parts = parts_of(route.scope)
     headers = [part for part in parts if isinstance(part, HeaderScope)]
     if any(part.from_ == "any" for part in headers):
         yield Notice(f"{path}.scope", "any client that reaches the gateway can claim to be any caller")
@@ -242,7 +242,7 @@ def _of_authorities(path: str, route: Route) -> Iterator[Notice]:
         if service.cache:
             message = f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
             yield Notice(path, message)
-    parts = route.scope.compose if isinstance(route.scope, ComposedScope) else (route.scope,)
+    parts = parts_of(route.scope)
     if any(isinstance(part, ClientCertificateScope) and part.client_certificate == "sha256" for part in parts):
         yield Notice(f"{path}.scope", "a renewed certificate is another caller: its retries find no record of before")
 

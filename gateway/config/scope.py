@@ -296,9 +296,11 @@ Scope = Annotated[
 ]
 
 
-def parts_of(scope: Scope) -> tuple[ScopePart, ...]:
-    """What a caller is named by."""
-    return () if scope == "shared" else scope.compose if isinstance(scope, ComposedScope) else (scope,)
+def parts_of(scope: Scope | None) -> tuple[ScopePart, ...]:
+    """What a caller is named by; nothing where that is invalid."""
+    if scope is None or scope == "shared":
+        return ()
+    return scope.compose if isinstance(scope, ComposedScope) else (scope,)
 
 
 def token_issuers(scope: Scope) -> tuple[TokenIssuer, ...]:

@@ -20,8 +20,9 @@ from gateway.app.encryption import key_ring
 from gateway.app.parts import Environment, Parts
 from gateway.app.upstreams import upstream_settings
 from gateway.config import parse
+from gateway.config.route import Retention
 from gateway.core.message import Headers, RequestHead
-from gateway.core.operation import MICROSECONDS, Fingerprint, Identity, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import Hold, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.verdict import Verdict
@@ -32,7 +33,7 @@ from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
-from gateway.protect.route import Retention, Route
+from gateway.protect.route import Route
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
 from gateway.store.journal.journal import SqliteJournal
@@ -239,7 +240,7 @@ def request_for(
         keep=KeepPolicy(),
         recovery=Resend() if takes_over else Hold(),
         repeats=None,
-        retention=Retention(replay_us=3_600 * MICROSECONDS, remember_us=7_200 * MICROSECONDS),
+        retention=Retention.model_validate({"replay": "1h", "remember": "2h"}),
         target=SimpleNamespace(answer_within_seconds=patience_seconds),
     )
     request = Request(RequestHead(b"POST", b"/charges", ()), Here(BODY), hop_from(None, is_secure=False))

@@ -76,9 +76,25 @@ class Section(BaseModel):
             raise PydanticCustomError(DISAGREEMENT_ERROR, "keys disagree", {"disagreements": found})
         return self
 
+    def __getstate__(self) -> dict[Any, Any]:
+        """What a worker gets. What was made of the settings is made anew where they are, as tables are not sent."""
+        state = super().__getstate__()
+        return state | {"__dict__": _settings_in(self)}
+
+    def __copy__(self) -> Self:
+        """The settings alone: in a copy with other ones, something else is made of them."""
+        copied = super().__copy__()
+        object.__setattr__(copied, "__dict__", _settings_in(self))
+        return copied
+
     def disagreements(self) -> Iterator[Disagreement]:
         """All contradictions between the keys of this section."""
         yield from too_long(self, self.model_fields_set)
+
+
+def _settings_in(section: Section) -> dict[str, Any]:
+    fields = type(section).model_fields
+    return {name: value for name, value in section.__dict__.items() if name in fields}
 
 
 class RightValues(defaultdict[type[Section], list[dict[str, Any]]]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import pickle
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,18 @@ def test_the_forms_of_a_fast_tier(url: str) -> None:
     again = parse(effective(config)).store.fast
     assert again is not None
     assert again.url.get_secret_value().partition("://")[0] == url.partition("://")[0]
+
+
+def test_what_is_made_of_settings_stays_where_it_is() -> None:
+    """A worker gets the settings, and so does a copy with other ones: each makes its own of them."""
+    jwt = "scope: {jwt: {issuer: 'https://a.example', audience: api, keys: discover, claims: [sub]}}"
+    config = read(with_route(jwt, "retention: {remember: 2d}", without="scope"))
+    (route,) = config.routes
+    made = route.key_spec, route.scope_spec, route.status_policy, route.keep_policy, route.retention.remember_us
+    (sent,) = pickle.loads(pickle.dumps(config)).routes
+    assert sent == route
+    again = sent.key_spec, sent.scope_spec, sent.status_policy, sent.keep_policy, sent.retention.remember_us
+    assert again == made
+    longer = route.retention.model_copy(update={"remember": 1.0})
+    assert longer.remember_us == 1_000_000
+    assert route.model_copy(update={"retention": longer}).retention.remember_us == 1_000_000

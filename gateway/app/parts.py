@@ -219,7 +219,7 @@ class Parts:
             may_recover=self.claiming.may_recover,
             is_known=journaling.knows,
             who=f"probe by {environment.holder}",
-            steady_seconds=lambda: store.durable_steady_seconds,
+            steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
         )
         self._waiting = waiting = Waiting(store)
         self._verifying = Verifying(events, clock)
@@ -264,7 +264,7 @@ class Parts:
             store.cold,
             events,
             has_turn=partial(turns.has, Duty.SWEEP),
-            clock_steps=lambda: store.durable_steps,
+            clock_steps=lambda: store.steadiness.steps,
             clock=clock,
         )
         self._tally_taker = TallyTaker(

@@ -128,17 +128,8 @@ class Tiered(Copies):
         """
         if not self.durable_up:
             return 0.0
-        return min(self._clock() - self._durable_up_since_seconds, self.durable_steady_seconds)
-
-    @property
-    def durable_steady_seconds(self) -> float:
-        """For how long the durable store's clock has had no step that this gateway could notice."""
-        return self.steadiness.steady_seconds(self._clock())
-
-    @property
-    def durable_steps(self) -> int:
-        """How many steps of the durable store's clock this gateway has noticed."""
-        return self.steadiness.steps
+        now_seconds = self._clock()
+        return min(now_seconds - self._durable_up_since_seconds, self.steadiness.steady_seconds(now_seconds))
 
     @property
     def fast_up(self) -> bool:

@@ -60,7 +60,7 @@ DEFECTS = (
     Defect(
         "always-steady",
         "the prober believes every clock of the store",
-        (Edit(PARTS, "lambda: store.durable_steady_seconds", "lambda: float('inf')"),),
+        (Edit(PARTS, "lambda: store.steadiness.steady_seconds(clock())", "lambda: float('inf')"),),
         (_TIMES + "test_a_404_frees_no_key_after_a_step_of_the_store_s_clock",),
     ),
     Defect(

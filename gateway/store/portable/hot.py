@@ -10,13 +10,15 @@ the ceiling, and where the witness is not what was acknowledged last.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import step
-from gateway.core.operation import Applied, Claim, Command, Complete, Result, operation_id_of
+from gateway.core.operation import Applied, Claim, Command, Complete, Record, Result, operation_id_of
+from gateway.core.outbox import Outbox
 from gateway.store.base import EpochChanged
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.level import RECORD_VERSIONS
@@ -40,21 +42,46 @@ _BOOLEANS: Final = frozenset(("body_kept", "request_kept"))
 _CLAIM_TIMES: Final = frozenset(("first_claimed_us", "claimed_us", "lease_until_us", "due_us"))
 _COMPLETION_TIMES: Final = frozenset(("replay_until_us", "remember_until_us", "completed_us", "due_us"))
 
-# $1 is the clock, where it is not the server's; $2 and $3 are a link and the number of its witness, or both NULL; $4 is
-# higher than all tokens that this process has drawn.
-_FIRST: Final = 5
-_STATE: Final = """state AS (
+_EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
+_NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the statements of a dialect have in common.
+
+    $1 is the clock, where it is not the server's, and $2 the link whose witness is raised, or NULL. The columns follow,
+    and what is written of events.
+    """
+
+    first: int
+    """The number of the first column."""
+    state: str
+    """What is read first, as `state`: the clock at the least."""
+    token: str
+    """The token of a new record, `i.token` being the number of its place."""
+    bound: str
+    """Under which condition it is made."""
+    result: str
+    """What is raised and returned, of `changed`."""
+
+
+# $3 is the number of the witness, or NULL; $4 is higher than all tokens that this process has drawn.
+PORTABLE: Final = Frame(
+    first=5,
+    state=f"""state AS (
     SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
-    FROM epoch AS e, (
-        SELECT coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us
-    ) AS c
+    FROM epoch AS e, (SELECT {_NOW}) AS c
     WHERE e.one = 1
         AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
-)"""
-_WITNESS: Final = """raised AS (
+)""",  # noqa: S608
+    token="s.token + i.token",
+    bound="s.token + i.token <= s.ceiling",
+    result="""raised AS (
     UPDATE witness SET number = number + 1 WHERE link = $2 AND EXISTS (SELECT 1 FROM changed)
 )
-SELECT * FROM changed UNION ALL SELECT NULL, NULL, s.now_us FROM state AS s"""
+SELECT * FROM changed UNION ALL SELECT NULL, NULL, s.now_us FROM state AS s""",
+)
 
 
 def is_absent_claim(command: Command) -> bool:
@@ -72,7 +99,7 @@ class HotVerb:
 
     def __init__(
         self,
-        statement: Callable[[frozenset[str]], str],
+        statement: Callable[..., str],
         dial: Callable[[], Awaitable[Any]],
         where: str,
         seconds: tuple[float, float],
@@ -80,6 +107,7 @@ class HotVerb:
         memory: Memory,
         witness: Witness | None,
         announce: Callable[[Sequence[Command], Sequence[Any]], None],
+        outbox: Outbox,
     ) -> None:
         """`seconds` to connect, and for a statement. `announce` is called with commands and their results."""
         self._statement = statement
@@ -88,6 +116,7 @@ class HotVerb:
         self._memory = memory
         self._witness = witness
         self._announce = announce
+        self._outbox = outbox
         self._link = Link(self._open, where, connect_seconds=seconds[0], command_seconds=seconds[1])
         self._batcher = Batcher(self._execute, key=operation_id_of, size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
 
@@ -127,15 +156,17 @@ class HotVerb:
 
     async def _execute(self, commands: list[Command]) -> Sequence[Result | None]:
         # In the statement, each adds the number of its place to a token.
-        draw, rows = count().__next__, []
+        draw, rows, events = count().__next__, [], []
         for command in commands:
             before = command.granted if isinstance(command, Complete) else None
             result, record = step(before, command, 0, draw)
             if record is not None and isinstance(result, Applied):
                 body = None if record.response is None else record.response.body
                 rows.append((*encode(record), body))
+                if self._outbox.subscriptions:
+                    events += event_rows(self._outbox, before, record)
         witness = self._witness
-        changed = await self._fetch(rows) if rows else {}
+        changed = await self._fetch(rows, events) if rows else {}
         results: list[Result | None] = []
         for command in commands:
             row = changed.get(operation_id_of(command).bytes)
@@ -153,19 +184,20 @@ class HotVerb:
         self._announce(commands, results)
         return results
 
-    async def _fetch(self, rows: Sequence[Row]) -> dict[bytes, Any]:
+    async def _fetch(self, rows: Sequence[Row], events: Sequence[Row]) -> dict[bytes, Any]:
         """What the statement returns of these, by id."""
         given = given_columns(_WITH_BODY, rows)
         clock_us = None if self._clock_us is None else self._clock_us()
         try:
             found = await self._link.run(
                 lambda connection: connection.fetch(
-                    self._statement(frozenset(given)),
+                    self._statement(frozenset(given), has_events=True) if events else self._statement(frozenset(given)),
                     clock_us,
                     # Taken once the connection is there, which may give the witness another number.
                     *((None, None) if self._witness is None else (self._witness.link.bytes, self._witness.number)),
                     self._memory.draw(0),
                     *given.values(),
+                    *event_columns(events),
                 )
             )
         except ServerRefused:
@@ -181,35 +213,71 @@ _BEGIN: Final = "INSERT INTO witness (link, number, kept_number, check_us) VALUE
 
 
 @cache
-def insert_absent(given: frozenset[str]) -> str:
-    """absent --claim--> claimed, for many: those of these columns that any of them has."""
+def insert_absent(given: frozenset[str], frame: Frame = PORTABLE) -> str:
+    """absent --claim--> claimed, for many: those of these columns that any of them has. No event tells of it."""
     columns = [each for each in COLUMNS if each in given]
     values = (
-        "s.token + i.token" if each == "token" else f"i.{each} + s.now_us" if each in _CLAIM_TIMES else f"i.{each}"
+        frame.token if each == "token" else f"i.{each} + s.now_us" if each in _CLAIM_TIMES else f"i.{each}"
         for each in columns
     )
-    return f"""WITH {_STATE}, changed AS (
+    return f"""WITH {frame.state}, changed AS (
     INSERT INTO operation ({", ".join(columns)})
-    SELECT {", ".join(values)} FROM state AS s, {_unnested(columns)}
-    WHERE s.token + i.token <= s.ceiling
+    SELECT {", ".join(values)} FROM state AS s, {_unnested(columns, frame.first)}
+    WHERE {frame.bound}
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
     RETURNING id, token, claimed_us
-), {_WITNESS}"""  # noqa: S608
+), {frame.result}"""  # noqa: S608
 
 
 @cache
-def replace_granted(given: frozenset[str]) -> str:
-    """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many."""
+def replace_granted(given: frozenset[str], frame: Frame = PORTABLE, *, has_events: bool = False) -> str:
+    """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many, and their events."""
     columns = [each for each in _WITH_BODY if each in given]
-    return f"""WITH {_STATE}, changed AS (
+    events = _events(frame.first + len(columns)) if has_events else ""
+    return f"""WITH {frame.state}, changed AS (
     UPDATE operation AS o SET {_assigned(given, _COMPLETION_TIMES)}
-    FROM state AS s, {_unnested(columns)}
-    WHERE o.id = i.id AND {_named(columns)} AND o.token = i.token AND o.attempt_id = i.attempt_id
+    FROM state AS s, {_unnested(columns, frame.first)}
+    WHERE o.id = i.id AND {_named(columns, frame.first)} AND o.token = i.token AND o.attempt_id = i.attempt_id
         AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
     RETURNING o.id, o.token, o.completed_us
-), {_WITNESS}"""  # noqa: S608
+), {events}{frame.result}"""  # noqa: S608
+
+
+def _events(first: int) -> str:
+    arrays = ", ".join(f"${place}::{kind}" for place, kind in enumerate(_EVENT, first) if kind != "TEXT")
+    return f"""written AS (
+    INSERT INTO event (row, service, sink, event_id, type, at_us, since_us, due_us, content, response)
+    SELECT convert_to(e.event_id || ' ' || e.sink, 'UTF8'), ${first + 1}::TEXT, e.sink, e.event_id, e.type,
+        c.completed_us, c.completed_us, c.completed_us, e.content, e.response
+    FROM changed AS c JOIN unnest({arrays}) AS e (id, sink, event_id, type, content, response) ON e.id = c.id
+    ON CONFLICT (row) DO NOTHING
+), """  # noqa: S608
+
+
+def event_rows(outbox: Outbox, before: Record | None, record: Record) -> list[Row]:
+    """The events of a change, none of them in a line, each with the operation's id in front."""
+    return [
+        (
+            record.identity.operation_id.bytes,
+            outbox.service,
+            each.sink,
+            each.event_id,
+            each.type,
+            each.content,
+            each.response,
+        )
+        for each in outbox.rows(before, record)
+    ]
+
+
+def event_columns(rows: Sequence[Row]) -> list[Any]:
+    """The arguments of a statement for these events; none for none."""
+    if not rows:
+        return []
+    ids, services, *others = (list(column) for column in zip(*rows, strict=True))
+    return [ids, services[0], *others]
 
 
 @cache
@@ -217,7 +285,7 @@ def update_all(given: frozenset[str]) -> str:
     """every row that leaves a record: the records that the table returned, in the transaction that locked them"""
     columns = [each for each in UPDATED if each in given]
     return f"""UPDATE operation AS o SET {_assigned(given)}
-FROM {_unnested(columns, 1)} WHERE o.id = i.id AND {_named(columns, 1)}"""  # noqa: S608
+FROM {_unnested(columns)} WHERE o.id = i.id AND {_named(columns)}"""  # noqa: S608
 
 
 def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -233,12 +301,12 @@ def _assigned(given: frozenset[str], times: frozenset[str] = frozenset()) -> str
     )
 
 
-def _unnested(columns: Sequence[str], start: int = _FIRST) -> str:
+def _unnested(columns: Sequence[str], start: int = 1) -> str:
     arrays = ", ".join(f"${place}::{_type(each)}[]" for place, each in enumerate(columns, start))
     return f"unnest({arrays}) AS i ({', '.join(columns)})"
 
 
-def _named(columns: Sequence[str], start: int = _FIRST) -> str:
+def _named(columns: Sequence[str], start: int = 1) -> str:
     """Holds for the operations of these rows: by it, no plan reads others."""
     return f"o.id = ANY(${start + columns.index('id')}::BYTEA[])"
 

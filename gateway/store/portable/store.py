@@ -156,6 +156,7 @@ class PortableStore(RelationalStore):
                 self._memory,
                 None if files is None else Witness(files, place),
                 self._announce,
+                self._outbox,
             )
             for place, statement in enumerate((insert_absent, replace_granted), start=COMMANDING)
         )
@@ -183,8 +184,8 @@ class PortableStore(RelationalStore):
         elif (
             running.completions is not None
             and is_granted_completion(command)
-            # An event is a further row.
-            and not self._outbox.subscriptions
+            # A place in a line follows from the events before it.
+            and not self._outbox.is_ordered
         ):
             result = await running.completions.apply(command)
         if result is not None:

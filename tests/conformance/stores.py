@@ -80,6 +80,11 @@ def memory(_request: pytest.FixtureRequest, _directory: Path) -> Iterator[Databa
     yield MemoryDatabase()
 
 
+def _of_service(outbox: Outbox) -> Outbox:
+    """A sweep makes the tombstones of services that it knows narrow."""
+    return Outbox(SERVICE) if outbox is NO_EVENTS else outbox
+
+
 @dataclass
 class SqliteDatabase:
     path: Path
@@ -87,7 +92,7 @@ class SqliteDatabase:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        return SqliteStore(self.path, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
+        return SqliteStore(self.path, clock_us=self.clock, witness_files=witness_files, outbox=_of_service(outbox))
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -108,9 +113,7 @@ class PostgresDatabase:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        # A sweep moves the tombstones of services that it knows.
-        own = Outbox(SERVICE) if outbox is NO_EVENTS else outbox
-        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=own)
+        return PostgresStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=_of_service(outbox))
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -132,7 +135,11 @@ class PortableDatabase(PostgresDatabase):
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
         return PortableStore(
-            self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox, connect=self.faults.connect
+            self.url,
+            clock_us=self.clock,
+            witness_files=witness_files,
+            outbox=_of_service(outbox),
+            connect=self.faults.connect,
         )
 
 

@@ -187,3 +187,23 @@ async def test_what_nobody_holds_is_swept(store: ManagedStore, database: Databas
     refused = await store.apply(having(Hand().claim(), wanted))
     assert isinstance(refused, Fenced)
     assert refused.content_holder == doubted.operation_id
+
+
+async def test_a_tombstone_holds_its_content(store: Store, database: Database) -> None:
+    """Whose operation completed is still found to be a repeat after its response is over, for as long as the route
+    says."""
+    kept = replace(content(), within_us=microseconds(2 * REPLAY_SECONDS))
+
+    def claim(hand: Hand) -> Claim:
+        return replace(hand.claim(), content=kept)
+
+    hand, repeat = Hand(), Hand()
+    await do(store, hand, claim, Hand.complete)
+    await database.advance(REPLAY_SECONDS + 60)
+    assert (await store.cold.sweep(100)).retired == 1
+    refused = await store.apply(claim(repeat))
+    assert isinstance(refused, Fenced)
+    assert refused.content_holder == hand.operation_id
+    await database.advance(REPLAY_SECONDS)
+    await store.cold.sweep(100)
+    assert isinstance(await store.apply(claim(repeat)), Applied)

@@ -167,7 +167,8 @@ def test_the_tables_are_on_the_list(engine: str) -> None:
             continue
         assert re.match(r"CREATE (TABLE IF NOT EXISTS|INDEX IF NOT EXISTS|UNIQUE INDEX IF NOT EXISTS?)", head), head
         assert not _FORBIDDEN & set(found)
-        assert not {"integer", "numeric", "serial", "smallint", "timestamptz", "uuid", "varchar"} & set(found)
+        # An INTEGER has eight bytes on CockroachDB, and four elsewhere.
+        assert not {"numeric", "serial", "smallint", "timestamptz", "uuid", "varchar"} & set(found)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import apsw
@@ -30,6 +30,7 @@ from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import PAUSE_STEP_US, Query, Swept
 from gateway.store.relational import kept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
+from gateway.store.relational.rows import KINDS_MAX
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
@@ -39,6 +40,7 @@ from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,
     REMEMBER_SECONDS,
+    REPLAY_SECONDS,
     SERVICE,
     Hand,
     Script,
@@ -253,7 +255,7 @@ async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkey
 @pytest.mark.parametrize(
     "change",
     [
-        "ALTER TABLE operation DROP COLUMN holder",
+        "ALTER TABLE operation DROP COLUMN doubt",
         "ALTER TABLE operation ADD COLUMN holder_too TEXT",
         "DROP TABLE audit",
     ],
@@ -857,12 +859,46 @@ def ends_of_delivery(path: Path) -> list[int]:
     return [end for end, _ in ends]
 
 
+# Tombstones
+
+
+async def test_a_swept_tombstone_is_narrow(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it has of its own takes a few columns, and what it has in common with others is there once. One of a
+    service that nobody told of, and one of a kind too many, keep theirs; so does one that somebody purged."""
+    store = SqliteStore(path, clock_us=clock, outbox=Outbox(SERVICE))
+    await store.start()
+    try:
+        hands = [Hand(), Hand(), Hand(Script(new_identity(service="another"))), Hand(Script(new_identity(route="r")))]
+        for hand in hands:
+            await do(store, hand, Hand.claim, Hand.complete)
+        monkeypatch.setitem(
+            cast(dict[str, str], TEXTS), "insert_kind", TEXTS["insert_kind"].replace(str(KINDS_MAX), "1")
+        )
+        clock.advance(REPLAY_SECONDS)
+        assert (await store.sweep(100)).retired == len(hands)
+        purged = Hand()
+        await do(store, purged, Hand.claim, Hand.complete, Hand.purge)
+    finally:
+        await store.close()
+    assert rows_of(path, "SELECT count(*) FROM kind") == [(1,)]
+    assert rows_of(path, "SELECT count(*) FROM operation WHERE kind IS NOT NULL") == [(2,)]
+    with closing(apsw.Connection(str(path))) as connection:
+        found = connection.execute("SELECT * FROM operation WHERE kind IS NOT NULL LIMIT 1")
+        names = [name for name, _ in found.get_description()]
+        (row,) = found.fetchall()
+    kept = {name for name, value in zip(names, row, strict=True) if value is not None}
+    assert kept == {
+        "row", "id", "version", "state", "token", "completed_us", "remember_until_us", "due_us", "kind", "scope_digest",
+        "fingerprint_digest", "fingerprint_raw", "resource",
+    }  # fmt: skip
+
+
 # Statements
 
 
 HOT = (
     "select_operation", "select_due", "select_ahead", "select_doubt_ahead", "update_operation", "delete_operation",
-    "insert_response", "delete_response", "update_granted",
+    "narrow_operation", "select_kind", "insert_response", "delete_response", "update_granted",
     "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",

@@ -60,6 +60,7 @@ from gateway.store.relational.rows import (
     encode_delivery_change,
     keeps_body,
     keeps_request,
+    kind_of,
 )
 
 T = TypeVar("T")
@@ -225,17 +226,25 @@ def read_all(
 def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
     """The records of rows of `{record}` and the body; for one that this program cannot read, the error.
 
-    Executes a further statement where rows keep a request.
+    Executes a further statement where rows keep a request, and where they are narrow.
     """
     keeping = [row[0] for row in rows if keeps_request(row)]
     deliveries = {row[0]: row[1:] for row in cursor.among("select_delivery", keeping)} if keeping else {}
+    kinds = kinds_of(cursor, map(kind_of, rows))
     found: list[Stored | StoreError] = []
     for row in rows:
         try:
-            found.append(Stored(decode(row, tuple(deliveries.get(row[0], ())) or None), keeps_body(row)))
+            record = decode(row, tuple(deliveries.get(row[0], ())) or None, kinds.get(kind_of(row)))
+            found.append(Stored(record, keeps_body(row)))
         except StoreError as error:
             found.append(error)
     return found
+
+
+def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, Row]:
+    """Those of these kinds that are there, by id."""
+    wanted = sorted({each for each in ids if each is not None})
+    return {row[0]: row for row in cursor.among("select_kind", wanted)} if wanted else {}
 
 
 class Changes:
@@ -244,7 +253,7 @@ class Changes:
     # In this order. What belongs to an operation goes before it.
     _STATEMENTS: Final = (
         "delete_delivery", "delete_request", "delete_response", "delete_operation",
-        "insert_operation", "update_operation", "insert_response",
+        "insert_operation", "update_operation", "narrow_operation", "insert_response",
         "update_delivery", "insert_delivery", "insert_request",
         "upsert_content", "insert_audit", "insert_event", "insert_ordered_event", "give_event_turn",
         "update_generation",
@@ -256,9 +265,11 @@ class Changes:
         self._rows: dict[str, list[Row]] = defaultdict(list)
         self._lanes: set[bytes] = set()
 
-    def replace(self, before: Stored, after: Record | None, request: SealedRequest | None = None) -> bytes | None:
-        """Write the record that the table returned, with the request that is kept from now on; returns the lane whose
-        line that moves."""
+    def replace(
+        self, before: Stored, after: Record | None, request: SealedRequest | None = None, narrow: Row | None = None
+    ) -> bytes | None:
+        """Write the record that the table returned, with the request that is kept from now on, or as a narrow row;
+        returns the lane whose line that moves."""
         rows, old = self._rows, before.record
         # A new operation may take the id of an expired one; that is no change of the old one.
         is_new = after is not None and (old is None or after.identity is not old.identity)
@@ -275,7 +286,9 @@ class Changes:
             if is_new or after is None:
                 self._cursor.forget_token(old.token)
                 rows["delete_operation"].append(key)
-        if after is not None:
+        if narrow is not None:
+            rows["narrow_operation"].append(narrow)
+        elif after is not None:
             self._write(after, request, is_new=is_new, had_delivery=had_delivery)
         lane = moved_lane(old, after)
         if lane is not None:

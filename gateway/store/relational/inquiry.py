@@ -277,8 +277,13 @@ def count_some(cursor: Cursor, names: Collection[Name], after: Any, now_us: int)
     for service, operation in names:
         living = Living()
         rows = cursor.rows("select_alive", (operation, now_us, after, last))
-        for operation_id, scope_digest, key_digest, until_us, key_id in rows:
-            if derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id:
+        for operation_id, scope_digest, key_digest, until_us, key_id, its_service in rows:
+            is_narrow = key_digest is None
+            if (
+                its_service == service
+                if is_narrow
+                else derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id
+            ):
                 living = joined(living, Living(1, until_us, {key_id or "": 1}))
         counted[service, operation] = living
     return counted, None if horizon is None else last

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.message import pack_headers
-from gateway.core.operation import Audit, Event, Record, SealedRequest
+from gateway.core.operation import NO_ATTEMPT, Audit, Event, Record, SealedRequest
 from gateway.store.rekeying import (
     EXAMPLES_MAX,
     Kept,
@@ -128,6 +128,8 @@ def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
 def _columns(record: Record) -> tuple[Any, ...]:
     """The confidential columns of a record."""
     probe, response = record.probe, record.response
+    if record.attempt_id == NO_ATTEMPT:
+        response = None
     return (
         record.identity.key,
         line_of(record.request),

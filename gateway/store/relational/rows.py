@@ -2,12 +2,16 @@
 
 It owns the columns of a record and their order, for which the `.sql` files have placeholders, and the version of the
 row format. It never guesses: a row with an unknown version, state or event is an error and stays as it is.
+
+*A tombstone* has a narrow row once a sweep has written it, because nearly all keys that are remembered are tombstones.
+The row gives up what `Record` says, and what it has in common with many others is in a row of `kind`. The other columns
+are null, and take no room.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import count
@@ -16,16 +20,36 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import kept_headers, sealed_by
+from gateway.core.framing import digest
+from gateway.core.identity.operation_id import is_of
 from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import STEP_US, due_us
 from gateway.core.message import StoredResponse, pack_headers
-from gateway.core.operation import Delivery, Event, Fingerprint, Identity, ProbeTarget, Record, State
+from gateway.core.operation import (
+    MICROSECONDS,
+    NO_ATTEMPT,
+    SHORT_DIGEST_BYTES,
+    SHORT_SCOPE_BYTES,
+    Delivery,
+    Event,
+    Fingerprint,
+    Identity,
+    ProbeTarget,
+    Record,
+    State,
+)
 from gateway.store.base import Unreadable
 from gateway.store.level import EVENT_TYPES, RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
 from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
+
+# More kinds are not made: the tombstones stay wide.
+KINDS_MAX: Final = 100_000
+# Two kinds with the same id are not made either, which so many bytes make unlikely.
+_KIND_BYTES: Final = 4
+_MINUTE_US: Final = 60 * MICROSECONDS
 
 # The columns of a record in their order: those that never change, and those that a change may write.
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
@@ -40,6 +64,14 @@ _CHANGED: Final = (
 COLUMNS: Final = _IDENTITY + _CHANGED
 # Where those begin that a change may write.
 CHANGED: Final = len(_IDENTITY)
+
+# Those that a narrow row is given, with its id, and those that it keeps; all others are null. What is in its kind.
+_NARROW: Final = ("state", "due_us", "kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
+_KEPT: Final = ("id", "version", "token", "remember_until_us", "completed_us", "resource")
+_KIND: Final = (
+    "kind", "attempts", "status", "service", "route", "operation", "last_event", "fingerprint_key_id",
+    "fingerprint_recipe", "api_version",
+)  # fmt: skip
 
 # Those of a delivery: in the order of `Delivery`, those that a change may write, and what indexes need besides.
 _DELIVERY: Final = (
@@ -61,9 +93,21 @@ def _set(columns: tuple[str, ...]) -> str:
     return ", ".join(f"{column} = ?" for column in columns)
 
 
+def _narrowed() -> str:
+    nulls = (f"{column} = NULL" for column in COLUMNS if column not in _NARROW + _KEPT)
+    return f"{_set(_NARROW)}, {', '.join(nulls)}"
+
+
 _PLACEHOLDERS: Final = {
     # For the table alias `o`. The body, or NULL, has to follow.
-    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS)),
+    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind")),
+    "{narrowed}": _narrowed(),
+    "{kind}": ", ".join(_KIND),
+    # Of what claimed the content `c`, as far as the operation `o` has it.
+    "{fingerprint of c}": (
+        f"CASE WHEN o.kind IS NULL THEN c.fingerprint ELSE substr(c.fingerprint, 1, {SHORT_DIGEST_BYTES}) END"
+    ),
+    "{kinds_max}": str(KINDS_MAX),
     "{inserted}": _inserted(COLUMNS),
     "{changed}": _set(_CHANGED),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
@@ -117,6 +161,7 @@ _EVENTS: Final = {event.value: event for event in Event}
 # In a row of `{record}`, behind `row`.
 _BODY_KEPT: Final = 1 + COLUMNS.index("body_kept")
 _REQUEST_KEPT: Final = 1 + COLUMNS.index("request_kept")
+_KIND_PLACE: Final = 1 + len(COLUMNS)
 
 
 def encode(record: Record) -> Row:
@@ -204,18 +249,50 @@ def _delivery_state(record: Record) -> Row:
     return (record.state is State.ACCEPTED, rank(record), stopped_us(record))
 
 
-def decode(columns: Row, delivery: Row | None = None) -> Record:
-    """The record of a row of `{record}` and the body, and of a row of `{delivery}` where `keeps_request`.
+def encode_tombstone(record: Record, services: Iterable[str]) -> tuple[Row, Row] | None:
+    """The kind of a tombstone, and the columns of its narrow row with its id; None if it does not fit one. `services`
+    are those that the operation may be of."""
+    identity, fingerprint, response = record.identity, record.fingerprint, record.response
+    if record.state is not State.TOMBSTONE or fingerprint is None or response is None:
+        return None
+    if min(len(fingerprint.digest), len(fingerprint.raw)) < SHORT_DIGEST_BYTES:
+        return None
+    service = next((each for each in services if is_of(identity, each, identity.operation)), None)
+    if service is None or len(identity.scope_digest) < SHORT_SCOPE_BYTES:
+        return None
+    numbers = (record.attempts, response.status)
+    names = (service, identity.route, identity.operation, record.last_event.value, fingerprint.key_id)
+    digests = (fingerprint.recipe, response.version)
+    framed = (*(b"%d" % number for number in numbers), *(name.encode() for name in names), *digests)
+    kind = digest(b"kind", *framed)[:_KIND_BYTES]
+    return (kind, *numbers, *names, *digests), (
+        record.state.value,
+        # Not later than it is due.
+        record.remember_until_us // _MINUTE_US * _MINUTE_US,
+        kind,
+        identity.scope_digest[:SHORT_SCOPE_BYTES],
+        fingerprint.digest[:SHORT_DIGEST_BYTES],
+        fingerprint.raw[:SHORT_DIGEST_BYTES],
+        sealed_by(resource=record.resource),
+        identity.operation_id.bytes,
+    )
+
+
+def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -> Record:
+    """The record of a row of `{record}` and the body, of a row of `{delivery}` where `keeps_request`, and of a row of
+    `{kind}` where there is a `kind_of`.
 
     Raises `Unreadable` when this program cannot read it.
     """
+    if columns[_KIND_PLACE] is not None:
+        return _decode_tombstone(columns, kind)
     (
         _, operation_id, route, operation, scope_digest, key_digest, key,
         version, state, token, attempt_id, last_event, holder, carried_us,
         recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
         completed_us, doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
-        probe_target, probe_host, _, request, request_id, trace_id, body,
+        probe_target, probe_host, _, request, request_id, trace_id, _, body,
     ) = columns  # fmt: skip
     if version not in RECORD_VERSIONS or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(
@@ -254,6 +331,33 @@ def decode(columns: Row, delivery: Row | None = None) -> Record:
     )
 
 
+def _decode_tombstone(columns: Row, kind: Row | None) -> Record:
+    found = dict(zip(COLUMNS, columns[1:], strict=False))
+    operation_id = UUID(bytes=found["id"])
+    if found["version"] not in RECORD_VERSIONS or found["state"] not in _STATES:
+        raise Unreadable(f"operation {operation_id} was written by another version of this program")
+    if kind is None or kind[6] not in _EVENTS:
+        raise Unreadable(f"operation {operation_id} has a kind that this program cannot read")
+    _, attempts, status, service, route, operation, last_event, key_id, recipe, api_version = kind
+    return Record(
+        Identity(operation_id, route, operation, found["scope_digest"], b"", None, service),
+        _STATES[found["state"]],
+        found["token"],
+        NO_ATTEMPT,
+        _EVENTS[last_event],
+        holder="",
+        carried_us=None,
+        fingerprint=Fingerprint(recipe, found["fingerprint_digest"], found["fingerprint_raw"], key_id),
+        attempts=attempts,
+        first_claimed_us=found["completed_us"],
+        claimed_us=found["completed_us"],
+        remember_until_us=found["remember_until_us"],
+        completed_us=found["completed_us"],
+        response=StoredResponse(status, b"", (), None, api_version),
+        resource=decode_resource(found["resource"]),
+    )
+
+
 def encode_whole(record: Record) -> Row:
     """All columns of a record but the body, and behind them those of its delivery: for a store without tables."""
     if record.delivery is None:
@@ -266,7 +370,7 @@ def decode_whole(columns: Row, body: bytes | None) -> Record:
     """Undo `encode_whole`. Raises `Unreadable` when this program cannot read it."""
     if columns[CHANGED] not in RECORD_VERSIONS or len(columns) < len(COLUMNS):
         raise Unreadable(f"operation {UUID(bytes=columns[0])} was written by another version of this program")
-    return decode((None, *columns[: len(COLUMNS)], body), columns[len(COLUMNS) :] or None)
+    return decode((None, *columns[: len(COLUMNS)], None, body), columns[len(COLUMNS) :] or None)
 
 
 def _decode_delivery(columns: Row) -> Delivery:
@@ -282,3 +386,9 @@ def keeps_body(columns: Row) -> bool:
 def keeps_request(columns: Row) -> bool:
     """Whether the row's delivery and request are in the tables `delivery` and `request`."""
     return bool(columns[_REQUEST_KEPT])
+
+
+def kind_of(columns: Row) -> bytes | None:
+    """The id of the row's kind, where it is narrow."""
+    found: bytes | None = columns[_KIND_PLACE]
+    return found

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import DUE_TIMES, written_down
-from gateway.core.operation import MICROSECONDS, State
+from gateway.core.operation import MICROSECONDS, Record, State
 from gateway.core.outbox import Outbox, swept_rows, unpack
 from gateway.store.operations import (
     AUDIT_KEEP_US,
@@ -21,8 +21,8 @@ from gateway.store.operations import (
     WITNESS_KEEP_US,
     Swept,
 )
-from gateway.store.relational.executor import Changes, Cursor, decoded
-from gateway.store.relational.rows import Row
+from gateway.store.relational.executor import Changes, Cursor, decoded, kinds_of
+from gateway.store.relational.rows import Row, encode_tombstone
 
 # How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
@@ -40,6 +40,33 @@ def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
     """Which events each service writes; this one's as it is now."""
     others = cursor.rows("select_outboxes")
     return [outbox, *(unpack(content, outbox.sealing) for service, content in others if service != outbox.service)]
+
+
+class _Kinds:
+    """The kinds of the tombstones that one transaction writes."""
+
+    def __init__(self, cursor: Cursor, service: str) -> None:
+        self._cursor = cursor
+        self._service = service
+        self._services: frozenset[str] | None = None
+        self._known: dict[bytes, Row] = {}
+
+    def narrowed(self, record: Record) -> Row | None:
+        """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
+        if record.state is not State.TOMBSTONE:
+            return None
+        if self._services is None:
+            self._services = frozenset((self._service, *(name for (name,) in self._cursor.rows("select_services"))))
+        found = encode_tombstone(record, self._services)
+        if found is None:
+            return None
+        kind, row = found
+        if kind[0] not in self._known:
+            there = kinds_of(self._cursor, kind[:1])
+            if not there and self._cursor.change("insert_kind", kind):
+                there = {kind[0]: kind}
+            self._known[kind[0]] = there.get(kind[0], ())
+        return row if self._known[kind[0]] == kind else None
 
 
 @dataclass(slots=True)
@@ -73,6 +100,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
     changes = Changes(cursor, now_us)
+    kinds = _Kinds(cursor, outbox.service)
     for name, state in _SWEPT:
         rows = cursor.due(name, (state.value, now_us, limit - written.total()))
         for columns, kept in zip(rows, decoded(cursor, rows), strict=True):
@@ -80,7 +108,8 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
                 raise kept
             record = kept.record
             settled = None if record is None else written_down(record, now_us)
-            changes.replace(kept, settled)
+            narrow = None if settled is None else kinds.narrowed(settled)
+            changes.replace(kept, settled, narrow=narrow)
             if record is not None:
                 service, events = swept_rows(outboxes, record, settled)
                 if events and not is_synced:

@@ -79,30 +79,30 @@ DEFECTS = (
         "a narrow tombstone does not tell requests apart",
         (
             Edit(
-                "store/postgres/tombstone.py",
-                "fingerprint.digest[:SHORT_DIGEST_BYTES] + fingerprint.raw[:SHORT_DIGEST_BYTES]",
-                "bytes(2 * SHORT_DIGEST_BYTES)",
+                "store/relational/rows.py",
+                "        fingerprint.digest[:SHORT_DIGEST_BYTES],\n        fingerprint.raw[:SHORT_DIGEST_BYTES],\n",
+                "        *(2 * (bytes(SHORT_DIGEST_BYTES),)),\n",
             ),
         ),
-        (_TOMBSTONES + "test_a_repeat_gets_the_same_refusal",),
+        ("tests/conformance/test_tombstones.py::test_a_repeat_gets_the_same_refusal[sqlite]",),
     ),
     Defect(
         "tombstone-collected-early",
-        "a narrow tombstone is collected in the minute in which it ends",
+        "a narrow tombstone ends with the minute before its end",
         (
             Edit(
-                "store/postgres/sql/tombstone.sql",
-                "        AND t.completed_us + t.kept_s * 1000000::bigint <= (SELECT c.now_us FROM clock c)\n",
-                "",
+                "store/relational/rows.py",
+                'remember_until_us=found["remember_until_us"],',
+                'remember_until_us=found["due_us"],',
             ),
         ),
-        (_TOMBSTONES + "test_a_key_is_free_again_at_the_moment_it_is_due",),
+        ("tests/conformance/test_tombstones.py::test_a_key_is_free_again_at_the_moment_it_is_due[sqlite]",),
     ),
     Defect(
         "narrow-tombstones-not-counted",
         "a start whose configuration loses the keys of narrow tombstones is accepted",
-        (Edit("store/postgres/sql/agreement.sql", " UNION ALL SELECT * FROM narrow) e", ") e"),),
-        (_TOMBSTONES + "test_narrow_tombstones_are_living_keys",),
+        (Edit("store/relational/sql/select_alive.sql", "coalesce(o.operation, k.operation) = ?1", "o.operation = ?1"),),
+        ("tests/conformance/test_tombstones.py::test_tombstones_are_living_keys[sqlite]",),
     ),
     Defect(
         "back-to-a-former-primary",
@@ -879,7 +879,7 @@ DEFECTS = (
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/relational/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit("store/relational/sql/select_due.sql", "WHERE state = ?1 AND due_us", "WHERE ?1 <> '' AND due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",

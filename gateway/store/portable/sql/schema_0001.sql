@@ -2,28 +2,32 @@
 -- the store's clock, digests and ids are bytes, states and events are the values of the table. `version` is that of the row
 -- format: a program that does not know it leaves the row alone. Each statement may be repeated, and no table needs a sequence.
 CREATE TABLE IF NOT EXISTS operation (
-    id BYTEA NOT NULL PRIMARY KEY,
-    version BIGINT NOT NULL,
-    state TEXT NOT NULL,
     token BIGINT NOT NULL,
-    attempt_id BYTEA NOT NULL,
-    last_event TEXT NOT NULL,
-    holder TEXT NOT NULL,
+    completed_us BIGINT,
+    remember_until_us BIGINT NOT NULL,
+    -- When the clock next changes the state; NULL if it never does. Of a tombstone with a kind, the minute, so that many are
+    -- equal and share an entry of the index.
+    due_us BIGINT,
+    version INTEGER NOT NULL,
+    id BYTEA NOT NULL PRIMARY KEY,
+    state TEXT NOT NULL,
+    kind BYTEA,
+    attempt_id BYTEA,
+    last_event TEXT,
+    holder TEXT,
     carried_us BIGINT,
     fingerprint_recipe BYTEA,
     fingerprint_digest BYTEA,
     fingerprint_raw BYTEA,
     fingerprint_key_id TEXT,
     fingerprint_parts BYTEA,
-    attempts BIGINT NOT NULL,
-    first_claimed_us BIGINT NOT NULL,
-    claimed_us BIGINT NOT NULL,
-    lease_until_us BIGINT NOT NULL,
+    attempts BIGINT,
+    first_claimed_us BIGINT,
+    claimed_us BIGINT,
+    lease_until_us BIGINT,
     -- How long the lease was when it was last given.
-    lease_us BIGINT NOT NULL,
-    replay_until_us BIGINT NOT NULL,
-    remember_until_us BIGINT NOT NULL,
-    completed_us BIGINT,
+    lease_us BIGINT,
+    replay_until_us BIGINT,
     doubt TEXT,
     resolution_id BYTEA,
     -- The response; NULL when there is none. `body_kept`: its body has to be in `body`.
@@ -34,26 +38,46 @@ CREATE TABLE IF NOT EXISTS operation (
     api_version BYTEA,
     -- The reference to what the operation made, in UTF-8. It outlives the response.
     resource BYTEA,
-    body_kept BOOLEAN NOT NULL,
+    body_kept BOOLEAN,
     body BYTEA,
     -- Whether the request is kept: then `delivery` and `request` have a row with this id.
-    request_kept BOOLEAN NOT NULL,
-    -- When the clock next changes the state; NULL if it never does.
-    due_us BIGINT,
+    request_kept BOOLEAN,
     -- Where to probe the outcome, as given by the last claim; both or neither.
     probe_target BYTEA,
     probe_host BYTEA,
     -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; NULL if nothing is.
     sealed_by TEXT,
-    route TEXT NOT NULL,
-    operation TEXT NOT NULL,
+    route TEXT,
+    operation TEXT,
     scope_digest BYTEA NOT NULL,
-    key_digest BYTEA NOT NULL,
+    key_digest BYTEA,
     key TEXT,
     -- The last attempt's request, for people: `METHOD HOST PATH`, empty if it is not known.
-    request TEXT NOT NULL DEFAULT '',
+    request TEXT DEFAULT '',
     request_id TEXT,
-    trace_id TEXT
+    trace_id TEXT,
+    -- Only a tombstone may have a kind. It has given up what the kind has, and what is needed no more (`rows.encode_tombstone`).
+    CONSTRAINT operation_whole CHECK (
+        kind IS NOT NULL
+        OR attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
+        AND first_claimed_us IS NOT NULL AND claimed_us IS NOT NULL AND lease_until_us IS NOT NULL AND lease_us IS NOT NULL
+        AND replay_until_us IS NOT NULL AND body_kept IS NOT NULL AND request_kept IS NOT NULL AND route IS NOT NULL
+        AND operation IS NOT NULL AND key_digest IS NOT NULL AND request IS NOT NULL
+    )
+);
+
+-- What many tombstones have in common. `kind` is the beginning of a digest of the rest. Rows are only added.
+CREATE TABLE IF NOT EXISTS kind (
+    kind BYTEA NOT NULL PRIMARY KEY,
+    attempts BIGINT NOT NULL,
+    status BIGINT NOT NULL,
+    service TEXT NOT NULL,
+    route TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    last_event TEXT NOT NULL,
+    fingerprint_key_id TEXT NOT NULL,
+    fingerprint_recipe BYTEA NOT NULL,
+    api_version BYTEA NOT NULL
 );
 
 -- What the sweep reads, and lapsed claims that are not yet swept.

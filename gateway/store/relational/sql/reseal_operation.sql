@@ -2,5 +2,5 @@
 UPDATE operation
 SET key = ?, request = ?, probe_target = ?, probe_host = ?, reason = ?, headers = ?, resource = ?,
     sealed_by = ?
-WHERE id = ? AND token = ? AND key IS NOT DISTINCT FROM ? AND request = ? AND probe_target IS NOT DISTINCT FROM ? AND probe_host IS NOT DISTINCT FROM ? AND reason IS NOT DISTINCT FROM ?
+WHERE id = ? AND token = ? AND key IS NOT DISTINCT FROM ? AND coalesce(request, '') = ? AND probe_target IS NOT DISTINCT FROM ? AND probe_host IS NOT DISTINCT FROM ? AND reason IS NOT DISTINCT FROM ?
     AND headers IS NOT DISTINCT FROM ? AND resource IS NOT DISTINCT FROM ?

@@ -1,10 +1,10 @@
 -- no row of the table: contents to check, and whether their operation may still have an effect
-SELECT digest, id, EXISTS (
+SELECT c.digest, c.id, EXISTS (
     SELECT 1 FROM operation AS o
-    WHERE o.id = content.id AND o.fingerprint_digest = content.fingerprint
+    WHERE o.id = c.id AND o.fingerprint_digest = c.fingerprint
         AND o.state NOT IN ('released', 'completed', 'tombstone')
 )
-FROM content
-WHERE check_us <= ?
-ORDER BY check_us
+FROM content AS c
+WHERE c.check_us <= ?
+ORDER BY c.check_us
 LIMIT ?

@@ -2,8 +2,9 @@
 -- place of an existing body, an empty one
 SELECT {record}, CASE WHEN EXISTS (SELECT 1 FROM response WHERE response.row = o.row) THEN x'' END
 FROM operation AS o
-WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > ?3 AND o.first_claimed_us <= ?7)
-    AND (?4 IS NULL OR o.route IN (SELECT value FROM json_each(?4)))
+WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions}
+    AND NOT (coalesce(o.first_claimed_us, o.completed_us) > ?3 AND coalesce(o.first_claimed_us, o.completed_us) <= ?7)
+    AND (?4 IS NULL OR coalesce(o.route, (SELECT k.route FROM kind AS k WHERE k.kind = o.kind)) IN (SELECT value FROM json_each(?4)))
     AND (
         o.state IN (SELECT value FROM json_each(?5))
         OR o.state IN (SELECT value FROM json_each(?6)) AND (

@@ -7,22 +7,22 @@ CREATE TABLE operation (
     version INTEGER NOT NULL,
     state TEXT NOT NULL,
     token INTEGER NOT NULL,
-    attempt_id BLOB NOT NULL,
-    last_event TEXT NOT NULL,
-    holder TEXT NOT NULL,
+    attempt_id BLOB,
+    last_event TEXT,
+    holder TEXT,
     carried_us INTEGER,
     fingerprint_recipe BLOB,
     fingerprint_digest BLOB,
     fingerprint_raw BLOB,
     fingerprint_key_id TEXT,
     fingerprint_parts BLOB,
-    attempts INTEGER NOT NULL,
-    first_claimed_us INTEGER NOT NULL,
-    claimed_us INTEGER NOT NULL,
-    lease_until_us INTEGER NOT NULL,
+    attempts INTEGER,
+    first_claimed_us INTEGER,
+    claimed_us INTEGER,
+    lease_until_us INTEGER,
     -- How long the lease was when it was last given.
-    lease_us INTEGER NOT NULL,
-    replay_until_us INTEGER NOT NULL,
+    lease_us INTEGER,
+    replay_until_us INTEGER,
     remember_until_us INTEGER NOT NULL,
     completed_us INTEGER,
     doubt TEXT,
@@ -35,26 +35,49 @@ CREATE TABLE operation (
     api_version BLOB,
     -- The reference to what the operation made, in UTF-8. It outlives the response.
     resource BLOB,
-    body_kept INTEGER NOT NULL,
+    body_kept INTEGER,
     -- Whether the request is kept: then `delivery` and `request` have a row with this number.
-    request_kept INTEGER NOT NULL,
-    -- When the clock next changes the state; NULL if it never does.
+    request_kept INTEGER,
+    -- When the clock next changes the state; NULL if it never does. Of a tombstone with a kind, the minute.
     due_us INTEGER,
+    kind BLOB,
     -- Where to probe the outcome, as given by the last claim; both or neither.
     probe_target BLOB,
     probe_host BLOB,
     -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; NULL if nothing is.
     sealed_by TEXT,
-    route TEXT NOT NULL,
-    operation TEXT NOT NULL,
+    route TEXT,
+    operation TEXT,
     scope_digest BLOB NOT NULL,
-    key_digest BLOB NOT NULL,
+    key_digest BLOB,
     key TEXT,
     -- The last attempt's request, for people: `METHOD HOST PATH`, empty if it is not known.
-    request TEXT NOT NULL DEFAULT '',
+    request TEXT DEFAULT '',
     request_id TEXT,
-    trace_id TEXT
+    trace_id TEXT,
+    -- Only a tombstone may have a kind. It has given up what the kind has, and what is needed no more (`rows.encode_tombstone`).
+    CONSTRAINT operation_whole CHECK (
+        kind IS NOT NULL
+        OR attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
+        AND first_claimed_us IS NOT NULL AND claimed_us IS NOT NULL AND lease_until_us IS NOT NULL AND lease_us IS NOT NULL
+        AND replay_until_us IS NOT NULL AND body_kept IS NOT NULL AND request_kept IS NOT NULL AND route IS NOT NULL
+        AND operation IS NOT NULL AND key_digest IS NOT NULL AND request IS NOT NULL
+    )
 );
+
+-- What many tombstones have in common. `kind` is the beginning of a digest of the rest. Rows are only added.
+CREATE TABLE kind (
+    kind BLOB NOT NULL PRIMARY KEY,
+    attempts INTEGER NOT NULL,
+    status INTEGER NOT NULL,
+    service TEXT NOT NULL,
+    route TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    last_event TEXT NOT NULL,
+    fingerprint_key_id TEXT NOT NULL,
+    fingerprint_recipe BLOB NOT NULL,
+    api_version BLOB NOT NULL
+) WITHOUT ROWID;
 
 -- What the sweep reads, and lapsed claims that are not yet swept.
 CREATE INDEX operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;

@@ -16,6 +16,7 @@ import pytest
 from gateway.store.portable import hot
 from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW
 from gateway.store.relational.rows import COLUMNS
+from gateway.store.relational.statements import of_many, writes
 
 _TOKEN: Final = re.compile(r"[eE]?'(?:[^']|'')*'|\$\d+|[A-Za-z_][A-Za-z_0-9]*|\d+|::|<=|>=|<>|\|\||[^\s]")
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*\Z")
@@ -27,7 +28,7 @@ def words(text: str) -> frozenset[str]:
 
 # What stands before a parenthesis and is no function.
 _SYNTAX: Final = words(
-    "all and any as by cast check conflict else exists from in into key not on or over select set table "
+    "all and any as by cast check conflict else exists from in into key lateral not on or over select set table "
     "then values when where"
 )
 _VOLATILE: Final = words(
@@ -39,10 +40,14 @@ _FUNCTIONS: Final = words(
 )
 # Advisory locks, for one, do nothing on CockroachDB, and are the coordinator's alone on Citus.
 _FORBIDDEN: Final = words(
-    "alter attach bigserial copy ctid function inherits lateral listen lock materialized merge nextval "
+    "alter attach bigserial copy ctid function inherits listen lock materialized merge nextval "
     "notify overriding partition procedure recursive sequence serial share skip tablesample temporary "
     "trigger truncate unlisten unlogged xmin"
 )
+
+
+# Where a statement is about many rows.
+_OF_MANY: Final = _FUNCTIONS | {"unnest"}
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Engine:
 
 
 ENGINES: Final = {
-    "CockroachDB": Engine(),
-    "YugabyteDB": Engine(),
+    "CockroachDB": Engine(_OF_MANY),
+    "YugabyteDB": Engine(_OF_MANY),
     # The other tables stay at the coordinator (docs/configure/stores.md).
     "Citus": Engine(distributed=frozenset(("operation",))),
 }
@@ -108,7 +113,7 @@ def faults(text: str, engine: Engine) -> list[str]:
     }
     changed = changed_tables(found)
     # A table's list of columns, and an alias with columns, look like calls.
-    named = {*changed, "i", "o", "e"}
+    named = {*changed, "i", "k", "o", "e"}
     wrong += [f"calls {call}" for call in sorted(calls - engine.functions - named)]
     wrong += [
         f"casts to {name}" for at, name in enumerate(found) if at and found[at - 1] == "::" and name not in engine.types
@@ -130,7 +135,10 @@ def faults(text: str, engine: Engine) -> list[str]:
 
 GENERATED: Final = {
     "insert_absent": hot.insert_absent(frozenset(COLUMNS)),
-    "update_all": hot.update_all(frozenset(hot.UPDATED)),
+    **{
+        name: of_many(name, [["a value"] * len(write.given)])[0]
+        for name, write in writes(has_bodies_apart=False).items()
+    },
     "replace_granted": hot.replace_granted(frozenset((*COLUMNS, "body"))),
     "replace_granted, with events": hot.replace_granted(frozenset((*COLUMNS, "body")), has_events=True),
 }

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -32,7 +32,6 @@ import asyncpg
 
 from gateway.core.operation import MICROSECONDS, Accept, Command, Record
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError
-from gateway.store.portable.hot import UPDATED, given_columns, update_all
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
@@ -40,6 +39,7 @@ from gateway.store.postgres.dialer import Durability
 from gateway.store.postgres.engine import Engine
 from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.rows import Row
+from gateway.store.relational.statements import WRITTEN, of_many
 
 T = TypeVar("T")
 
@@ -267,6 +267,7 @@ class Transaction:
     last_row = b"\xff" * 17
     has_bodies_apart = False
     is_remote = True
+    is_serial = True
 
     def __init__(self, link: Link, connection: Any, now_us: int, floor: int, ceiling: int, memory: Memory) -> None:
         self.now_us = now_us
@@ -284,25 +285,30 @@ class Transaction:
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self._link.run(self._connection.fetchrow, self._texts[statement], *bindings)
 
-    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
+    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         if self._texts is TEXTS:
-            return self.rows(statement, (keys,))
-        return [row for key in keys for row in self.rows(statement, (key,))]
+            return self.rows(statement, (keys, *bindings))
+        return [row for key in keys for row in self.rows(statement, (key, *bindings))]
+
+    def hold(self, _keys: Iterable[bytes], /) -> None:
+        """Nothing: of two that need the same, one is refused."""
 
     def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         status = self._link.run(self._connection.execute, self._texts[statement], *bindings)
         return int(status.rpartition(" ")[2])
 
     def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
-        if statement == "update_operation" and len(bindings) > 1 and self._texts is TEXTS:
-            given = given_columns(UPDATED, bindings)
-            self._link.run(self._connection.execute, update_all(frozenset(given)), *given.values())
+        if not bindings:
+            return
+        if statement in WRITTEN and len(bindings) > 1 and self._texts is TEXTS:
+            text, arrays = of_many(statement, bindings)
+            self._link.run(self._connection.execute, text, *arrays)
         else:
             self._link.run(self._connection.executemany, self._texts[statement], bindings)
 
     def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         found = sorted(operation_id for (operation_id,) in self.rows(statement, bindings))
-        return self.among("lock_operation", found) if found else []
+        return self.among("lock_due", found) if found else []
 
     def state(self) -> object:
         return self._connection

@@ -28,16 +28,9 @@ from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.connection import Link, ServerRefused
 from gateway.store.relational.rows import CHANGED, COLUMNS, Row, encode
+from gateway.store.relational.statements import given_columns, type_of
 
 _COMPLETED: Final = (*COLUMNS[CHANGED:], "body")
-# What an update of whole records is given of each.
-UPDATED: Final = (*_COMPLETED, "id")
-_TEXTS: Final = frozenset(
-    ("state", "last_event", "holder", "fingerprint_key_id", "doubt", "sealed_by", "route", "operation", "key",
-     "request", "request_id", "trace_id")
-)  # fmt: skip
-_INTEGERS: Final = frozenset(("version", "token", "attempts", "status"))
-_BOOLEANS: Final = frozenset(("body_kept", "request_kept"))
 # The times that a claim, and a completion, count from now.
 _CLAIM_TIMES: Final = frozenset(("first_claimed_us", "claimed_us", "lease_until_us", "due_us"))
 _COMPLETION_TIMES: Final = frozenset(("replay_until_us", "remember_until_us", "completed_us", "due_us"))
@@ -280,20 +273,6 @@ def event_columns(rows: Sequence[Row]) -> list[Any]:
     return [ids, services[0], *others]
 
 
-@cache
-def update_all(given: frozenset[str]) -> str:
-    """every row that leaves a record: the records that the table returned, in the transaction that locked them"""
-    columns = [each for each in UPDATED if each in given]
-    return f"""UPDATE operation AS o SET {_assigned(given)}
-FROM {_unnested(columns)} WHERE o.id = i.id AND {_named(columns)}"""  # noqa: S608
-
-
-def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The columns of these rows in which any has a value."""
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: column for name, column in columns if any(value is not None for value in column)}
-
-
 def _assigned(given: frozenset[str], times: frozenset[str] = frozenset()) -> str:
     return ", ".join(
         f"{each} = " + ("NULL" if each not in given else f"i.{each} + s.now_us" if each in times else f"i.{each}")
@@ -302,18 +281,10 @@ def _assigned(given: frozenset[str], times: frozenset[str] = frozenset()) -> str
 
 
 def _unnested(columns: Sequence[str], start: int = 1) -> str:
-    arrays = ", ".join(f"${place}::{_type(each)}[]" for place, each in enumerate(columns, start))
+    arrays = ", ".join(f"${place}::{type_of(each)}[]" for place, each in enumerate(columns, start))
     return f"unnest({arrays}) AS i ({', '.join(columns)})"
 
 
 def _named(columns: Sequence[str], start: int = 1) -> str:
     """Holds for the operations of these rows: by it, no plan reads others."""
     return f"o.id = ANY(${start + columns.index('id')}::BYTEA[])"
-
-
-def _type(column: str) -> str:
-    if column in _TEXTS:
-        return "TEXT"
-    if column in _BOOLEANS:
-        return "BOOLEAN"
-    return "BIGINT" if column in _INTEGERS or column.endswith("_us") else "BYTEA"

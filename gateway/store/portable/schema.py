@@ -15,18 +15,19 @@ from gateway.store.base import NotApplied, StartRefused
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Durability, losses
 from gateway.store.postgres.engine import Engine, engine_of
-from gateway.store.relational.rows import numbered, statements
+from gateway.store.relational.statements import numbered, statements
 
 
-def texts(among: str) -> dict[str, str]:
+def texts(among: str, keys: str) -> dict[str, str]:
     """The statements, with what compares a column with keys."""
-    words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among}
-    return {name: numbered(text) for name, text in statements("gateway.store.portable", **words).items()}
+    words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
+    found = statements("gateway.store.portable", has_bodies_apart=False, **words)
+    return {name: numbered(text) for name, text in found.items()}
 
 
-TEXTS: Final[Mapping[str, str]] = texts("= ANY(?::BYTEA[])")
+TEXTS: Final[Mapping[str, str]] = texts("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
 # Where the rows of a table are on many nodes, each statement is about one of them.
-TEXTS_OF_ONE_ROW: Final[Mapping[str, str]] = texts("= ?")
+TEXTS_OF_ONE_ROW: Final[Mapping[str, str]] = texts("= ?", "(SELECT ?::BYTEA)")
 SCHEMA_VERSION: Final = 1
 
 _NAME: Final = "portable"

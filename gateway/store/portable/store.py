@@ -90,6 +90,7 @@ class PortableStore(RelationalStore):
 
     # As many cost little more round trips than one, and other commands wait for none but these.
     sweep_records_max = 256
+    has_one_writer = False
     syncs_always = True
 
     def __init__(

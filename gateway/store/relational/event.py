@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.operation import MICROSECONDS
@@ -17,7 +18,7 @@ from gateway.store.operations import (
     LeasedEvent,
     SinkBacklog,
 )
-from gateway.store.relational.executor import Cursor
+from gateway.store.relational.executor import Cursor, line_key
 
 _TYPES: Final = {each.value: each for each in EventType}
 # A page of as many waiting events is found along the index of ids, which has no order of sinks; a page of fewer, by
@@ -51,20 +52,24 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
 
 def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_us: int) -> None:
     """Write what became of leased events."""
+    cursor.hold({line_key(service, each.sink, each.line) for each in reports if each.line is not None})
+    changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for each in reports:
         key = (service, each.sink, each.event_id)
         lease = (*key, each.tries, each.redeliveries)
         match each.fate:
             case EventFate.PUBLISHED:
-                cursor.change("delete_event", key)
+                changes["delete_event"].append(key)
             case EventFate.PUT_OFF:
-                cursor.change("put_off_event", (*lease, now_us + each.pause_us, each.why, now_us))
+                changes["put_off_event"].append((*lease, now_us + each.pause_us, each.why, now_us))
             case EventFate.DEAD:
-                cursor.change("bury_event", (*lease, each.why))
+                changes["bury_event"].append((*lease, each.why))
             case _:
                 assert_never(each.fate)
-        if each.line is not None:
-            cursor.change("give_event_turn", (service, each.sink, each.line))
+    for statement, rows in changes.items():
+        cursor.change_all(statement, rows)
+    lines = {(service, each.sink, each.line) for each in reports if each.line is not None}
+    cursor.change_all("give_event_turn", sorted(lines))
 
 
 def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
@@ -87,6 +92,7 @@ def _page_of_waiting(cursor: Cursor, service: str, sink: str) -> str:
 def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
     """Publish a dead event again; returns to how many sinks."""
     redelivered = cursor.rows("redeliver_event", (service, event_id, sink, now_us))
+    cursor.hold({line_key(service, of_sink, line) for of_sink, line in redelivered if line is not None})
     for of_sink, line in redelivered:
         cursor.change("give_event_turn", (service, of_sink, line))
     return len(redelivered)

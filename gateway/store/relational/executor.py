@@ -21,12 +21,14 @@ executed in halves, down to single commands. Each half is a transaction and fail
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.framing import digest
 from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.operation import (
@@ -54,6 +56,7 @@ from gateway.store.operations import AUDIT_KEEP_US
 from gateway.store.relational.rows import (
     CHANGED,
     Row,
+    completed_of,
     decode,
     encode,
     encode_delivery,
@@ -79,6 +82,9 @@ class Cursor(Protocol):
     """Whether bodies are in a table of their own, and not the last column of a record that is updated."""
     is_remote: bool
     """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
+    is_serial: bool
+    """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
+    it."""
 
     @property
     def now_us(self) -> int:
@@ -89,7 +95,7 @@ class Cursor(Protocol):
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
 
-    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
+    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         """The rows that have one of these keys, in any order."""
 
     def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
@@ -97,6 +103,9 @@ class Cursor(Protocol):
 
     def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         """Execute the statement with each of these, in their order."""
+
+    def hold(self, keys: Iterable[bytes], /) -> None:
+        """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         """Rows of `{record}`, which nobody else changes until the transaction ends."""
@@ -247,6 +256,11 @@ def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, 
     return {row[0]: row for row in cursor.among("select_kind", wanted)} if wanted else {}
 
 
+def line_key(service: str, sink: str, line: bytes) -> bytes:
+    """What whoever writes to a line of ordered events holds."""
+    return digest(b"line", service.encode(), sink.encode(), line)
+
+
 class Changes:
     """What is to be written, by the statement that writes it: of each operation one change at most."""
 
@@ -320,18 +334,19 @@ class Changes:
     def add_events(self, service: str, events: Iterable[OutboxRow]) -> None:
         """Write the events of a change."""
         for event in events:
-            values = (service, event.sink, event.event_id, event.type, self._now_us, event.content, event.response)
+            names, now_us = (service, event.sink, event.event_id, event.type), self._now_us
             if event.line is None:
-                self._rows["insert_event"].append(values)
+                self._rows["insert_event"].append((*names, now_us, now_us, now_us, event.content, event.response))
             else:
-                self._rows["insert_ordered_event"].append((*values, event.line))
+                self._rows["insert_ordered_event"].append((*names, now_us, event.content, event.response, event.line))
                 self._rows["give_event_turn"].append((service, event.sink, event.line))
 
     def hold_content(self, content: Content, record: Record) -> None:
         """The record's operation holds the content from now on."""
         if record.fingerprint is not None:
             ids = (content.digest, record.identity.operation_id.bytes)
-            self._rows["upsert_content"].append((*ids, record.fingerprint.digest, self._now_us + content.within_us))
+            until_us = self._now_us + content.within_us
+            self._rows["upsert_content"].append((*ids, record.fingerprint.digest, until_us, until_us))
 
     def add_audit(self, record: Record, command: Command) -> None:
         """Write down who gave the command, and why, if that is to be known; `record` is the one before."""
@@ -350,19 +365,28 @@ class Changes:
         """Write everything; returns the heads of the lanes whose lines moved."""
         rows, self._rows = self._rows, defaultdict(list)
         lanes, self._lanes = self._lanes, set()
+        if "insert_ordered_event" in rows:
+            self._cursor.hold({line_key(each[0], each[1], each[-1]) for each in rows["insert_ordered_event"]})
         for statement in self._STATEMENTS:
             if statement in rows:
                 self._cursor.change_all(statement, rows[statement])
-        return {lane: _give_turn(self._cursor, lane) for lane in sorted(lanes)}
+        return _give_turns(self._cursor, sorted(lanes)) if lanes else {}
 
 
-def _give_turn(cursor: Cursor, lane: bytes) -> UUID | None:
-    """Mark the head of a lane as not behind, and whichever was the head before as behind; returns the head."""
-    line = cursor.rows("select_line", (lane,))
-    for place, (_, row, is_behind) in enumerate(line):
-        if bool(is_behind) is not (place > 0):
-            cursor.change("give_turn", (place > 0, row))
-    return UUID(bytes=line[0][0]) if line else None
+def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUID | None]:
+    """Mark the head of each lane as not behind, and whichever was the head before as behind; returns the heads."""
+    heads: dict[bytes, UUID | None] = dict.fromkeys(lanes)
+    changed = []
+    line = cursor.among("select_line", lanes)
+    for lane, operation_id, was_behind, _ in sorted(line, key=itemgetter(3)):
+        is_behind = heads[lane] is not None
+        if not is_behind:
+            heads[lane] = UUID(bytes=operation_id)
+        if bool(was_behind) is not is_behind:
+            changed.append((is_behind, operation_id))
+    if changed:
+        cursor.change_all("give_turn", changed)
+    return heads
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -419,7 +443,7 @@ def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) 
     operation_id = row[0]
     # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
     # than half of the update's cost.
-    if not cursor.change("update_granted", (*row[CHANGED:], operation_id, record.token, record.attempt_id.bytes)):
+    if not cursor.change("update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes)):
         return None
     if command.response.body is not None:
         cursor.change("insert_response", (command.response.body, operation_id))
@@ -445,10 +469,17 @@ class _Execution:
         # What the changes are about that are not written yet, and which of them move a lane.
         self._changed: set[object] = set()
         self._moved: list[tuple[int, bytes]] = []
+        self._holders: dict[bytes, list[UUID]] = {}
 
     def run(self, places: Sequence[int]) -> None:
         """Execute those at these places, and set their results."""
-        locked = self._lock({operation_id_of(self._commands[place]) for place in places})
+        commands = [self._commands[place] for place in places]
+        contents = {content.digest for each in commands if (content := content_of(each)) is not None}
+        self._cursor.hold(contents)
+        locked = self._lock({operation_id_of(each) for each in commands})
+        if not self._cursor.is_serial:
+            locked |= self._hold_lanes(commands, locked)
+        self._find_holders(contents)
         stale: set[object] = set()
         for place in places:
             command = self._commands[place]
@@ -458,6 +489,7 @@ class _Execution:
             if not about.isdisjoint(self._changed):
                 self._write()
             if not about.isdisjoint(stale):
+                self._find_holders({each[1] for each in about if isinstance(each, tuple) and each[0] == "content"})
                 stored = self._lock((operation_id,)).get(operation_id, ABSENT)
             if isinstance(stored, StoreError):
                 self._results[place] = stored
@@ -466,13 +498,20 @@ class _Execution:
                 stale |= about
         self._write()
 
+    def _hold_lanes(self, commands: Sequence[Command], locked: Mapping[UUID, Stored | StoreError]) -> dict[UUID, Any]:
+        """Hold the lanes of what is locked and accepted, and read again what is in them: its turn may be another's."""
+        found = {operation_id: lane for operation_id, each in locked.items() if (lane := _lane_of(each)) is not None}
+        new = {each.lane for each in commands if isinstance(each, Accept) and each.lane is not None}
+        self._cursor.hold(new.union(found.values()))
+        return self._lock(found) if found else {}
+
     def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
         return read_all(self._cursor, sorted(operation_ids), "lock_operation")
 
     def _apply(self, place: int, command: Command, stored: Stored) -> bool:
         """Execute the command on its record; returns whether anything changes."""
         now_us, changes, content = self._now_us, self._changes, content_of(command)
-        holder = None if content is None else _content_holder(self._cursor, command, content, now_us)
+        holder = None if content is None else self._content_holder(command, content)
         settled = settle(stored.record, now_us)
         result, record = step(settled, command, now_us, partial(self._cursor.draw, stored.record, command), holder)
         self._results[place] = result
@@ -491,6 +530,21 @@ class _Execution:
             changes.add_audit(settled, command)
         return is_changed
 
+    def _find_holders(self, contents: Collection[bytes]) -> None:
+        """Find the operations that hold these contents, those first that claimed it first."""
+        self._holders |= {digest: [] for digest in contents}
+        if contents:
+            rows = self._cursor.among("select_content_holders", sorted(contents), self._now_us)
+            for _, holder, digest in sorted(rows):
+                self._holders[digest].append(UUID(bytes=holder))
+
+    def _content_holder(self, command: Command, content: Content) -> UUID | None:
+        """Another operation that holds the content, unless the caller means this one too."""
+        if content.is_distinct:
+            return None
+        own = operation_id_of(command)
+        return next((each for each in self._holders[content.digest] if each != own), None)
+
     def _write(self) -> None:
         heads = self._changes.write()
         for place, lane in self._moved:
@@ -500,22 +554,18 @@ class _Execution:
         self._changed.clear()
 
 
+def _lane_of(stored: Stored | StoreError) -> bytes | None:
+    record = stored.record if isinstance(stored, Stored) else None
+    return None if record is None or record.delivery is None else record.delivery.lane
+
+
 def _about(command: Command, stored: Stored | StoreError) -> set[object]:
     """What the command is about: the operation, its lane, and its content."""
     about: set[object] = {operation_id_of(command)}
-    record = stored.record if isinstance(stored, Stored) else None
-    if record is not None and record.delivery is not None and record.delivery.lane is not None:
-        about.add(("lane", record.delivery.lane))
+    if (lane := _lane_of(stored)) is not None:
+        about.add(("lane", lane))
     if isinstance(command, Accept) and command.lane is not None:
         about.add(("lane", command.lane))
     if (content := content_of(command)) is not None:
         about.add(("content", content.digest))
     return about
-
-
-def _content_holder(cursor: Cursor, command: Command, content: Content, now_us: int) -> UUID | None:
-    """Another operation that holds the content, unless the caller means this one too."""
-    if content.is_distinct:
-        return None
-    found = cursor.row("select_content_holder", (content.digest, operation_id_of(command).bytes, now_us))
-    return None if found is None else UUID(bytes=found[0])

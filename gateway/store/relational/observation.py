@@ -12,31 +12,29 @@ from gateway.store.relational.executor import Cursor
 
 
 def observed_before(cursor: Cursor, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
-    found = []
-    for operation_id in operation_ids:
-        for entry, route, began_us, content, seen in cursor.rows(
-            "select_observations", (service, operation_id.bytes, HISTORY_MAX)
-        ):
-            found.append(unpack(UUID(bytes=entry), route, began_us, operation_id, content, seen))
-    return found
+    ids = [operation_id.bytes for operation_id in operation_ids]
+    rows = cursor.among("select_observations", ids, service, HISTORY_MAX)
+    return [
+        unpack(UUID(bytes=entry), route, began_us, UUID(bytes=operation_id), content, seen)
+        for operation_id, began_us, entry, route, content, seen in sorted(rows)
+    ]
 
 
 def observed_contents(
     cursor: Cursor, service: str, contents: Collection[bytes], since_us: int
 ) -> list[tuple[bytes, UUID, int]]:
-    return [
-        (content, UUID(bytes=operation_id), last_us)
-        for content in contents
-        for operation_id, last_us in cursor.rows("select_observed_content", (service, content, since_us, CONTENTS_MAX))
-    ]
+    rows = cursor.among("select_observed_content", list(contents), service, since_us, CONTENTS_MAX)
+    return [(content, UUID(bytes=operation_id), last_us) for content, operation_id, last_us in rows]
 
 
 def save(cursor: Cursor, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int) -> None:
+    rows = []
     for seen, finding in found:
         operation_id = None if seen.operation_id is None else seen.operation_id.bytes
         columns = (seen.entry.bytes, service, seen.route, operation_id, seen.began_us, seen.content or None, pack(seen))
         thought = (finding.verdict.value, finding.is_refused, finding.is_repeat, finding.is_rekeyed)
-        cursor.change("upsert_observation", (*columns, *thought))
+        rows.append((*columns, *thought))
+    cursor.change_all("upsert_observation", rows)
     cursor.change("delete_observations", (forget_before_us, FORGOTTEN_MAX))
 
 

@@ -1,7 +1,7 @@
-"""How a record is written as a row, and read back; and how statements are loaded.
+"""How a record is written as a row, and read back.
 
-It owns the columns of a record and their order, for which the `.sql` files have placeholders, and the version of the
-row format. It never guesses: a row with an unknown version, state or event is an error and stays as it is.
+It owns the columns of a record and their order, which `statements` are made of, and the version of the row format. It
+never guesses: a row with an unknown version, state or event is an error and stays as it is.
 
 *A tombstone* has a narrow row once a sweep has written it, because nearly all keys that are remembered are tombstones.
 The row gives up what `Record` says, and what it has in common with many others is in a row of `kind`. The other columns
@@ -10,12 +10,8 @@ are null, and take no room.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib.resources import files
-from itertools import count
-from operator import attrgetter
+from collections.abc import Iterable
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,7 +19,7 @@ from gateway.core.confidential import kept_headers, sealed_by
 from gateway.core.framing import digest
 from gateway.core.identity.operation_id import is_of
 from gateway.core.lane import rank, stopped_us
-from gateway.core.lifecycle import STEP_US, due_us
+from gateway.core.lifecycle import due_us
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import (
     MICROSECONDS,
@@ -39,8 +35,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.store.base import Unreadable
-from gateway.store.level import EVENT_TYPES, RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
+from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
@@ -65,16 +60,26 @@ COLUMNS: Final = _IDENTITY + _CHANGED
 # Where those begin that a change may write.
 CHANGED: Final = len(_IDENTITY)
 
-# Those that a narrow row is given, with its id, and those that it keeps; all others are null. What is in its kind.
-_NARROW: Final = ("state", "due_us", "kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
-_KEPT: Final = ("id", "version", "token", "remember_until_us", "completed_us", "resource")
-_KIND: Final = (
+# Those that a completion writes of the claim that it ends; the others are as they were granted.
+COMPLETED: Final = (
+    "version", "state", "last_event", "carried_us", "lease_until_us", "lease_us", "replay_until_us",
+    "remember_until_us", "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "api_version",
+    "resource", "body_kept", "due_us", "sealed_by",
+)  # fmt: skip
+completed_of: Final = itemgetter(*map(COLUMNS.index, COMPLETED))
+"""These of a row of `encode`."""
+
+# Those that a narrow row is given, with its id, and those that it gives up; it keeps all others. What is in its kind.
+NARROW: Final = ("state", "due_us", "kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
+_KEPT: Final = frozenset(("id", "version", "token", "remember_until_us", "completed_us", "resource"))
+NARROW_NULLS: Final = tuple(column for column in COLUMNS if column not in _KEPT.union(NARROW))
+KIND: Final = (
     "kind", "attempts", "status", "service", "route", "operation", "last_event", "fingerprint_key_id",
     "fingerprint_recipe", "api_version",
 )  # fmt: skip
 
 # Those of a delivery: in the order of `Delivery`, those that a change may write, and what indexes need besides.
-_DELIVERY: Final = (
+DELIVERY: Final = (
     "service", "acceptance_id", "accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "request_bytes",
     "answers", "failure", "reason", "lane", "lane_number", "stops_lane", "is_behind",
 )  # fmt: skip
@@ -82,78 +87,9 @@ _DELIVERY_CHANGED: Final = (
     "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_behind",
 )  # fmt: skip
 _DELIVERY_STATE: Final = ("is_accepted", "lane_rank", "stopped_us")
-_DELIVERY_COPIED: Final = ("operation", "route", "scope_digest", "row")
-
-
-def _inserted(columns: tuple[str, ...], last: str = "?") -> str:
-    return f"({', '.join(columns)}) VALUES ({'?, ' * (len(columns) - 1)}{last})"
-
-
-def _set(columns: tuple[str, ...]) -> str:
-    return ", ".join(f"{column} = ?" for column in columns)
-
-
-def _narrowed() -> str:
-    nulls = (f"{column} = NULL" for column in COLUMNS if column not in _NARROW + _KEPT)
-    return f"{_set(_NARROW)}, {', '.join(nulls)}"
-
-
-_PLACEHOLDERS: Final = {
-    # For the table alias `o`. The body, or NULL, has to follow.
-    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind")),
-    "{narrowed}": _narrowed(),
-    "{kind}": ", ".join(_KIND),
-    # Of what claimed the content `c`, as far as the operation `o` has it.
-    "{fingerprint of c}": (
-        f"CASE WHEN o.kind IS NULL THEN c.fingerprint ELSE substr(c.fingerprint, 1, {SHORT_DIGEST_BYTES}) END"
-    ),
-    "{kinds_max}": str(KINDS_MAX),
-    "{inserted}": _inserted(COLUMNS),
-    "{changed}": _set(_CHANGED),
-    "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
-    "{event_types}": EVENT_TYPES,
-    "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
-    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
-    "{ahead_max}": str(AHEAD_MAX),
-    "{step_us}": str(STEP_US),
-    "{delivery}": ", ".join(_DELIVERY),
-    "{delivery inserted}": _inserted(_DELIVERY + _DELIVERY_STATE + _DELIVERY_COPIED, "{row_of}"),
-    "{delivery changed}": _set(_DELIVERY_CHANGED + _DELIVERY_STATE),
-}
-
-
-@cache
-def statements(dialect: str, **words: str) -> Mapping[str, str]:
-    """The statements by the names of their files: those that all dialects share, and those in the folder `sql` of the
-    package `dialect`. Without comments, because drivers cache statements by their text.
-
-    The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
-    `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
-    named; and `among`, which compares a column with the keys of `Cursor.among`.
-    """
-    placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
-    found = {}
-    for package in (__package__, dialect):
-        for file in files(package).joinpath("sql").iterdir():
-            found[file.name.removesuffix(".sql")] = _bare(file.read_text("utf-8"), placeholders)
-    return found
-
-
-_PARAMETER: Final = re.compile(r"\?(\d*)")
-
-
-def numbered(text: str) -> str:
-    """The statement with its parameters written as PostgreSQL has them."""
-    numbers = count(1)
-    return _PARAMETER.sub(lambda found: f"${found.group(1) or next(numbers)}", text)
-
-
-def _bare(text: str, placeholders: Mapping[str, str]) -> str:
-    lines = (line.strip() for line in text.splitlines())
-    bare = " ".join(line for line in lines if not line.startswith("--"))
-    for name, columns in placeholders.items():
-        bare = bare.replace(name, columns)
-    return bare
+DELIVERY_CHANGED: Final = _DELIVERY_CHANGED + _DELIVERY_STATE
+# What a new one has, with its row.
+DELIVERY_INSERTED: Final = DELIVERY + _DELIVERY_STATE + ("operation", "route", "scope_digest")
 
 
 _STATES: Final = {state.value: state for state in State}
@@ -241,7 +177,7 @@ def encode_delivery_change(record: Record, delivery: Delivery) -> Row:
     return (*_delivery_changed_columns(delivery), *_delivery_state(record))
 
 
-_delivery_columns: Final = attrgetter(*_DELIVERY)
+_delivery_columns: Final = attrgetter(*DELIVERY)
 _delivery_changed_columns: Final = attrgetter(*_DELIVERY_CHANGED)
 
 

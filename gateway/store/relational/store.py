@@ -68,6 +68,8 @@ class RelationalStore(ABC):
 
     sweep_records_max: ClassVar[int] = SWEEP_TRANSACTION_MAX
     """Records per transaction of a sweep."""
+    has_one_writer: ClassVar[bool] = True
+    """Whether commands wait for a sweep."""
     syncs_always: ClassVar[bool]
     """Whether what `_change_without_fsync` does is as durable as all else."""
 
@@ -107,8 +109,9 @@ class RelationalStore(ABC):
             left -= size
             self._watchers.announce_all(part.operation_ids)
             swept += part.swept
-            # Pause, or every command would find the writer busy sweeping.
-            await asyncio.sleep(spent_seconds)
+            if self.has_one_writer:
+                # Pause, or every command would find it busy sweeping.
+                await asyncio.sleep(spent_seconds)
             if not swept.more:
                 break
         return swept

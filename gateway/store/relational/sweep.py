@@ -6,6 +6,7 @@ Inside a transaction of the caller, for a few records at a time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +25,8 @@ from gateway.store.operations import (
 from gateway.store.relational.executor import Changes, Cursor, decoded, kinds_of
 from gateway.store.relational.rows import Row, encode_tombstone
 
+# What whoever begins, ends or observes pauses holds.
+PAUSES: Final = b"pauses"
 # How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
@@ -96,6 +99,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     outboxes = _outboxes(cursor, outbox)
+    cursor.hold((PAUSES,))
     cursor.change("move_pauses", (now_us,))
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged
@@ -144,16 +148,16 @@ def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
 def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
     rows = _paused_expiring(cursor, now_us, limit)
-    for row, counted_us, is_ending in rows:
-        step_us = PAUSE_END_US if is_ending else PAUSE_STEP_US
-        prolong(cursor, row, step_us, counted_us + step_us)
+    steps = [PAUSE_END_US if is_ending else PAUSE_STEP_US for _, _, is_ending in rows]
+    prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(rows, steps, strict=True)])
     return len(rows)
 
 
-def prolong(cursor: Cursor, row: Any, by_us: int, credited_us: int) -> None:
-    """Move the time until which an accepted operation has to be delivered; pauses count until `credited_us`."""
-    cursor.change("prolong_delivery", (row, by_us, credited_us))
-    cursor.change("prolong_operation", (row, by_us))
+def prolong(cursor: Cursor, prolonged: Sequence[tuple[Any, int, int]]) -> None:
+    """Move the times until which accepted operations have to be delivered: of each row, by how much, and until when
+    pauses count."""
+    cursor.change_all("prolong_delivery", prolonged)
+    cursor.change_all("prolong_operation", [each[:2] for each in prolonged])
 
 
 # What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
@@ -171,10 +175,7 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
     checked = 0
     for select, extend, keep_us, delete in _TIDIED:
         rows = cursor.rows(select, (now_us, limit - checked))
-        for *key, is_needed in rows:
-            if is_needed:
-                cursor.change(extend, (now_us + keep_us, *key))
-            else:
-                cursor.change(delete, key)
+        cursor.change_all(extend, [(now_us + keep_us, *key) for *key, is_needed in rows if is_needed])
+        cursor.change_all(delete, [key for *key, is_needed in rows if not is_needed])
         checked += len(rows)
     return checked

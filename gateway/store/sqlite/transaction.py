@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.core.operation import Command, Record
 from gateway.store import level
 from gateway.store.base import StartRefused
-from gateway.store.relational.rows import Row, statements
+from gateway.store.relational.rows import Row
+from gateway.store.relational.statements import statements
 
 SCHEMA_VERSION: Final = 1
 # "igwy": marks a file as ours, as `PRAGMA application_id`.
@@ -18,6 +19,7 @@ _LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
 TEXTS: Final[Mapping[str, str]] = statements(
     # A CROSS JOIN of SQLite keeps the order of its tables.
     "gateway.store.sqlite",
+    has_bodies_apart=True,
     row="row",
     row_of="(SELECT row FROM operation WHERE id = ?)",
     greatest="max",
@@ -39,6 +41,7 @@ class Transaction:
     last_row = 2**63 - 1
     has_bodies_apart = True
     is_remote = False
+    is_serial = True
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
@@ -65,8 +68,8 @@ class Transaction:
         changes: int = self.connection.changes()
         return changes
 
-    def among(self, statement: str, keys: Sequence[Any], /) -> list[Row]:
-        found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key,) for key in keys]).fetchall()
+    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key, *bindings) for key in keys]).fetchall()
         return found
 
     def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
@@ -74,6 +77,9 @@ class Transaction:
 
     # Its lock excludes every other transaction.
     due = rows
+
+    def hold(self, _keys: Iterable[bytes], /) -> None:
+        """Nothing, for the same reason."""
 
     def forget_token(self, _token: int, /) -> None:
         """Nothing: the sequence outlives every record."""

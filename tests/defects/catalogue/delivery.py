@@ -148,8 +148,8 @@ DEFECTS = (
         (
             Edit(
                 "store/relational/executor.py",
-                "        if bool(is_behind) is not (place > 0):\n",
-                "        if place > 0 and not is_behind:\n",
+                "        if bool(was_behind) is not is_behind:\n",
+                "        if is_behind and not was_behind:\n",
             ),
         ),
         ("tests/conformance/test_lanes.py::test_every_end_of_the_head_lets_the_next_one_go[sqlite-complete]",),

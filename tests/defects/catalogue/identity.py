@@ -489,7 +489,7 @@ DEFECTS = (
         "a request in doubt may be executed again under another key",
         (
             Edit(
-                "store/relational/sql/select_content_holder.sql",
+                "store/relational/sql/select_content_holders.sql",
                 "o.state NOT IN ('released', 'completed', 'tombstone')",
                 "o.state NOT IN ('released', 'completed', 'tombstone', 'in_doubt')",
             ),

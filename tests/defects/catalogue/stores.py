@@ -713,7 +713,7 @@ DEFECTS = (
     Defect(
         "sqlite-keeps-what-a-sweep-added",
         "a pause of a minute moves the end of what a sweep has held by an hour",
-        (Edit("store/relational/kept.py", "        if by_us:\n", "        if by_us > 0:\n"),),
+        (Edit("store/relational/kept.py", "in rows if by_us])", "in rows if by_us > 0])"),),
         (_KEPT + "test_a_pause_moves_the_end_by_its_length[sqlite-1800-10-50]",),
     ),
     Defect(

@@ -1,6 +1,6 @@
 -- no row of the table: what was observed of one operation, oldest first
-SELECT entry, route, began_us, content, seen
+SELECT id, began_us, entry, route, content, seen
 FROM observation
-WHERE service = ?1 AND id = ?2
+WHERE service = ?2 AND id = {key}
 ORDER BY began_us, entry
 LIMIT ?3

@@ -1,2 +1,0 @@
--- released | tombstone --collect | erase--> absent
-DELETE FROM operation WHERE id = ?

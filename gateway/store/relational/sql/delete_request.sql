@@ -1,2 +1,0 @@
--- as `delete_delivery`: the encrypted request
-DELETE FROM request WHERE row = {row_of}

@@ -1,0 +1,244 @@
+"""The statements: loaded from `.sql` files, and generated from the names of columns where they write rows as given.
+
+The files have placeholders for columns. Those that are generated `Cursor.change_all` executes, for one row or for many;
+for many they have an array for each column in which any row has a value, and are PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from gateway.core.lifecycle import STEP_US
+from gateway.core.operation import SHORT_DIGEST_BYTES
+from gateway.store.level import EVENT_TYPES, RECORD_VERSIONS
+from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
+from gateway.store.relational.rows import (
+    CHANGED,
+    COLUMNS,
+    COMPLETED,
+    DELIVERY,
+    DELIVERY_CHANGED,
+    DELIVERY_INSERTED,
+    KIND,
+    KINDS_MAX,
+    NARROW,
+    NARROW_NULLS,
+)
+
+_PLACEHOLDERS: Final = {
+    # For the table alias `o`. The body, or NULL, has to follow.
+    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind")),
+    "{kind}": ", ".join(KIND),
+    # Of what claimed the content `c`, as far as the operation `o` has it.
+    "{fingerprint of c}": (
+        f"CASE WHEN o.kind IS NULL THEN c.fingerprint ELSE substr(c.fingerprint, 1, {SHORT_DIGEST_BYTES}) END"
+    ),
+    "{kinds_max}": str(KINDS_MAX),
+    "{completed}": ", ".join(f"{column} = ?" for column in COMPLETED),
+    "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
+    "{event_types}": EVENT_TYPES,
+    "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
+    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
+    "{ahead_max}": str(AHEAD_MAX),
+    "{step_us}": str(STEP_US),
+    "{delivery}": ", ".join(DELIVERY),
+}
+
+
+@cache
+def statements(dialect: str, *, has_bodies_apart: bool, **words: str) -> Mapping[str, str]:
+    """The statements by their names: those that are generated, those in files that all dialects share, and those in the
+    folder `sql` of the package `dialect`. Without comments, because drivers cache statements by their text.
+
+    The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
+    `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
+    named; `among`, which compares a column with the keys of `Cursor.among`; and `keys`, these as rows, where there can
+    be many. A text with `{key}` is about one key, and is executed for each.
+    """
+    placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
+    made = writes(has_bodies_apart=has_bodies_apart)
+    found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
+    for package in (__package__, dialect):
+        for file in files(package).joinpath("sql").iterdir():
+            text = file.read_text("utf-8")
+            found[file.name.removesuffix(".sql")] = _bare(text, placeholders, words.get("keys"))
+    return found
+
+
+_PARAMETER: Final = re.compile(r"\?(\d*)")
+
+
+def numbered(text: str) -> str:
+    """The statement with its parameters written as PostgreSQL has them."""
+    numbers = count(1)
+    return _PARAMETER.sub(lambda found: f"${found.group(1) or next(numbers)}", text)
+
+
+def _bare(text: str, placeholders: Mapping[str, str], keys: str | None) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    bare = " ".join(line for line in lines if not line.startswith("--"))
+    for name, columns in placeholders.items():
+        bare = bare.replace(name, columns)
+    if keys is None or "{key}" not in bare:
+        return bare.replace("{key}", "?1")
+    return f"SELECT f.* FROM {keys} AS k (key) CROSS JOIN LATERAL ({bare.replace('{key}', 'k.key')}) AS f"  # noqa: S608
+
+
+# -- generated ---------------------------------------------------------------------------------------------------------
+
+_TEXTS: Final = frozenset(
+    ("state", "last_event", "holder", "fingerprint_key_id", "doubt", "sealed_by", "route", "operation", "key",
+     "request", "request_id", "trace_id", "service", "failure", "key_id", "sink", "event_id", "type")
+)  # fmt: skip
+_BOOLEANS: Final = frozenset(("body_kept", "request_kept", "stops_lane", "is_behind", "is_accepted"))
+_INTEGERS: Final = frozenset(
+    ("version", "token", "attempts", "status", "request_bytes", "answers", "lane_number", "lane_rank")
+)
+
+
+def type_of(column: str, table: str = "operation") -> str:
+    """The type of a column of these tables in PostgreSQL."""
+    if column in _TEXTS or (column, table) == ("reason", "delivery"):
+        return "TEXT"
+    if column in _BOOLEANS:
+        return "BOOLEAN"
+    return "BIGINT" if column in _INTEGERS or column.endswith("_us") else "BYTEA"
+
+
+@dataclass(frozen=True)
+class Write:
+    """A statement that is given values of `columns` and then of `keys`, by which an existing row is found.
+
+    `nulls` are set to NULL, `values` are expressions of what is given, by column.
+    """
+
+    verb: Literal["insert", "update", "delete"]
+    table: str
+    columns: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    nulls: Sequence[str] = ()
+    conflict: str = ""
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What each row has to have."""
+        return (*self.columns, *self.keys)
+
+
+def writes(*, has_bodies_apart: bool) -> dict[str, Write]:
+    """The statements by their names, for a store with the bodies of responses in a table of their own or not."""
+    body = () if has_bodies_apart else ("body",)
+    event = ("service", "sink", "event_id", "type", "at_us", "since_us", "due_us", "content", "response")
+    found = {
+        # absent --claim--> claimed, absent --accept--> accepted; does nothing if there is a record
+        "insert_operation": Write("insert", "operation", COLUMNS, conflict="(id) DO NOTHING"),
+        # every row that leaves a record: the record that the table returned, in the transaction that locked the old one
+        "update_operation": Write("update", "operation", (*COLUMNS[CHANGED:], *body), ("id",)),
+        # completed --retire--> tombstone: the record as a narrow row
+        "narrow_operation": Write("update", "operation", NARROW, ("id",), nulls=(*NARROW_NULLS, *body)),
+        # released | tombstone --collect | erase--> absent
+        "delete_operation": Write("delete", "operation", keys=("id",)),
+        # absent | released --accept--> accepted: what is known of the kept request
+        "insert_delivery": Write("insert", "delivery", DELIVERY_INSERTED, ("row",)),
+        # every row that leaves a kept request, and accepted --expire--> dead_letter
+        "update_delivery": Write("update", "delivery", DELIVERY_CHANGED, ("row",)),
+        # claimed | in_doubt | accepted | dead_letter --complete--> completed, in_doubt --prove--> completed,
+        # in_doubt --disprove--> released, accepted | dead_letter --withdraw--> released
+        "delete_delivery": Write("delete", "delivery", keys=("row",)),
+        # no row of the table: whether another operation of its lane goes first
+        "give_turn": Write("update", "delivery", ("is_behind",), ("row",)),
+        # as the three before it: the encrypted request
+        "insert_request": Write("insert", "request", ("key_id", "sealed"), ("row",)),
+        "delete_request": Write("delete", "request", keys=("row",)),
+        # no row of the table: an operation claimed a content
+        "upsert_content": Write(
+            "insert",
+            "content",
+            ("digest", "id", "fingerprint", "until_us", "check_us"),
+            conflict="(digest, id) DO UPDATE SET fingerprint = excluded.fingerprint, until_us = excluded.until_us, "
+            "check_us = excluded.check_us",
+        ),
+    }
+    if has_bodies_apart:
+        # no row of the table: an event for a sink without order. Written before: the same event.
+        found["insert_event"] = Write("insert", "event", event, conflict="(event_id, sink) DO NOTHING")
+        # every row that leads to completed, and those that leave it: the response body
+        found["insert_response"] = Write("insert", "response", ("body",), ("row",))
+        found["delete_response"] = Write("delete", "response", keys=("row",))
+    else:
+        row = MappingProxyType({"row": "convert_to({event_id} || ' ' || {sink}, 'UTF8')"})
+        found["insert_event"] = Write("insert", "event", event, conflict="(row) DO NOTHING", values=row)
+    return found
+
+
+def of_one(write: Write, row_of: str) -> str:
+    """The statement for one row; `row_of` is the value of the column `row` by the id of its operation."""
+    table = write.table
+    where = " AND ".join(f"{key} = {row_of if key == 'row' else '?'}" for key in write.keys)
+    if write.verb == "delete":
+        return f"DELETE FROM {table} WHERE {where}"  # noqa: S608
+    if write.verb == "update":
+        return f"UPDATE {table} SET {_set(write, dict.fromkeys(write.columns, '?'))} WHERE {where}"  # noqa: S608
+    places = {each: f"?{place}" for place, each in enumerate(write.given, 1)}
+    values = [row_of.replace("?", place) if each == "row" else place for each, place in places.items()]
+    values += (value.format_map(places) for value in write.values.values())
+    names = ", ".join((*write.given, *write.values))
+    return f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)}){_conflict(write)}"  # noqa: S608
+
+
+@cache
+def _of_many(name: str, given: frozenset[str]) -> str:
+    write = _APART[name]
+    columns = [each for each in write.given if each in given]
+    arrays = ", ".join(f"${place}::{type_of(each, write.table)}[]" for place, each in enumerate(columns, 1))
+    rows = f"unnest({arrays}) AS i ({', '.join(columns)})"
+    if write.verb == "insert":
+        places = {each: f"i.{each}" for each in columns}
+        values = ", ".join((*places.values(), *(value.format_map(places) for value in write.values.values())))
+        names = ", ".join((*columns, *write.values))
+        # In one order everywhere, or two that insert the same rows could wait for one another.
+        order = f"ORDER BY i.{columns[-1] if write.keys else columns[0]}"
+        return f"INSERT INTO {write.table} ({names}) SELECT {values} FROM {rows} {order}{_conflict(write)}"  # noqa: S608
+    (key,) = write.keys
+    # By it, no plan reads others.
+    named = f"o.{key} = ANY(${columns.index(key) + 1}::{type_of(key)}[])"
+    if write.verb == "delete":
+        return f"DELETE FROM {write.table} AS o WHERE {named}"  # noqa: S608
+    values_of = {each: f"i.{each}" if each in given else "NULL" for each in write.columns}
+    return (
+        f"UPDATE {write.table} AS o SET {_set(write, values_of)} FROM {rows} "  # noqa: S608
+        f"WHERE o.{key} = i.{key} AND {named}"
+    )
+
+
+def of_many(name: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Sequence[Any]]]:
+    """The statement for these rows in a store with the bodies of responses beside their records, and its arrays."""
+    given = given_columns(_APART[name].given, rows)
+    return _of_many(name, frozenset(given)), list(given.values())
+
+
+def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The columns of these rows in which any has a value."""
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: column for name, column in columns if any(value is not None for value in column)}
+
+
+def _set(write: Write, values: Mapping[str, str]) -> str:
+    return ", ".join(f"{each} = {value}" for each, value in {**values, **dict.fromkeys(write.nulls, "NULL")}.items())
+
+
+def _conflict(write: Write) -> str:
+    return f" ON CONFLICT {write.conflict}" if write.conflict else ""
+
+
+_APART: Final = writes(has_bodies_apart=False)
+WRITTEN: Final = frozenset(_APART)
+"""The names of those that `of_many` has."""

@@ -106,6 +106,8 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     changes = Changes(cursor, now_us)
     kinds = _Kinds(cursor, outbox.service)
     for name, state in _SWEPT:
+        if written.total() >= limit:
+            break
         rows = cursor.due(name, (state.value, now_us, limit - written.total()))
         for columns, kept in zip(rows, decoded(cursor, rows), strict=True):
             if isinstance(kept, Exception):
@@ -174,6 +176,8 @@ def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
     """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
     checked = 0
     for select, extend, keep_us, delete in _TIDIED:
+        if checked >= limit:
+            break
         rows = cursor.rows(select, (now_us, limit - checked))
         cursor.change_all(extend, [(now_us + keep_us, *key) for *key, is_needed in rows if is_needed])
         cursor.change_all(delete, [key for *key, is_needed in rows if not is_needed])

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Self
 
 from gateway.core.message import Headers, RequestHead
@@ -40,6 +41,11 @@ class PlainRoute:
     shape: Shape = PROBLEM
     shows_status: bool = True
     target: Any = None
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        """As much of its section of the file."""
+        return SimpleNamespace(status_header=self.shows_status)
 
     def for_key(self, headers: object) -> Self:
         return self

@@ -45,6 +45,7 @@ from gateway.app.stores import (
     make_fast_tier,
     name_of,
     on_purge_of,
+    partitions_late_of,
     refuse_unreadable_journals,
     seen_file,
     shared_note,
@@ -122,6 +123,7 @@ class Gateway:
         )
         self._upstreams = Upstreams(self.events)
         environment = environment or environment_of(config)
+        self._partitions_late = environment.partitions_late
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
         clients = Clients(self._upstreams, config)
@@ -287,6 +289,7 @@ class Gateway:
             },
             fast_writes_dropped=stats.shed,
             upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
+            partitions_late=self._partitions_late(),
             purges_pending=self._store.purges_pending,
             unshared_seconds=self._parts.unshared_seconds,
             log_lines_dropped=self._lines_dropped(),
@@ -485,6 +488,7 @@ def environment_of(config: Config) -> Environment:
         durable=durable,
         observations=durable,
         fleet=fleet_of(durable),
+        partitions_late=partitions_late_of(durable),
         on_purge=on_purge_of(durable),
         fast=make_fast_tier(config, Sealing(ring)),
         ring=ring,

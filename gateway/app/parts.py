@@ -132,8 +132,8 @@ class Environment:
 
     `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
     if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds,
-    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with. `on_purge`
-    is the durable store's, if it tells of purges.
+    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with. `partitions_late` counts
+    the responses that had to wait for room in the store; `on_purge` is the durable store's, if it tells of purges.
     """
 
     holder: str
@@ -149,6 +149,7 @@ class Environment:
     journal: SqliteJournal
     clock: Callable[[], float] = boot_seconds
     wall_seconds: Callable[[], float] = time.time
+    partitions_late: Callable[[], int] = lambda: 0
     on_purge: OnPurge | None = None
 
 

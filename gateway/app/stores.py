@@ -237,6 +237,13 @@ def on_purge_of(
     return None if isinstance(store, SqliteStore | PostgresStore | PortableStore) else store.on_purge
 
 
+def partitions_late_of(
+    store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster,
+) -> Callable[[], int]:
+    """Counts how often a response had to wait for its partition, where there are any."""
+    return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
+
+
 def _met(config: Config) -> str:
     """The memory that this host saw last, by its note; empty without one. The guard reports a damaged note."""
     with contextlib.suppress(StartRefused):
@@ -296,15 +303,16 @@ async def finish_upgrade(config: Config) -> bool:
         case SqliteUrl(path):
             return await _raise_level(SqliteStore(path))
         case PostgresUrl(dsn):
-            kind = PortableStore if is_portable(config) else PostgresStore
-            return await _raise_level(kind(dsn.get_secret_value(), durability=config.store.durability))
+            if is_portable(config):
+                return await _raise_level(PortableStore(dsn.get_secret_value(), durability=config.store.durability))
+            return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.durability)
         case RedisUrl() as url:
             return await _raise_level(_redis_store(config, NO_SEALING, url, None))
         case url:
             assert_never(url)
 
 
-async def _raise_level(store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster) -> bool:
+async def _raise_level(store: SqliteStore | PortableStore | RedisStore | RedisCluster) -> bool:
     try:
         await store.start()
         return await store.raise_level()

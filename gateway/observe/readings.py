@@ -21,6 +21,7 @@ class Readings(Fact):
     lookups: Mapping[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_LOOKUPS, 0))
     fast_writes_dropped: int = 0
     upkeep_owner: Mapping[str, int] = field(default_factory=dict)
+    partitions_late: int = 0
     purges_pending: int = 0
     unshared_seconds: float = 0
     log_lines_dropped: int = 0
@@ -46,6 +47,8 @@ class Readings(Fact):
         lack of room
     gauge max idempotency_store_upkeep_owner{duty} all upkeep_owner: Whether it is this gateway's turn to do it for all
         gateways of the durable store
+    counter idempotency_partition_late_total of partitions_late: Times that responses had to wait until the partition
+        for their day was made
     gauge sum idempotency_purges_pending of purges_pending: Purged operations of which the fast tier may still hold a
         copy
     gauge max idempotency_shared_note_lag_seconds of unshared_seconds: For how long the note in Redis has lacked

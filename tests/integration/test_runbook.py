@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -572,6 +573,21 @@ async def test_unprotected_requests(tmp_path: Path, own_postgres: PostgresServer
             await eventually(lambda: has_verdict(scene, "stored", "replayed"), 20.0)
 
         await scene.until_it_ends(protected)
+
+
+async def test_late_partitions(tmp_path: Path, postgres_url: str) -> None:
+    """The service declares longer and longer windows; its responses expire on days that have no partition yet."""
+    async with at_home("IdempotencyPartitionsLate", tmp_path, {"durable": postgres_url}) as scene:
+        days = count(2)
+
+        async def answered_for_longer() -> None:
+            day = next(days)
+            declared = ("Idempotency-Retention", str(day * DAY_SECONDS))
+            scene.upstream.on("/charges", Answer(201, headers=(declared,)))
+            assert (await scene.send(f"k{day}")).header("Idempotency-Status") == "stored"
+
+        await scene.until_it_fires(answered_for_longer)
+        await scene.until_it_ends()
 
 
 async def has_verdict(scene: Scene, *verdicts: str) -> bool:

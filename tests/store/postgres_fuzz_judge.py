@@ -113,6 +113,7 @@ class History:
     versions: dict[UUID, list[Version]] = field(default_factory=dict)
     answered: frozenset[int] = frozenset()
     # Narrow tombstones that were collected when the key was in use again.
+    stale: int = 0
     audited: Counter[tuple[UUID, str, int, str]] = field(default_factory=Counter)
 
     def summary(self) -> str:
@@ -151,7 +152,7 @@ def judge(history: History) -> list[str]:
     wanted = {
         Event.LAPSE: swept.lapsed,
         Event.RETIRE: swept.retired,
-        Event.COLLECT: swept.collected,
+        Event.COLLECT: swept.collected - history.stale,
         Event.EXPIRE: swept.expired,
     }
     if timed != Counter(wanted):

@@ -27,18 +27,16 @@ from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.connection import Link, ServerRefused
-from gateway.store.relational.rows import COLUMNS, COMPLETED, Row, encode
+from gateway.store.relational.rows import CHANGED, COLUMNS, Row, encode
 from gateway.store.relational.statements import given_columns, type_of
 
-_COMPLETED: Final = (*COMPLETED, "body")
-# By which a completion finds its record.
-_FENCE: Final = ("id", "token", "attempt_id")
+_COMPLETED: Final = (*COLUMNS[CHANGED:], "body")
 # The times that a claim, and a completion, count from now.
 _CLAIM_TIMES: Final = frozenset(("first_claimed_us", "claimed_us", "lease_until_us", "due_us"))
 _COMPLETION_TIMES: Final = frozenset(("replay_until_us", "remember_until_us", "completed_us", "due_us"))
 
 _EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
-NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
+_NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ PORTABLE: Final = Frame(
     first=5,
     state=f"""state AS (
     SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
-    FROM epoch AS e, (SELECT {NOW}) AS c
+    FROM epoch AS e, (SELECT {_NOW}) AS c
     WHERE e.one = 1
         AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
 )""",  # noqa: S608
@@ -181,7 +179,7 @@ class HotVerb:
 
     async def _fetch(self, rows: Sequence[Row], events: Sequence[Row]) -> dict[bytes, Any]:
         """What the statement returns of these, by id."""
-        given = given_of(self._statement, rows)
+        given = given_columns(_WITH_BODY, rows)
         clock_us = None if self._clock_us is None else self._clock_us()
         try:
             found = await self._link.run(
@@ -238,12 +236,6 @@ def replace_granted(given: frozenset[str], frame: Frame = PORTABLE, *, has_event
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
     RETURNING o.id, o.token, o.completed_us
 ), {events}{frame.result}"""  # noqa: S608
-
-
-def given_of(statement: Callable[..., str], rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """What one of these statements is given of records with their bodies, by column."""
-    wanted = COLUMNS if statement is insert_absent else (*_FENCE, *_COMPLETED)
-    return {name: column for name, column in given_columns(_WITH_BODY, rows).items() if name in wanted}
 
 
 def _events(first: int) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from importlib.resources import files
 from typing import Any, Final
 
 from gateway.store import level
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.engine import DURABILITY, SERVER_MAJOR_MIN, Durability, Engine, engine_of, losses
+from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Durability, losses
+from gateway.store.postgres.engine import Engine, engine_of
 from gateway.store.relational.statements import numbered, statements
 
 
@@ -29,8 +29,6 @@ TEXTS: Final[Mapping[str, str]] = texts("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])
 # Where the rows of a table are on many nodes, each statement is about one of them.
 TEXTS_OF_ONE_ROW: Final[Mapping[str, str]] = texts("= ?", "(SELECT ?::BYTEA)")
 SCHEMA_VERSION: Final = 1
-SCHEMA: Final = files("gateway.store.portable").joinpath("sql/schema_0001.sql").read_text()
-"""The first schema, with its comments."""
 
 _NAME: Final = "portable"
 _MIGRATIONS: Final = """

@@ -29,11 +29,6 @@ from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 
 T = TypeVar("T")
 
-# What a transaction is like. The first: each statement sees what was committed while it waited for a lock.
-READ_COMMITTED: Final = "READ COMMITTED"
-SERIALIZABLE: Final = "SERIALIZABLE"
-READING: Final = "REPEATABLE READ READ ONLY"
-
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 1.0
 _CLOSE_SECONDS: Final = 1.0
@@ -43,9 +38,10 @@ _CLOSE_SECONDS: Final = 1.0
 _DEFINITE_CLASSES: Final = frozenset(("0A", "21", "22", "23", "25", "26", "28", "3D", "3F", "42", "53", "54", "55"))
 _DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014"))
 _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
+# A check violation is of that class too, but the schema checks no values: the row has no partition.
+CHECK_VIOLATION: Final = "23514"
 LOCK_NOT_AVAILABLE: Final = "55P03"
-# The last one: two insert the same key at the same moment.
-_CONTENTION_CODES: Final = frozenset(("40001", "40P01", "23505"))
+_CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
 # Refusals that last until an operator changes the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
 # Not this role's, or not this server's: insufficient privilege, undefined function or table, unsupported.
@@ -78,14 +74,20 @@ class Connection(Protocol):
 class ServerRefused(NotApplied):
     """The server refused the statement and rolled it back. Only inside the store, which distinguishes by `sqlstate`."""
 
-    def __init__(self, text: str, sqlstate: str = "") -> None:
+    def __init__(self, text: str, sqlstate: str = "", table: str | None = None) -> None:
         super().__init__(text)
         self.sqlstate = sqlstate
+        self.table = table
 
     @property
     def is_data(self) -> bool:
         """The statement can never succeed as it is: a value, a constraint or a limit."""
-        return self.sqlstate[:2] in _DATA_CLASSES and not self.is_contention
+        return self.is_of_some and self.sqlstate != CHECK_VIOLATION
+
+    @property
+    def is_of_some(self) -> bool:
+        """Some of the rows are refused. Without them the statement may succeed."""
+        return self.sqlstate[:2] in _DATA_CLASSES
 
     @property
     def is_contention(self) -> bool:
@@ -119,27 +121,27 @@ def fault_of(error: Exception) -> StoreError:
     if sqlstate is None:
         return Indefinite(f"PostgreSQL: the response was lost ({type(error).__name__})")
     if sqlstate[:2] in _DATA_CLASSES:
-        text = f"PostgreSQL refused a value ({sqlstate} {type(error).__name__})"
+        what = "a row" if sqlstate == CHECK_VIOLATION else "a value"
+        text = f"PostgreSQL refused {what} ({sqlstate} {type(error).__name__})"
     else:
         text = f"PostgreSQL: {getattr(error, 'message', None) or type(error).__name__} ({sqlstate})"
     if sqlstate[:2] in _DEFINITE_CLASSES or sqlstate in _DEFINITE_CODES:
-        return ServerRefused(text, sqlstate)
+        return ServerRefused(text, sqlstate, getattr(error, "table_name", None))
     return Indefinite(text)
 
 
 @asynccontextmanager
-async def transaction(
-    connection: Connection, settings: Mapping[str, str], mode: str = READ_COMMITTED
-) -> AsyncIterator[None]:
+async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
     """A transaction with its own settings, because behind a pooler no session keeps them.
 
-    They are sent in one message with BEGIN, so that the transaction is never without them, whatever the server's
-    defaults are. A gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is
-    definite: nothing was done.
+    They are sent in one message with BEGIN, so that the transaction is never without them. Each statement has a
+    snapshot of its own, whatever the server's default is: it must see what was committed while it waited for a lock. A
+    gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is definite: nothing was
+    done.
     """
     all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
     local = [f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items()]
-    begin = "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *local])
+    begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *local])
     try:
         await connection.execute(begin)
         yield
@@ -299,5 +301,5 @@ class Link:
 
 def _again(fault: NotApplied) -> NotApplied:
     if isinstance(fault, ServerRefused):
-        return ServerRefused(str(fault), fault.sqlstate)
+        return ServerRefused(str(fault), fault.sqlstate, fault.table)
     return type(fault)(*fault.args)

@@ -95,9 +95,6 @@ class Cursor(Protocol):
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
 
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        """The rows of each of these statements, which only read: in one round trip, where that matters."""
-
     def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         """The rows that have one of these keys, in any order."""
 
@@ -518,10 +515,9 @@ class _Execution:
         settled = settle(stored.record, now_us)
         result, record = step(settled, command, now_us, partial(self._cursor.draw, stored.record, command), holder)
         self._results[place] = result
-        # A repeated command leaves the settled record as it is. What the clock did to it is for a sweep to write.
-        is_changed = record is not settled
+        is_changed = isinstance(result, Applied) and record is not stored.record
         if is_changed:
-            if content is not None and record is not None:
+            if content is not None and record is not None and record is not settled:
                 changes.hold_content(content, record)
             lane = changes.replace(stored, record, command.kept if isinstance(command, Accept) else None)
             if lane is not None:
@@ -529,8 +525,9 @@ class _Execution:
             changes.add_events(self._outbox.service, self._outbox.rows(stored.record, record))
             if isinstance(command, _PURGING):
                 changes.make_generation()
-            if settled is not None:
-                changes.add_audit(settled, command)
+        # A repeated command leaves the settled record as it is, and so writes no second audit.
+        if record is not settled and settled is not None:
+            changes.add_audit(settled, command)
         return is_changed
 
     def _find_holders(self, contents: Collection[bytes]) -> None:

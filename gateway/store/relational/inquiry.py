@@ -189,18 +189,18 @@ def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[Number
 def tally(cursor: Cursor, now_us: int) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     in_doubt, oldest_us = Counter[str](), now_us
-    stopped, ((first_key_ids,),) = cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
-    for route, number, since_us in stopped:
+    for route, number, since_us in cursor.rows("tally", (now_us,)):
         in_doubt[route] += number
         oldest_us = min(oldest_us, since_us)
-    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor, first_key_ids)))
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor)))
 
 
-def _sealed(cursor: Cursor, key_ids: str | None) -> Iterator[tuple[str, int]]:
-    """Which keys are used together, and by how many rows; the first of them are these."""
-    while key_ids is not None:
+def _sealed(cursor: Cursor) -> Iterator[tuple[str, int]]:
+    """Which keys are used together, and by how many rows."""
+    key_ids = ""
+    while (found := cursor.row("select_next_sealed", (key_ids,))[0]) is not None:
+        key_ids = found
         yield key_ids, cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX))[0]
-        key_ids = cursor.row("select_next_sealed", (key_ids,))[0]
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------

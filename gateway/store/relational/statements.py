@@ -32,10 +32,9 @@ from gateway.store.relational.rows import (
     NARROW_NULLS,
 )
 
-RECORD: Final = ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind"))
 _PLACEHOLDERS: Final = {
     # For the table alias `o`. The body, or NULL, has to follow.
-    "{record}": RECORD,
+    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind")),
     "{kind}": ", ".join(KIND),
     # Of what claimed the content `c`, as far as the operation `o` has it.
     "{fingerprint of c}": (

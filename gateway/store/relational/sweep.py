@@ -14,7 +14,6 @@ from uuid import UUID
 from gateway.core.lifecycle import DUE_TIMES, written_down
 from gateway.core.operation import MICROSECONDS, Record, State
 from gateway.core.outbox import Outbox, swept_rows, unpack
-from gateway.store.base import NotApplied
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     LAPSES_NAMED_MAX,
@@ -35,7 +34,6 @@ RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 # that begin in the future, because the clock was set back.
 _SWEPT: Final = (
     *(("select_due", state) for state in DUE_TIMES),
-    ("select_ended", State.TOMBSTONE),
     ("select_ahead", State.CLAIMED),
     ("select_doubt_ahead", State.IN_DOUBT),
 )
@@ -82,22 +80,17 @@ class SweptPart:
     operation_ids: list[UUID] = field(default_factory=list)
 
 
-class EventsUnsynced(NotApplied):
+class EventsUnsynced(Exception):
     """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
     another time under the same ids, and these may have been published by then."""
 
 
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
-    return any(
-        cursor.together(
-            [
-                ("find_pause_ahead", (now_us,)),
-                ("select_paused_expiring", _expiring(now_us, 1)),
-                *((name, (state.value, now_us, 1)) for name, state in _SWEPT),
-                *((name, (now_us, 1)) for name, *_ in _TIDIED),
-            ]
-        )
+    if cursor.row("find_pause_ahead", (now_us,)) or _paused_expiring(cursor, now_us, 1):
+        return True
+    return any(cursor.row(name, (state.value, now_us, 1)) for name, state in _SWEPT) or any(
+        cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED
     )
 
 
@@ -148,13 +141,15 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     return part
 
 
-def _expiring(now_us: int, limit: int) -> tuple[int, ...]:
-    return now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US
+def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
+    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US)
+    rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
+    return rows
 
 
 def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
-    rows = cursor.rows("select_paused_expiring", _expiring(now_us, limit))
+    rows = _paused_expiring(cursor, now_us, limit)
     steps = [PAUSE_END_US if is_ending else PAUSE_STEP_US for _, _, is_ending in rows]
     prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(rows, steps, strict=True)])
     return len(rows)

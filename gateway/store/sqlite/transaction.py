@@ -60,9 +60,6 @@ class Transaction:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
         return found
 
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        return [self.rows(*each) for each in queries]
-
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self.cursor.execute(TEXTS[statement], bindings).fetchone()
 

@@ -3,14 +3,15 @@
 -- format: a program that does not know it leaves the row alone. Each statement may be repeated, and no table needs a sequence.
 CREATE TABLE IF NOT EXISTS operation (
     token BIGINT NOT NULL,
+    completed_us BIGINT,
     remember_until_us BIGINT NOT NULL,
-    -- When the clock next changes the state; NULL if it never does.
+    -- When the clock next changes the state; NULL if it never does. Of a tombstone with a kind, the minute, so that many are
+    -- equal and share an entry of the index.
     due_us BIGINT,
     version INTEGER NOT NULL,
     id BYTEA NOT NULL PRIMARY KEY,
-    state TEXT,
+    state TEXT NOT NULL,
     kind BYTEA,
-    completed_us BIGINT,
     attempt_id BYTEA,
     last_event TEXT,
     holder TEXT,
@@ -58,7 +59,7 @@ CREATE TABLE IF NOT EXISTS operation (
     -- Only a tombstone may have a kind. It has given up what the kind has, and what is needed no more (`rows.encode_tombstone`).
     CONSTRAINT operation_whole CHECK (
         kind IS NOT NULL
-        OR state IS NOT NULL AND attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
+        OR attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
         AND first_claimed_us IS NOT NULL AND claimed_us IS NOT NULL AND lease_until_us IS NOT NULL AND lease_us IS NOT NULL
         AND replay_until_us IS NOT NULL AND body_kept IS NOT NULL AND request_kept IS NOT NULL AND route IS NOT NULL
         AND operation IS NOT NULL AND key_digest IS NOT NULL AND request IS NOT NULL
@@ -70,8 +71,6 @@ CREATE TABLE IF NOT EXISTS kind (
     kind BYTEA NOT NULL PRIMARY KEY,
     attempts BIGINT NOT NULL,
     status BIGINT NOT NULL,
-    -- For how long a key is remembered after the completion.
-    kept_us BIGINT NOT NULL,
     service TEXT NOT NULL,
     route TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -83,8 +82,6 @@ CREATE TABLE IF NOT EXISTS kind (
 
 -- What the sweep reads, and lapsed claims that are not yet swept.
 CREATE INDEX IF NOT EXISTS operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
--- Narrow tombstones by the minute in which they end: equal entries take the room of one.
-CREATE INDEX IF NOT EXISTS operation_end ON operation ((remember_until_us / 60000000)) WHERE kind IS NOT NULL;
 
 -- What an operator has to resolve, in the order of its pages. Other operations are never in it.
 CREATE INDEX IF NOT EXISTS operation_stopped ON operation (state, id, route, lease_until_us, carried_us) WHERE state IN ('in_doubt', 'dead_letter');

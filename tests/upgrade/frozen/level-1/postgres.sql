@@ -1,4 +1,37 @@
 CREATE SCHEMA idempotency_gateway;
+CREATE FUNCTION idempotency_gateway.add_partition(drop_day integer) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    day_table text := format('idempotency_gateway.response_%s', drop_day);
+BEGIN
+    IF to_regclass(day_table) IS NULL THEN
+        EXECUTE format('CREATE TABLE %s (LIKE idempotency_gateway.response INCLUDING ALL)', day_table);
+    END IF;
+    EXECUTE format('ALTER TABLE idempotency_gateway.response ATTACH PARTITION %s FOR VALUES IN (%s)', day_table, drop_day);
+END
+$$;
+CREATE FUNCTION idempotency_gateway.drop_day(now_us bigint, replay_us bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT (((now_us + replay_us) / 86400000000 + coarseness) / coarseness * coarseness)::integer
+    FROM (SELECT CASE
+        WHEN replay_us <= 10 * 86400000000 THEN 1
+        WHEN replay_us <= 70 * 86400000000 THEN 7
+        WHEN replay_us <= 728 * 86400000000 THEN 28
+        WHEN replay_us <= 3640 * 86400000000 THEN 364
+        ELSE 36400
+    END AS coarseness) steps
+$$;
+CREATE FUNCTION idempotency_gateway.drop_partition(drop_day integer) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    EXECUTE format('DROP TABLE idempotency_gateway.response_%s', drop_day);
+END
+$$;
 CREATE FUNCTION idempotency_gateway.may_have_standby() RETURNS boolean
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -40,81 +73,86 @@ EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_suppo
 END
 $$;
 CREATE TABLE idempotency_gateway.audit (
-    "row" bigint NOT NULL,
-    id bytea NOT NULL,
+    operation_id uuid NOT NULL,
+    entry bigint NOT NULL,
     at_us bigint NOT NULL,
-    event text NOT NULL,
+    keep_until_us bigint NOT NULL,
     token bigint NOT NULL,
+    event text NOT NULL,
     who text NOT NULL,
     why text NOT NULL,
-    keep_until_us bigint NOT NULL,
     sealed_by text GENERATED ALWAYS AS (
 CASE
     WHEN ("left"(why, 1) = ''::text) THEN split_part(substr(why, 2), ':'::text, 1)
     ELSE NULL::text
 END) STORED
 );
+ALTER TABLE idempotency_gateway.audit ALTER COLUMN entry ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME idempotency_gateway.audit_entry_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 CREATE TABLE idempotency_gateway.content (
     digest bytea NOT NULL,
-    id bytea NOT NULL,
-    fingerprint bytea NOT NULL,
+    operation_id uuid NOT NULL,
     until_us bigint NOT NULL,
-    check_us bigint NOT NULL
+    check_us bigint NOT NULL,
+    fingerprint bytea NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE idempotency_gateway.delivery (
-    "row" bytea NOT NULL,
-    service text NOT NULL,
-    acceptance_id bytea NOT NULL,
+    operation_id uuid NOT NULL,
+    acceptance_id uuid NOT NULL,
     accepted_us bigint NOT NULL,
     since_us bigint NOT NULL,
     next_attempt_us bigint NOT NULL,
     deliver_until_us bigint NOT NULL,
-    request_bytes bigint NOT NULL,
-    answers bigint NOT NULL,
-    failure text,
-    reason text,
-    lane bytea,
-    lane_number bigint NOT NULL,
-    stops_lane boolean NOT NULL,
-    is_behind boolean NOT NULL,
-    is_accepted boolean NOT NULL,
+    credited_us bigint DEFAULT 0 NOT NULL,
+    request_bytes integer NOT NULL,
+    answers integer NOT NULL,
+    lane_number bigint DEFAULT 0 NOT NULL,
     lane_rank bigint,
     stopped_us bigint,
+    stops_lane boolean DEFAULT true NOT NULL,
+    is_behind boolean DEFAULT false NOT NULL,
+    lane bytea,
+    waits text,
+    service text NOT NULL,
     operation text NOT NULL,
     route text NOT NULL,
     scope_digest bytea NOT NULL,
-    credited_us bigint DEFAULT 0 NOT NULL
+    failure text,
+    reason text
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE idempotency_gateway.epoch (
-    one bigint NOT NULL,
-    identity text NOT NULL,
+    only_row boolean DEFAULT true NOT NULL,
+    identity uuid NOT NULL,
+    system text NOT NULL,
+    timeline text NOT NULL,
     memo bytea NOT NULL,
     generation text DEFAULT ''::text NOT NULL,
-    floor bigint DEFAULT 0 NOT NULL,
-    ceiling bigint DEFAULT 0 NOT NULL,
-    level bigint DEFAULT 1 NOT NULL,
-    system text DEFAULT ''::text NOT NULL,
-    timeline text DEFAULT ''::text NOT NULL,
-    CONSTRAINT epoch_one_check CHECK ((one = 1))
+    level smallint DEFAULT 1 NOT NULL,
+    CONSTRAINT epoch_only_row_check CHECK (only_row)
 );
 CREATE TABLE idempotency_gateway.event (
-    "row" bytea NOT NULL,
-    service text NOT NULL,
-    sink text NOT NULL,
-    event_id text NOT NULL,
-    type text NOT NULL,
     at_us bigint NOT NULL,
     since_us bigint NOT NULL,
     due_us bigint NOT NULL,
     lease_until_us bigint DEFAULT 0 NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    redeliveries integer DEFAULT 0 NOT NULL,
+    is_dead boolean DEFAULT false NOT NULL,
+    service text NOT NULL,
+    sink text NOT NULL,
+    event_id text NOT NULL,
+    type text NOT NULL,
+    why text DEFAULT ''::text NOT NULL,
     content bytea NOT NULL,
     response bytea,
-    tries bigint DEFAULT 0 NOT NULL,
-    redeliveries bigint DEFAULT 0 NOT NULL,
-    is_dead boolean DEFAULT false NOT NULL,
-    why text DEFAULT ''::text NOT NULL,
     line bytea,
     place bigint,
     is_behind boolean DEFAULT false NOT NULL,
@@ -131,30 +169,40 @@ END) STORED
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE idempotency_gateway.gateway (
-    id bytea NOT NULL,
+    gateway_id uuid NOT NULL,
     service text NOT NULL,
-    operations text NOT NULL,
-    host text NOT NULL,
+    operations text[] NOT NULL,
     seen_us bigint NOT NULL,
-    level bigint NOT NULL,
+    replay_us bigint DEFAULT 0 NOT NULL,
     beat bigint,
-    notes bytea,
+    notes uuid,
+    host text DEFAULT ''::text NOT NULL,
     boot text DEFAULT ''::text NOT NULL,
-    vouched_for text DEFAULT ''::text NOT NULL
+    vouched_for text DEFAULT ''::text NOT NULL,
+    level smallint DEFAULT 1 NOT NULL
 )
 WITH (fillfactor='70');
 CREATE TABLE idempotency_gateway.kind (
-    kind bytea NOT NULL,
-    attempts bigint NOT NULL,
-    status bigint NOT NULL,
-    kept_us bigint NOT NULL,
+    kind integer NOT NULL,
+    attempts integer NOT NULL,
+    version smallint NOT NULL,
+    status smallint NOT NULL,
     service text NOT NULL,
     route text NOT NULL,
     operation text NOT NULL,
     last_event text NOT NULL,
-    fingerprint_key_id text NOT NULL,
-    fingerprint_recipe bytea NOT NULL,
-    api_version bytea NOT NULL
+    key_id text NOT NULL,
+    recipe bytea NOT NULL,
+    api_version bytea NOT NULL,
+    digest bytea NOT NULL
+);
+ALTER TABLE idempotency_gateway.kind ALTER COLUMN kind ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME idempotency_gateway.kind_kind_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 CREATE TABLE idempotency_gateway.migration (
     version integer NOT NULL,
@@ -162,11 +210,67 @@ CREATE TABLE idempotency_gateway.migration (
     checksum text DEFAULT ''::text NOT NULL,
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+CREATE TABLE idempotency_gateway.tombstone (
+    token bigint NOT NULL,
+    completed_us bigint NOT NULL,
+    kept_s integer NOT NULL,
+    kind integer NOT NULL,
+    operation_id uuid NOT NULL,
+    scope uuid NOT NULL,
+    fingerprint uuid NOT NULL,
+    resource bytea
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
+CREATE VIEW idempotency_gateway.narrow AS
+ SELECT t.operation_id,
+    '00000000-0000-0000-0000-000000000000'::uuid AS attempt_id,
+    NULL::uuid AS resolution_id,
+    t.token,
+    t.completed_us AS first_claimed_us,
+    t.completed_us AS claimed_us,
+    (0)::bigint AS lease_until_us,
+    (0)::bigint AS replay_until_us,
+    (t.completed_us + (t.kept_s * (1000000)::bigint)) AS remember_until_us,
+    t.completed_us,
+    NULL::bigint AS due_us,
+    NULL::bigint AS attention_us,
+    NULL::bigint AS carried_us,
+    k.attempts,
+    0 AS lease_us,
+    NULL::integer AS drop_day,
+    k.version,
+    k.status,
+    false AS is_kept,
+    'tombstone'::text AS state,
+    k.last_event,
+    NULL::text AS doubt,
+    ''::text AS holder,
+    k.route,
+    k.operation,
+    k.service AS of_service,
+    uuid_send(t.scope) AS scope_digest,
+    '\x'::bytea AS key_digest,
+    NULL::text AS key,
+    k.recipe,
+    substr(uuid_send(t.fingerprint), 1, 8) AS digest,
+    substr(uuid_send(t.fingerprint), 9) AS raw,
+    k.key_id,
+    NULL::bytea AS parts,
+    t.resource,
+    k.api_version,
+    NULL::bytea AS probe_target,
+    NULL::bytea AS probe_host,
+    NULL::text AS sealed_by,
+    ''::text AS request,
+    NULL::text AS request_id,
+    NULL::text AS trace_id
+   FROM (idempotency_gateway.tombstone t
+     JOIN idempotency_gateway.kind k ON ((k.kind = t.kind)));
 CREATE TABLE idempotency_gateway.observation (
-    entry bytea NOT NULL,
+    entry uuid NOT NULL,
     service text NOT NULL,
     route text NOT NULL,
-    id bytea,
+    operation_id uuid,
     began_us bigint NOT NULL,
     content bytea,
     seen bytea NOT NULL,
@@ -176,53 +280,50 @@ CREATE TABLE idempotency_gateway.observation (
     is_rekeyed boolean NOT NULL
 );
 CREATE TABLE idempotency_gateway.operation (
+    operation_id uuid NOT NULL,
+    attempt_id uuid NOT NULL,
+    resolution_id uuid,
     token bigint NOT NULL,
-    remember_until_us bigint NOT NULL,
-    due_us bigint,
-    version integer NOT NULL,
-    id bytea NOT NULL,
-    state text,
-    kind bytea,
+    first_claimed_us bigint NOT NULL,
+    claimed_us bigint NOT NULL,
+    lease_until_us bigint NOT NULL,
+    replay_until_us bigint DEFAULT 0 NOT NULL,
+    remember_until_us bigint DEFAULT 0 NOT NULL,
     completed_us bigint,
-    attempt_id bytea,
-    last_event text,
-    holder text,
+    due_us bigint,
+    attention_us bigint,
     carried_us bigint,
-    fingerprint_recipe bytea,
-    fingerprint_digest bytea,
-    fingerprint_raw bytea,
-    fingerprint_key_id text,
-    fingerprint_parts bytea,
-    attempts bigint,
-    first_claimed_us bigint,
-    claimed_us bigint,
-    lease_until_us bigint,
-    lease_us bigint,
-    replay_until_us bigint,
+    attempts integer NOT NULL,
+    lease_us integer DEFAULT 0 NOT NULL,
+    drop_day integer,
+    version smallint NOT NULL,
+    status smallint,
+    is_kept boolean DEFAULT false NOT NULL,
+    state text NOT NULL,
+    last_event text NOT NULL,
     doubt text,
-    resolution_id bytea,
-    status bigint,
-    reason bytea,
-    headers bytea,
-    api_version bytea,
+    holder text NOT NULL,
+    route text NOT NULL,
+    operation text NOT NULL,
+    of_service text,
+    scope_digest bytea NOT NULL,
+    key_digest bytea NOT NULL,
+    key text,
+    recipe bytea,
+    digest bytea,
+    raw bytea,
+    key_id text,
+    parts bytea,
     resource bytea,
-    body_kept boolean,
-    body bytea,
-    request_kept boolean,
+    api_version bytea,
     probe_target bytea,
     probe_host bytea,
     sealed_by text,
-    route text,
-    operation text,
-    scope_digest bytea NOT NULL,
-    key_digest bytea,
-    key text,
-    request text DEFAULT ''::text,
+    request text DEFAULT ''::text NOT NULL,
     request_id text,
-    trace_id text,
-    CONSTRAINT operation_whole CHECK (((kind IS NOT NULL) OR ((state IS NOT NULL) AND (attempt_id IS NOT NULL) AND (last_event IS NOT NULL) AND (holder IS NOT NULL) AND (attempts IS NOT NULL) AND (first_claimed_us IS NOT NULL) AND (claimed_us IS NOT NULL) AND (lease_until_us IS NOT NULL) AND (lease_us IS NOT NULL) AND (replay_until_us IS NOT NULL) AND (body_kept IS NOT NULL) AND (request_kept IS NOT NULL) AND (route IS NOT NULL) AND (operation IS NOT NULL) AND (key_digest IS NOT NULL) AND (request IS NOT NULL))))
+    trace_id text
 )
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
+WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE idempotency_gateway.outbox (
     service text NOT NULL,
     content bytea NOT NULL
@@ -231,11 +332,9 @@ CREATE TABLE idempotency_gateway.pause (
     service text NOT NULL,
     operation text NOT NULL,
     since_us bigint NOT NULL,
+    resumed_us bigint,
     who text NOT NULL,
     why text NOT NULL,
-    resumed_us bigint,
-    place_us bigint DEFAULT '9223372036854775807'::bigint NOT NULL,
-    place_row bytea NOT NULL,
     sealed_by text GENERATED ALWAYS AS (
 CASE
     WHEN ("left"(why, 1) = ''::text) THEN split_part(substr(why, 2), ':'::text, 1)
@@ -243,18 +342,26 @@ CASE
 END) STORED
 );
 CREATE TABLE idempotency_gateway.pause_audit (
-    "row" bigint NOT NULL,
+    entry bigint NOT NULL,
     at_us bigint NOT NULL,
-    operation text NOT NULL,
     is_resumed boolean NOT NULL,
+    service text NOT NULL,
+    operation text NOT NULL,
     who text NOT NULL,
     why text NOT NULL,
-    service text NOT NULL,
     sealed_by text GENERATED ALWAYS AS (
 CASE
     WHEN ("left"(why, 1) = ''::text) THEN split_part(substr(why, 2), ':'::text, 1)
     ELSE NULL::text
 END) STORED
+);
+ALTER TABLE idempotency_gateway.pause_audit ALTER COLUMN entry ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME idempotency_gateway.pause_audit_entry_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 CREATE TABLE idempotency_gateway.recipe (
     service text NOT NULL,
@@ -264,24 +371,513 @@ CREATE TABLE idempotency_gateway.recipe (
     is_current boolean NOT NULL
 );
 CREATE TABLE idempotency_gateway.recovery (
-    id bytea NOT NULL,
+    operation_id uuid NOT NULL,
     token bigint NOT NULL,
     held_until_us bigint NOT NULL,
     put_off_until_us bigint NOT NULL,
-    tries bigint NOT NULL,
     check_us bigint NOT NULL,
-    background_tries bigint DEFAULT 0 NOT NULL,
+    tries integer NOT NULL,
+    background_tries integer DEFAULT 0 NOT NULL,
     asked_us bigint DEFAULT 0 NOT NULL,
     finding text DEFAULT ''::text NOT NULL
 )
 WITH (fillfactor='70');
+CREATE VIEW idempotency_gateway.remembered AS
+ SELECT operation.operation_id,
+    operation.attempt_id,
+    operation.resolution_id,
+    operation.token,
+    operation.first_claimed_us,
+    operation.claimed_us,
+    operation.lease_until_us,
+    operation.replay_until_us,
+    operation.remember_until_us,
+    operation.completed_us,
+    operation.due_us,
+    operation.attention_us,
+    operation.carried_us,
+    operation.attempts,
+    operation.lease_us,
+    operation.drop_day,
+    operation.version,
+    operation.status,
+    operation.is_kept,
+    operation.state,
+    operation.last_event,
+    operation.doubt,
+    operation.holder,
+    operation.route,
+    operation.operation,
+    operation.of_service,
+    operation.scope_digest,
+    operation.key_digest,
+    operation.key,
+    operation.recipe,
+    operation.digest,
+    operation.raw,
+    operation.key_id,
+    operation.parts,
+    operation.resource,
+    operation.api_version,
+    operation.probe_target,
+    operation.probe_host,
+    operation.sealed_by,
+    operation.request,
+    operation.request_id,
+    operation.trace_id
+   FROM idempotency_gateway.operation
+UNION ALL
+ SELECT narrow.operation_id,
+    narrow.attempt_id,
+    narrow.resolution_id,
+    narrow.token,
+    narrow.first_claimed_us,
+    narrow.claimed_us,
+    narrow.lease_until_us,
+    narrow.replay_until_us,
+    narrow.remember_until_us,
+    narrow.completed_us,
+    narrow.due_us,
+    narrow.attention_us,
+    narrow.carried_us,
+    narrow.attempts,
+    narrow.lease_us,
+    narrow.drop_day,
+    narrow.version,
+    narrow.status,
+    narrow.is_kept,
+    narrow.state,
+    narrow.last_event,
+    narrow.doubt,
+    narrow.holder,
+    narrow.route,
+    narrow.operation,
+    narrow.of_service,
+    narrow.scope_digest,
+    narrow.key_digest,
+    narrow.key,
+    narrow.recipe,
+    narrow.digest,
+    narrow.raw,
+    narrow.key_id,
+    narrow.parts,
+    narrow.resource,
+    narrow.api_version,
+    narrow.probe_target,
+    narrow.probe_host,
+    narrow.sealed_by,
+    narrow.request,
+    narrow.request_id,
+    narrow.trace_id
+   FROM idempotency_gateway.narrow;
 CREATE TABLE idempotency_gateway.request (
-    "row" bytea NOT NULL,
+    operation_id uuid NOT NULL,
+    acceptance_id uuid NOT NULL,
     key_id text NOT NULL,
     sealed bytea NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', toast.autovacuum_vacuum_scale_factor='0.01', toast.autovacuum_vacuum_threshold='1000');
 ALTER TABLE ONLY idempotency_gateway.request ALTER COLUMN sealed SET STORAGE EXTERNAL;
+CREATE TABLE idempotency_gateway.response (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+)
+PARTITION BY LIST (drop_day);
+CREATE TABLE idempotency_gateway.response_20785 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20786 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20787 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20788 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20789 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20790 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20791 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20792 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20793 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20794 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20795 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20796 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20797 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20804 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20811 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20818 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20825 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20832 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20839 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20846 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20853 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20860 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20888 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20916 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20944 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_20972 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21000 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21028 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21056 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21084 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21112 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21140 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21168 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21196 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21224 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21252 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21280 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21308 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21336 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21364 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21392 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21420 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21448 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21476 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21504 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21532 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_21840 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22204 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22568 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_22932 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_23296 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_23660 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24024 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24388 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_24752 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
+CREATE TABLE idempotency_gateway.response_36400 (
+    token bigint NOT NULL,
+    drop_day integer NOT NULL,
+    reason bytea NOT NULL,
+    headers bytea NOT NULL,
+    body bytea
+);
 CREATE TABLE idempotency_gateway.suspension (
     service text NOT NULL,
     sink text NOT NULL,
@@ -300,49 +896,117 @@ CREATE SEQUENCE idempotency_gateway.token
     CACHE 1;
 CREATE TABLE idempotency_gateway.turn (
     name text NOT NULL,
-    holder bytea NOT NULL,
+    holder uuid NOT NULL,
     until_us bigint NOT NULL
 )
 WITH (fillfactor='20');
+CREATE TABLE idempotency_gateway.upkeep (
+    only_row boolean DEFAULT true NOT NULL,
+    passed_token bigint NOT NULL,
+    CONSTRAINT upkeep_only_row_check CHECK (only_row)
+);
 CREATE TABLE idempotency_gateway.witness (
-    link bytea NOT NULL,
+    link uuid NOT NULL,
     number bigint NOT NULL,
     kept_number bigint NOT NULL,
     check_us bigint NOT NULL
 )
 WITH (fillfactor='20');
-INSERT INTO idempotency_gateway.delivery VALUES ('\xffad008bf79385de8016562c07b4053e', 'shop', '\xcf706b48499340059e4148e6c249a317', 1795779960679099, 1795779960679099, 1795779960679099, 1827315960679099, 260, 0, NULL, NULL, NULL, 0, true, false, false, NULL, NULL, 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', 0);
-INSERT INTO idempotency_gateway.epoch VALUES (1, '58be6ad2-f05e-45e5-80c9-40fec91db7e4', '\x', '', 0, 0, 1, '7712816166014630056', '00000001');
-INSERT INTO idempotency_gateway.gateway VALUES ('\x69cc45023a5845aea81ccdcb811a044e', 'shop', '["charge", "order"]', 'vm', 1795779960290363, 1, 1, '\x05e1cbcc35004835a025ff8a25bd5991', 'ec87c132-b430-4a76-af54-85aeb8f3d7a9', '');
-INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', 'e5599679e5d7b496fff4b704472cb9c305ef0364725bbf8d0cebfbf4936de2cf', '2026-11-27 11:46:00.175807+00');
-INSERT INTO idempotency_gateway.operation VALUES (1, 2111139960636031, 2111139960636031, 1, '\x1efa838721f583a7bea9c4ac3f5f1f16', 'completed', NULL, 1795779960636031, '\x32ea78cfd03b4fb082823a892ddb5999', 'complete', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfb512062fb616042a491bff9f160f89300000000000000009a012a319756a147', 1, 1795779960562027, 1795779960562027, 0, 0, 2111139960636031, NULL, NULL, 201, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3abe653859d3b4de215cee45910b743cc0a5aeadb1764bfe40f35fcb075d2d2f2625a9d2e7b0007506cc5f934867a7c74d2f64b554d95a1bc593e5661b9fb97023284eb2d46ce0ae24f82af68a60e12993f0b1fc91fda51d77a76c7d6a99e39463d91a2a9ab9c503b7fb75cc6ca2106e', NULL, NULL, true, '\x0166726f7a656e3a4775bcf5ac080cecfa09491a3e8e0f9581e3177e7ea10f078638c54ba3bf852cabeb395fb234d18c', false, NULL, NULL, 'frozen', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, 'POST - frozen:cK72zekr9+CvRz7SeaC40fvOcU8gZCqrEZapMCbRGVb6jrFy1vWMZBY06waSVkE7H/TP2T+xqGpIoA9Z', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES (2, 2111139960652794, 2111139960652794, 1, '\xa596fc960a32817da73c6bf10c513eb8', 'released', NULL, NULL, '\x748d99a958c1467889429d59eae8e457', 'release', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52738655a808ada04c5b8e9e66664fe900000000000000008d8d9700ac6d1ecd', 1, 1795779960639918, 1795779960639918, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, false, NULL, NULL, 'frozen', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, 'POST - frozen:pUe2x/VJp6V/IuAkOrAMd1fj+Eu8io4NdEeG18Pj3Jqu9owiEadFAKzKHi0iCrqYLm2YpXLIvUNQJlxG', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES (3, 0, NULL, 1, '\xf69ff997ed3f87d391aa1435b869a4b2', 'in_doubt', NULL, NULL, '\x24320d3e700949c9a6b19556ba6a13bf', 'abandon', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52b2fa5ffc69a20f1b0bd87e499ad2f200000000000000001bfcf3fe54daf01b', 1, 1795779960663101, 1795779960663101, 1795779960664734, 30000000, 0, 'reset', NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, false, NULL, NULL, 'frozen', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, 'POST - frozen:qNssVTUgiSEY3M2P4Pe4cC0/zfsPsjm2ca5FtNOeICEUl0VMB2JPr7eZMvH/fwkpXm1ysyJ1hxgSPG3d', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES (5, 0, 1795779990692684, 1, '\xe1e61c76061486ffbf398f5964b1cb7b', 'claimed', NULL, NULL, '\xe3b8dd42a655413ba787f1b7b9c5d4c9', 'claim', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x7008695abf2d539e81df1ad0025f020700000000000000007ee0fde1048c1ff6', 1, 1795779960692684, 1795779960692684, 1795779990692684, 30000000, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, false, NULL, NULL, 'frozen', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, 'POST - frozen:PP3ChvHJvMOpuQYrE+Ps3wWLo1mTP8rs6a/8ao2BjYIdEAnT8+jt+P6JFZieyyb3x+FLCoFMSWvcnz7i', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES (6, 0, 1795779990692684, 1, '\xe40120c8d51287d7b44dc83f14f3f9f3', 'claimed', NULL, NULL, '\xab9ed3b863f1433c92f0d860369ca401', 'claim', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52463e79b00d54d5294e6a611c597f1a00000000000000009ca65adbd6c84567', 1, 1795779960692684, 1795779960692684, 1795779990692684, 30000000, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, false, NULL, NULL, 'frozen', 'charge', 'charge', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, 'POST - frozen:isw4P75NQAlPk+MiJcBUio9zgE8hWmMLRt6wl7Fb63/BkgOc7ZoSdsGPSIDH4pp6aNTdl2Q80pD/JvmC', NULL, NULL);
-INSERT INTO idempotency_gateway.operation VALUES (7, 0, 1795779990690722, 1, '\xffad008bf79385de8016562c07b4053e', 'claimed', NULL, NULL, '\x19f8e54923cf4809bef03d8f3d43fe9d', 'dispatch', 'vm:18977:aa2c28de', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\xc5603ef6b1d64f935ba6fd954c2f091854857827161294053d73fe158d709991', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x9e18a38f897bbb8aa0bb98b8a2ecb04400000000000000007ad3f4abbb7e5639', 1, 1795779960679099, 1795779960690722, 1795779990690722, 30000000, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, true, NULL, NULL, 'frozen', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, 'POST - frozen:kEyv82Z30+Xl2qMZVLB+WdxzvK03z/9qM1EfPAnIgIL8upQ5KZdVquVL/HoRlbB7lL0ddwT9xdyeTPg=', NULL, NULL);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20785 FOR VALUES IN (20785);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20786 FOR VALUES IN (20786);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20787 FOR VALUES IN (20787);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20788 FOR VALUES IN (20788);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20789 FOR VALUES IN (20789);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20790 FOR VALUES IN (20790);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20791 FOR VALUES IN (20791);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20792 FOR VALUES IN (20792);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20793 FOR VALUES IN (20793);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20794 FOR VALUES IN (20794);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20795 FOR VALUES IN (20795);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20796 FOR VALUES IN (20796);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20797 FOR VALUES IN (20797);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20804 FOR VALUES IN (20804);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20811 FOR VALUES IN (20811);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20818 FOR VALUES IN (20818);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20825 FOR VALUES IN (20825);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20832 FOR VALUES IN (20832);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20839 FOR VALUES IN (20839);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20846 FOR VALUES IN (20846);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20853 FOR VALUES IN (20853);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20860 FOR VALUES IN (20860);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20888 FOR VALUES IN (20888);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20916 FOR VALUES IN (20916);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20944 FOR VALUES IN (20944);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_20972 FOR VALUES IN (20972);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21000 FOR VALUES IN (21000);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21028 FOR VALUES IN (21028);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21056 FOR VALUES IN (21056);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21084 FOR VALUES IN (21084);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21112 FOR VALUES IN (21112);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21140 FOR VALUES IN (21140);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21168 FOR VALUES IN (21168);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21196 FOR VALUES IN (21196);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21224 FOR VALUES IN (21224);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21252 FOR VALUES IN (21252);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21280 FOR VALUES IN (21280);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21308 FOR VALUES IN (21308);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21336 FOR VALUES IN (21336);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21364 FOR VALUES IN (21364);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21392 FOR VALUES IN (21392);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21420 FOR VALUES IN (21420);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21448 FOR VALUES IN (21448);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21476 FOR VALUES IN (21476);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21504 FOR VALUES IN (21504);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21532 FOR VALUES IN (21532);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_21840 FOR VALUES IN (21840);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22204 FOR VALUES IN (22204);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22568 FOR VALUES IN (22568);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_22932 FOR VALUES IN (22932);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_23296 FOR VALUES IN (23296);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_23660 FOR VALUES IN (23660);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24024 FOR VALUES IN (24024);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24388 FOR VALUES IN (24388);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_24752 FOR VALUES IN (24752);
+ALTER TABLE ONLY idempotency_gateway.response ATTACH PARTITION idempotency_gateway.response_36400 FOR VALUES IN (36400);
+INSERT INTO idempotency_gateway.delivery VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '5ed2b19c-c435-45d5-9587-e4dff95638cc', 1795781523668226, 1795781523668226, 1795781523668226, 1827317523668226, 0, 260, 0, 0, NULL, NULL, true, false, NULL, NULL, 'shop', 'order', 'order', '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', NULL, NULL);
+INSERT INTO idempotency_gateway.epoch VALUES (true, 'bfba9e1f-71f9-4ec9-99e5-30417e7927d4', '7712822902529447351', '00000001', '\x', '', 1);
+INSERT INTO idempotency_gateway.gateway VALUES ('5384c3f4-45f0-4e82-b0a6-f4112f8f5fe5', 'shop', '{charge,order}', 1795781523504736, 315360000000000, 1, 'adbb54cd-03ca-46aa-a6cf-9366f01286f1', 'vm', 'ec87c132-b430-4a76-af54-85aeb8f3d7a9', '', 1);
+INSERT INTO idempotency_gateway.migration VALUES (1, '0001_operations', 'cd7ba31c472fe7f5dd5b1ea0b3b1dd6d21ca22b8ad7404bd665b3525569ff362', '2026-11-27 12:12:03.347328+00');
+INSERT INTO idempotency_gateway.operation VALUES ('1efa8387-21f5-83a7-bea9-c4ac3f5f1f16', '0a7ce758-267a-4759-b003-965f26366552', NULL, 1, 1795781523628183, 1795781523628183, 0, 2111141523647832, 2111141523647832, 1795781523647832, 2111141523647832, NULL, NULL, 1, 0, 36400, 1, 201, false, 'completed', 'complete', NULL, 'vm:17876:a6a4011c', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xb95d455b5fc690efe0a2afe6ace94cdda261f0c4393997b9e690be0d5eec63ec', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\xfb512062fb616042a491bff9f160f89300000000000000009a012a319756a147', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:e+MtkY/P/jmwvw5NXIlINEuQsac1tqRGGbJOAGP6A2qNE49Aer/IeKLMTEFVdg2/Tl43KVAxpT3FacFA', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('a596fc96-0a32-817d-a73c-6bf10c513eb8', '09989a42-a0c3-4463-b3a3-a97add9faea1', NULL, 2, 1795781523651939, 1795781523651939, 0, 0, 2111141523655235, NULL, 2111141528651939, NULL, NULL, 1, 0, NULL, 1, NULL, false, 'released', 'release', NULL, 'vm:17876:a6a4011c', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x545abad01019b97e48c5dedade40c4faeef7400a3ca7a69627b6864d4cd14b6a', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52738655a808ada04c5b8e9e66664fe900000000000000008d8d9700ac6d1ecd', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:t1TWTiqYqS+GnOUMUUDwUQHq6p0rq7CxfKhnmqR51c+PdD1jKXPrVO/OlUQEkPw27UXzibsacDHpC2N9', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('f69ff997-ed3f-87d3-91aa-1435b869a4b2', 'ec71d690-1726-4d8c-b6ff-773d4befeda3', NULL, 3, 1795781523660776, 1795781523660776, 1795781523663018, 0, 0, NULL, NULL, 1795781523663018, NULL, 1, 30000000, NULL, 1, NULL, false, 'in_doubt', 'abandon', 'reset', 'vm:17876:a6a4011c', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x554dad576657d3838e66bf80c1973dfce5ef9cb9aa648b6563ad34121f9e6f99', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52b2fa5ffc69a20f1b0bd87e499ad2f200000000000000001bfcf3fe54daf01b', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:3f25qBV6C3QDwha52gqhZ7u4TcYk6PR0B+E8H+ggwIQTMewYUWzM3OI0Hi1Hq3ASHjiw8E0t1gzutWV5', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '75b3a3c7-bb55-4307-82d5-efa54b47c762', NULL, 5, 1795781523668226, 1795781523671458, 1795781553671458, 0, 0, NULL, 1827317523668226, 1795781523671458, NULL, 1, 30000000, NULL, 1, NULL, true, 'claimed', 'dispatch', NULL, 'vm:17876:a6a4011c', 'order', 'order', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x609fbd65d00f80c4c8f75aebdd3108c4ded494c184bbf087c1cc586696ae81ba', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\xc5603ef6b1d64f935ba6fd954c2f091854857827161294053d73fe158d709991', '\x39175aab2e26dab244f63d4c2c9299239e4e6acf56d3c6f76b9e487be65b68ce', '', '\x9e18a38f897bbb8aa0bb98b8a2ecb04400000000000000007ad3f4abbb7e5639', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:VKnSHZ31V8ppddnGLkDCRPPusx7OA8uVA7NELtJ5vqGJYdJ/BGLDoQ49gcz50L5xqFKWms5vUVEB+AY=', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e1e61c76-0614-86ff-bf39-8f5964b1cb7b', 'ebd3c098-cc01-447b-a262-69c69d2ccd24', NULL, 6, 1795781523672148, 1795781523672148, 1795781553672148, 0, 0, NULL, 2111141528672148, NULL, NULL, 1, 30000000, NULL, 1, NULL, false, 'claimed', 'claim', NULL, 'vm:17876:a6a4011c', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\x7faf5c80bc41c5fa7e6064df1429277b4723052226d14cfc3bbbb540a5e33977', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x7008695abf2d539e81df1ad0025f020700000000000000007ee0fde1048c1ff6', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:snsIkqDH0UF7irxMAe+OnG4eqtt0EPy2tY/jA/pWhCdCF9XxBQlNAry9MZYo2yGX7KsCrcdGb549Ayzm', NULL, NULL);
+INSERT INTO idempotency_gateway.operation VALUES ('e40120c8-d512-87d7-b44d-c83f14f3f9f3', '54ab8ce8-2469-4f5d-b6a4-540f01c047a2', NULL, 7, 1795781523672148, 1795781523672148, 1795781553672148, 0, 0, NULL, 2111141528672148, NULL, NULL, 1, 30000000, NULL, 1, NULL, false, 'claimed', 'claim', NULL, 'vm:17876:a6a4011c', 'charge', 'charge', NULL, '\x2cfdfcc638acd71e6e7c5c9d89f2a7306de9137de30c4b3d974696061146625f', '\xf7d67622d33169e90d2c66efab38d3180386001ca9c2bc122481dc3626e972a2', NULL, '\x047f1576f4e385e9b1f940e3f2413086', '\x96bb50019985cef293a28869b5ce2befd32e2b603819fab784310186d31c6cf0', '\x080c12d4b9899829741e7cc68d818dbf0a610062bfb8ec7444c45d8b2930023a', '', '\x52463e79b00d54d5294e6a611c597f1a00000000000000009ca65adbd6c84567', NULL, NULL, NULL, NULL, 'frozen', 'POST - frozen:3BKWadoH+ObG7n1cxq/CP8SMZM6CC+tsBxpuA7MK7hT8Iqld1Z6uBiHf5MueVonHTBNgEclK+FFTCVRf', NULL, NULL);
 INSERT INTO idempotency_gateway.outbox VALUES ('shop', '\x7b2273657276696365223a2273686f70222c22736f75726365223a2275726e3a6964656d706f74656e63792d676174657761793a73686f70222c226576656e745f62797465735f6d6178223a36353533362c22737562736372697074696f6e73223a5b5d7d');
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'charge', '\xc4293a9926c43091a5294e47334ed90bf6a5561b5b02f570c40390ea55a22c86', '[{"order": 0, "methods": ["PATCH", "POST"], "host": null, "path": "/charges", "enforced": 1.0, "fingerprint_keys": {}}]', true);
 INSERT INTO idempotency_gateway.recipe VALUES ('shop', 'order', '\x6692733b03b23631671303df32d8a5632597fe3409de1a0dfe06f789cc8c9ff7', '[{"order": 1, "methods": ["PATCH", "POST"], "host": null, "path": "/orders", "enforced": 1.0, "fingerprint_keys": {}}]', true);
-INSERT INTO idempotency_gateway.request VALUES ('\xffad008bf79385de8016562c07b4053e', 'frozen', '\xe1e1d03d2c499dc1d4c85c115c4139d90be8cf597f11df38770c3a27cbd8dc4a3ad72780169b43ef22365d591426e6d20a7d3adb2e4d03f0ed191fa6dd7d1ea40b422caab72e90790444fc0d454aee6df8dd1ef9b4c70fe85214bd307a235fd1bb209ca25d048bc227cba3c75a5071cb62098f5792d1d2cafebdec5e5ae24253429dd7025b3c591b614b7332852777d6af62c59b072357747eb1e3fc92a02a2508673c6dd04f6802f0c633e9c27aee4b149b48d30e8db0ab247cd455d7a08251f5e62b37eba9defe161aec69029eab8476117bb37443e0dd4b688b7078b70e767e82b098ce9fad5664a3c2c3c333d3baba26fb07fbadf9091056fae65071f76ed08bcbae');
-INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '\x3237c25c8c02419197a6d3fc93999937', 1795779975508870);
-INSERT INTO idempotency_gateway.turn VALUES ('sweep', '\x3237c25c8c02419197a6d3fc93999937', 1795779975508870);
-INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '\x3237c25c8c02419197a6d3fc93999937', 1795779975508870);
-INSERT INTO idempotency_gateway.witness VALUES ('\x2d317452973e4e219ab30527557d87e2', 5, 0, 1803555960555607);
-INSERT INTO idempotency_gateway.witness VALUES ('\xd47ab666a0e2451290799d1a680606aa', 6, 0, 1803555960627624);
+INSERT INTO idempotency_gateway.request VALUES ('ffad008b-f793-85de-8016-562c07b4053e', '5ed2b19c-c435-45d5-9587-e4dff95638cc', 'frozen', '\xd423cb83ac8432695b0e0302528e1fed3f3523e3fde60061702763e6022675a1af6babd4b3fc67eab1f1748556e039ba3646ac8ecae2613f5c7c7cafd5975e31143e2f2ce66078afdb777b66d59e48f9cb1b5e15d8559b48785b44adc7346c0540fe3c958b943b2cb6b0bc7254615386e0e3502350413df62763d1da162332308cf9a6aed4f2c0580a4e212eb46e74dab94d3edc36c16c3bf9673b8a67f9939f711cb4a325fc3d0864da4583603fbac6da8001b435b8040024dc63c29df64fea48a51f35f62f02645ed044337d1ef727fbc9f499015cb59b3ea310d0666ee201d5dc2646f8bf3b83c7f1fa83ba2dd036377bd800baa4f66edc4a616ee0f54e8d65391a68');
+INSERT INTO idempotency_gateway.response_36400 VALUES (1, 36400, '\x', '\x00000002000000080000007701686561646572730166726f7a656e3adc8b4d61708c0b5c62cd187657bb28620cac6ab4ce5fa746321560fb8db0738388cfc1ef6fee605c38e3bb651af4afb1b128ceb4832c1e29f8bca3f9e111fe5ea0b5329d8406c074729a57620382c10bba04d09ec6161a4c1561b710f1abb0de20e4dd7f76bd1a83b10aa9f25179cf', '\x0166726f7a656e3aedacf15d0c4ffefe854444aed0af305036b0c3d0d1854ce11f673cbfa83872eaf736a93d044b79b2');
+INSERT INTO idempotency_gateway.turn VALUES ('recovery shop e3b0c44298fc1c14', '0c521399-c97f-4da2-af0b-00bf3126a86e', 1795781538595939);
+INSERT INTO idempotency_gateway.turn VALUES ('sweep', '0c521399-c97f-4da2-af0b-00bf3126a86e', 1795781538595939);
+INSERT INTO idempotency_gateway.turn VALUES ('tally shop f3f76c9c19d737c2', '0c521399-c97f-4da2-af0b-00bf3126a86e', 1795781538595939);
+INSERT INTO idempotency_gateway.upkeep VALUES (true, 0);
+INSERT INTO idempotency_gateway.witness VALUES ('ebafefe1-b37d-4f93-b0d3-5c8e662c1ca8', 6, 0, 1803557523644152);
+INSERT INTO idempotency_gateway.witness VALUES ('200188f3-ea43-4875-8061-b4929380a0d3', 5, 0, 1803557523622226);
+SELECT pg_catalog.setval('idempotency_gateway.audit_entry_seq', 1, false);
+SELECT pg_catalog.setval('idempotency_gateway.kind_kind_seq', 1, false);
+SELECT pg_catalog.setval('idempotency_gateway.pause_audit_entry_seq', 1, false);
 SELECT pg_catalog.setval('idempotency_gateway.token', 33, true);
 ALTER TABLE ONLY idempotency_gateway.audit
-    ADD CONSTRAINT audit_pkey PRIMARY KEY ("row");
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (operation_id, entry);
 ALTER TABLE ONLY idempotency_gateway.content
-    ADD CONSTRAINT content_pkey PRIMARY KEY (digest, id);
+    ADD CONSTRAINT content_pkey PRIMARY KEY (digest, operation_id);
 ALTER TABLE ONLY idempotency_gateway.delivery
-    ADD CONSTRAINT delivery_pkey PRIMARY KEY ("row");
+    ADD CONSTRAINT delivery_pkey PRIMARY KEY (operation_id);
 ALTER TABLE ONLY idempotency_gateway.epoch
-    ADD CONSTRAINT epoch_pkey PRIMARY KEY (one);
+    ADD CONSTRAINT epoch_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY idempotency_gateway.event
-    ADD CONSTRAINT event_pkey PRIMARY KEY ("row");
+    ADD CONSTRAINT event_pkey PRIMARY KEY (service, sink, event_id);
 ALTER TABLE ONLY idempotency_gateway.gateway
-    ADD CONSTRAINT gateway_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT gateway_pkey PRIMARY KEY (gateway_id);
+ALTER TABLE ONLY idempotency_gateway.kind
+    ADD CONSTRAINT kind_digest_key UNIQUE (digest);
 ALTER TABLE ONLY idempotency_gateway.kind
     ADD CONSTRAINT kind_pkey PRIMARY KEY (kind);
 ALTER TABLE ONLY idempotency_gateway.migration
@@ -350,53 +1014,225 @@ ALTER TABLE ONLY idempotency_gateway.migration
 ALTER TABLE ONLY idempotency_gateway.observation
     ADD CONSTRAINT observation_pkey PRIMARY KEY (entry);
 ALTER TABLE ONLY idempotency_gateway.operation
-    ADD CONSTRAINT operation_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT operation_pkey PRIMARY KEY (operation_id);
 ALTER TABLE ONLY idempotency_gateway.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (service);
 ALTER TABLE ONLY idempotency_gateway.pause_audit
-    ADD CONSTRAINT pause_audit_pkey PRIMARY KEY ("row");
+    ADD CONSTRAINT pause_audit_pkey PRIMARY KEY (entry);
 ALTER TABLE ONLY idempotency_gateway.pause
     ADD CONSTRAINT pause_pkey PRIMARY KEY (service, operation);
 ALTER TABLE ONLY idempotency_gateway.recipe
     ADD CONSTRAINT recipe_pkey PRIMARY KEY (service, operation);
 ALTER TABLE ONLY idempotency_gateway.recovery
-    ADD CONSTRAINT recovery_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT recovery_pkey PRIMARY KEY (operation_id);
 ALTER TABLE ONLY idempotency_gateway.request
-    ADD CONSTRAINT request_pkey PRIMARY KEY ("row");
+    ADD CONSTRAINT request_pkey PRIMARY KEY (operation_id);
+ALTER TABLE ONLY idempotency_gateway.response
+    ADD CONSTRAINT response_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20785
+    ADD CONSTRAINT response_20785_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20786
+    ADD CONSTRAINT response_20786_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20787
+    ADD CONSTRAINT response_20787_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20788
+    ADD CONSTRAINT response_20788_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20789
+    ADD CONSTRAINT response_20789_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20790
+    ADD CONSTRAINT response_20790_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20791
+    ADD CONSTRAINT response_20791_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20792
+    ADD CONSTRAINT response_20792_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20793
+    ADD CONSTRAINT response_20793_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20794
+    ADD CONSTRAINT response_20794_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20795
+    ADD CONSTRAINT response_20795_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20796
+    ADD CONSTRAINT response_20796_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20797
+    ADD CONSTRAINT response_20797_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20804
+    ADD CONSTRAINT response_20804_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20811
+    ADD CONSTRAINT response_20811_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20818
+    ADD CONSTRAINT response_20818_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20825
+    ADD CONSTRAINT response_20825_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20832
+    ADD CONSTRAINT response_20832_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20839
+    ADD CONSTRAINT response_20839_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20846
+    ADD CONSTRAINT response_20846_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20853
+    ADD CONSTRAINT response_20853_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20860
+    ADD CONSTRAINT response_20860_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20888
+    ADD CONSTRAINT response_20888_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20916
+    ADD CONSTRAINT response_20916_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20944
+    ADD CONSTRAINT response_20944_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_20972
+    ADD CONSTRAINT response_20972_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21000
+    ADD CONSTRAINT response_21000_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21028
+    ADD CONSTRAINT response_21028_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21056
+    ADD CONSTRAINT response_21056_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21084
+    ADD CONSTRAINT response_21084_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21112
+    ADD CONSTRAINT response_21112_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21140
+    ADD CONSTRAINT response_21140_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21168
+    ADD CONSTRAINT response_21168_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21196
+    ADD CONSTRAINT response_21196_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21224
+    ADD CONSTRAINT response_21224_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21252
+    ADD CONSTRAINT response_21252_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21280
+    ADD CONSTRAINT response_21280_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21308
+    ADD CONSTRAINT response_21308_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21336
+    ADD CONSTRAINT response_21336_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21364
+    ADD CONSTRAINT response_21364_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21392
+    ADD CONSTRAINT response_21392_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21420
+    ADD CONSTRAINT response_21420_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21448
+    ADD CONSTRAINT response_21448_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21476
+    ADD CONSTRAINT response_21476_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21504
+    ADD CONSTRAINT response_21504_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21532
+    ADD CONSTRAINT response_21532_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_21840
+    ADD CONSTRAINT response_21840_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22204
+    ADD CONSTRAINT response_22204_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22568
+    ADD CONSTRAINT response_22568_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_22932
+    ADD CONSTRAINT response_22932_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_23296
+    ADD CONSTRAINT response_23296_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_23660
+    ADD CONSTRAINT response_23660_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24024
+    ADD CONSTRAINT response_24024_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24388
+    ADD CONSTRAINT response_24388_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_24752
+    ADD CONSTRAINT response_24752_pkey PRIMARY KEY (token, drop_day);
+ALTER TABLE ONLY idempotency_gateway.response_36400
+    ADD CONSTRAINT response_36400_pkey PRIMARY KEY (token, drop_day);
 ALTER TABLE ONLY idempotency_gateway.suspension
     ADD CONSTRAINT suspension_pkey PRIMARY KEY (service, sink);
 ALTER TABLE ONLY idempotency_gateway.turn
     ADD CONSTRAINT turn_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY idempotency_gateway.upkeep
+    ADD CONSTRAINT upkeep_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY idempotency_gateway.witness
     ADD CONSTRAINT witness_pkey PRIMARY KEY (link);
+CREATE UNIQUE INDEX audit_entry ON idempotency_gateway.audit USING btree (entry);
 CREATE INDEX audit_keep ON idempotency_gateway.audit USING btree (keep_until_us);
-CREATE INDEX audit_operation ON idempotency_gateway.audit USING btree (id);
 CREATE INDEX audit_sealed ON idempotency_gateway.audit USING btree (sealed_by) WHERE (sealed_by IS NOT NULL);
 CREATE INDEX content_check ON idempotency_gateway.content USING btree (check_us);
-CREATE INDEX delivery_age ON idempotency_gateway.delivery USING btree (service, route, accepted_us) WHERE is_accepted;
-CREATE INDEX delivery_dead ON idempotency_gateway.delivery USING btree (service, route, reason) WHERE (reason IS NOT NULL);
-CREATE INDEX delivery_due ON idempotency_gateway.delivery USING btree (service, operation, route, next_attempt_us, deliver_until_us) WHERE (is_accepted AND (NOT is_behind));
-CREATE INDEX delivery_end ON idempotency_gateway.delivery USING btree (service, operation, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_dead ON idempotency_gateway.delivery USING btree (service) WHERE (waits = 'dead_letter'::text);
+CREATE INDEX delivery_end ON idempotency_gateway.delivery USING btree (service, operation, deliver_until_us) WHERE (waits = 'accepted'::text);
 CREATE UNIQUE INDEX delivery_lane ON idempotency_gateway.delivery USING btree (lane, lane_rank) WHERE (lane_rank IS NOT NULL);
-CREATE INDEX delivery_number ON idempotency_gateway.delivery USING btree (lane, lane_number) WHERE (lane IS NOT NULL);
-CREATE INDEX delivery_scope ON idempotency_gateway.delivery USING btree (service, route, scope_digest, deliver_until_us) WHERE is_accepted;
+CREATE INDEX delivery_next ON idempotency_gateway.delivery USING btree (service, operation, route, next_attempt_us) WHERE ((waits = 'accepted'::text) AND (NOT is_behind));
+CREATE INDEX delivery_scope ON idempotency_gateway.delivery USING btree (service, route, scope_digest) WHERE (waits = 'accepted'::text);
 CREATE INDEX delivery_stopped ON idempotency_gateway.delivery USING btree (service, route, stopped_us) WHERE ((stopped_us IS NOT NULL) AND (NOT is_behind));
 CREATE INDEX event_dead ON idempotency_gateway.event USING btree (service, sink, event_id) WHERE is_dead;
-CREATE INDEX event_due ON idempotency_gateway.event USING btree (service, sink, is_behind, due_us, since_us) WHERE (NOT is_dead);
+CREATE INDEX event_due ON idempotency_gateway.event USING btree (service, sink, is_behind, due_us) INCLUDE (since_us) WHERE (NOT is_dead);
 CREATE INDEX event_failed ON idempotency_gateway.event USING btree (service, sink, due_us) WHERE ((why <> ''::text) AND (NOT is_dead));
-CREATE UNIQUE INDEX event_identity ON idempotency_gateway.event USING btree (event_id, sink);
 CREATE INDEX event_line ON idempotency_gateway.event USING btree (service, sink, line, place) WHERE ((line IS NOT NULL) AND (NOT is_dead));
 CREATE INDEX event_sealed ON idempotency_gateway.event USING btree (sealed_by) WHERE (sealed_by IS NOT NULL);
 CREATE INDEX event_why_sealed ON idempotency_gateway.event USING btree (why_sealed_by) WHERE (why_sealed_by IS NOT NULL);
 CREATE INDEX observation_content ON idempotency_gateway.observation USING btree (service, content, began_us) WHERE (content IS NOT NULL);
 CREATE INDEX observation_finding ON idempotency_gateway.observation USING btree (service, route, verdict, is_refused, began_us);
-CREATE INDEX observation_history ON idempotency_gateway.observation USING btree (service, id, began_us) WHERE (id IS NOT NULL);
+CREATE INDEX observation_history ON idempotency_gateway.observation USING btree (service, operation_id, began_us) WHERE (operation_id IS NOT NULL);
 CREATE INDEX observation_time ON idempotency_gateway.observation USING btree (began_us);
-CREATE INDEX operation_due ON idempotency_gateway.operation USING btree (state, due_us) WHERE (due_us IS NOT NULL);
-CREATE INDEX operation_end ON idempotency_gateway.operation USING btree (((remember_until_us / 60000000))) WHERE (kind IS NOT NULL);
+CREATE INDEX operation_attention ON idempotency_gateway.operation USING btree (operation_id) WHERE (attention_us IS NOT NULL);
+CREATE INDEX operation_due ON idempotency_gateway.operation USING btree (due_us);
 CREATE INDEX operation_sealed ON idempotency_gateway.operation USING btree (sealed_by) WHERE (sealed_by IS NOT NULL);
-CREATE INDEX operation_stopped ON idempotency_gateway.operation USING btree (state, id, route, lease_until_us, carried_us) WHERE (state = ANY (ARRAY['in_doubt'::text, 'dead_letter'::text]));
+CREATE UNIQUE INDEX operation_token ON idempotency_gateway.operation USING btree (token);
 CREATE INDEX pause_audit_by_time ON idempotency_gateway.pause_audit USING btree (service, at_us);
 CREATE INDEX recovery_check ON idempotency_gateway.recovery USING btree (check_us);
 CREATE INDEX request_sealed ON idempotency_gateway.request USING btree (key_id);
+CREATE INDEX tombstone_end ON idempotency_gateway.tombstone USING btree (((((completed_us / 1000000) + kept_s) / 60)));
+CREATE INDEX tombstone_operation ON idempotency_gateway.tombstone USING btree (operation_id);
+CREATE INDEX tombstone_sealed ON idempotency_gateway.tombstone USING btree (split_part(encode(substr(resource, 2, 65), 'escape'::text), ':'::text, 1)) WHERE (substr(resource, 1, 1) = '\x01'::bytea);
 CREATE INDEX witness_check ON idempotency_gateway.witness USING btree (check_us);
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20785_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20786_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20787_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20788_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20789_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20790_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20791_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20792_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20793_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20794_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20795_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20796_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20797_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20804_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20811_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20818_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20825_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20832_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20839_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20846_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20853_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20860_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20888_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20916_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20944_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_20972_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21000_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21028_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21056_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21084_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21112_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21140_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21168_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21196_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21224_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21252_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21280_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21308_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21336_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21364_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21392_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21420_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21448_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21476_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21504_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21532_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_21840_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22204_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22568_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_22932_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_23296_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_23660_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24024_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24388_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_24752_pkey;
+ALTER INDEX idempotency_gateway.response_pkey ATTACH PARTITION idempotency_gateway.response_36400_pkey;

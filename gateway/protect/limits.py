@@ -7,7 +7,6 @@ a number that one sweep looks at. It is for what nearly always ends long before;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -44,14 +43,6 @@ class Limits:
                 del self.due[due]
                 due.end()
         return min((each.when for each in self.due), default=NEVER)
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """Something to call at that time, once it is added to limits."""
-
-    when: float
-    end: Callable[[], object]
 
 
 @dataclass(slots=True, eq=False)

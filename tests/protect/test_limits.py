@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from gateway.protect.limits import Call, Limit, Limits
+from gateway.protect.limits import Limit, Limits
+
+
+@dataclass(eq=False)
+class Call:
+    """What an operation is to its limits: something to end at that time."""
+
+    when: float
+    end: Callable[[], object]
 
 
 def within(limits: Limits, seconds: float) -> Limit:

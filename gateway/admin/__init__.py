@@ -11,7 +11,8 @@ file of many resolutions.
 
 *The console.* `commands` is what the commands do, and `console` what they show; `gateway.options` has their options.
 
-*The admin port.* `api` is the port for programs, `request` its queries and bodies, `fault` why one is not carried out.
-`access` has people, roles and sessions, `authentication` who sends a request. `pages` is the console in a browser,
-`form` reads what it sends, and `process` is what it gets of the gateway that serves it.
+*The admin port.* `actions` has each action once: its role, its path, what is given and its page. `api` is the port for
+programs, `request` its queries and bodies, `fault` why one is not carried out. `access` has people, roles and sessions,
+`authentication` who sends a request. `pages` is the console in a browser, `form` reads what it sends, and `process` is
+what it gets of the gateway that serves it.
 """

@@ -1,6 +1,6 @@
 """Who may do what on the admin port: people with tokens and roles, and their sessions in a browser. Pure.
 
-`ROLE_OF` is the one table of what each action needs, for the API and the pages.
+`Action` is the one table of what each action needs, for the API and the pages.
 
 A session is a signed value in a cookie and kept nowhere: it survives restarts and is good at every gateway that has the
 same token, and it ends with the token that it was made with. It names the origin where it began, so that a change can
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import Final, Self
 
 SESSION_SECONDS: Final = 12 * 3600
 # How far the clocks of gateways may be apart.
@@ -36,43 +36,30 @@ _RANK: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 class Action(StrEnum):
-    """What can be done on the admin port."""
+    """What can be done on the admin port, and the least role for it; None: no token is needed."""
 
-    ENTER = "enter"  # sign in, and what the page for that needs
-    READ = "read"
-    READ_RESPONSE = "read_response"
-    RESOLVE = "resolve"
-    FORCE = "force"  # overrule a refusal
-    REQUEUE = "requeue"
-    WITHDRAW = "withdraw"
-    PAUSE = "pause"
-    SINK = "sink"  # suspend and resume a sink
-    REDELIVER = "redeliver"
-    PURGE = "purge"
-    ERASE = "erase"
-    ACKNOWLEDGE = "acknowledge"  # a refused outcome of the journal
-    ACCEPT_LOSS = "accept_loss"
-    RELOAD = "reload"  # of the configuration
+    role: Role | None
 
+    def __new__(cls, name: str, role: Role | None) -> Self:
+        action = str.__new__(cls, name)
+        action._value_, action.role = name, role
+        return action
 
-ROLE_OF: Final[Mapping[Action, Role | None]] = {
-    Action.ENTER: None,
-    Action.READ: Role.VIEWER,
-    Action.READ_RESPONSE: Role.OPERATOR,
-    Action.RESOLVE: Role.OPERATOR,
-    Action.FORCE: Role.ADMIN,
-    Action.REQUEUE: Role.OPERATOR,
-    Action.WITHDRAW: Role.OPERATOR,
-    Action.PAUSE: Role.OPERATOR,
-    Action.SINK: Role.OPERATOR,
-    Action.REDELIVER: Role.OPERATOR,
-    Action.PURGE: Role.ADMIN,
-    Action.ERASE: Role.ADMIN,
-    Action.ACKNOWLEDGE: Role.OPERATOR,
-    Action.ACCEPT_LOSS: Role.ADMIN,
-    Action.RELOAD: Role.ADMIN,
-}
-"""The least role for each action; None: no token is needed."""
+    ENTER = "enter", None  # sign in, and what the page for that needs
+    READ = "read", Role.VIEWER
+    READ_RESPONSE = "read_response", Role.OPERATOR
+    RESOLVE = "resolve", Role.OPERATOR
+    FORCE = "force", Role.ADMIN  # overrule a refusal
+    REQUEUE = "requeue", Role.OPERATOR
+    WITHDRAW = "withdraw", Role.OPERATOR
+    PAUSE = "pause", Role.OPERATOR
+    SINK = "sink", Role.OPERATOR  # suspend and resume a sink
+    REDELIVER = "redeliver", Role.OPERATOR
+    PURGE = "purge", Role.ADMIN
+    ERASE = "erase", Role.ADMIN
+    ACKNOWLEDGE = "acknowledge", Role.OPERATOR  # a refused outcome of the journal
+    ACCEPT_LOSS = "accept_loss", Role.ADMIN
+    RELOAD = "reload", Role.ADMIN  # of the configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +73,7 @@ class Person:
 
     def may(self, action: Action) -> bool:
         """Whether the role is enough."""
-        needed = ROLE_OF[action]
-        return needed is None or _RANK[self.role] >= _RANK[needed]
+        return action.role is None or _RANK[self.role] >= _RANK[action.role]
 
     def acting_for(self, by: str | None) -> str:
         """Who acts, for the audit. `by` is what the request says, and nothing proves it."""

@@ -14,25 +14,27 @@ import os
 import pwd
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, PROGRAM, CommandWrong
+from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
-from gateway.admin.delivery import NoSuchRoute, no_such_route, pause_line
+from gateway.admin.delivery import no_such_route, pause_line
 from gateway.admin.inspection import full_json
-from gateway.admin.journal import REFUSED, OutcomeRefused, acknowledge, export, kept, notes
+from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
-from gateway.admin.observed import NO_MEMORY, NoSuchObservedRoute
-from gateway.admin.operations import PAGE_SIZE_MAX, CannotIdentify, Operations, audit_by
+from gateway.admin.memory import MemoryState
+from gateway.admin.observed import NO_MEMORY, ObservedRoute
+from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.requeueing import Wanted, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
-from gateway.admin.sinks import NoSuchSink, event_document, event_line
+from gateway.admin.sinks import event_document, event_line
 from gateway.admin.view import described
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
@@ -41,6 +43,8 @@ from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
+
+T = TypeVar("T")
 
 # The most that a route may store, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
@@ -57,44 +61,46 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command to run. `run` returns the exit code; `changes`: it may change something.
+    """A command to run. `run` returns the exit code, None for success; `changes`: it may change something.
 
     A job that needs only the journal gets operations whose store is not open.
     """
 
-    run: Callable[[Operations, HostJournals], Awaitable[int]]
+    run: Callable[[Operations, HostJournals], Awaitable[int | None]]
     needs: Needs = Needs.RECORD
     changes: bool = False
 
 
 def job_of(chosen: argparse.Namespace) -> Job:
     """The job of a command line. Reads the files that it names; raises `CommandWrong`."""
-    match chosen.command:
-        case "inspect":
-            return _inspect(chosen)
-        case "resolve":
-            return _resolve(chosen)
-        case "requeue":
-            return _requeue(chosen)
-        case "withdraw":
-            return _withdraw(chosen)
-        case "pause" if chosen.route is None:
-            return _paused(chosen)
-        case "pause" | "resume":
-            return _pause(chosen)
-        case "sinks":
-            return _sinks(chosen)
-        case "events" | "observe":
-            show = _events if chosen.command == "events" else _observe
-            return Job(lambda operations, _: show(operations, chosen))
-        case "redeliver":
-            return _redeliver(chosen)
-        case "memory":
-            return _memory(chosen)
-        case "journal":
-            return _journal(chosen)
-        case _:
-            return _purge(chosen)
+    return _JOBS[chosen.command](chosen)
+
+
+def _change(
+    work: Callable[[Operations], Awaitable[Changed | Refused | MemoryState | str]],
+    needs: Needs = Needs.TIERS,
+    *,
+    changes: bool = True,
+) -> Job:
+    """The job of a change, which says what became of it."""
+
+    async def run(operations: Operations, _: HostJournals) -> int | None:
+        result = await work(operations)
+        if isinstance(result, Refused):
+            if result.reason is Refusal.UNSURE:
+                # The command line lacks --yes.
+                raise CommandWrong(result.text)
+            can_be_forced = result.reason in (Refusal.EARLY, Refusal.RESPONSE)
+            hint = " If you know more than the gateway, add --force." if can_be_forced else ""
+            raise CommandError(result.text + hint)
+        print(result if isinstance(result, str) else result.text)
+        if not isinstance(result, Changed):
+            return None
+        for note in result.notes:
+            _note(note)
+        return EXIT_WORK_LEFT if result.purges_pending else None
+
+    return Job(run, needs, changes)
 
 
 def _inspect(chosen: argparse.Namespace) -> Job:
@@ -122,28 +128,20 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         )
     headers = _headers(chosen.header)
     body = None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX)
-
-    async def find(operations: Operations, _: HostJournals) -> int:
-        try:
-            found = operations.identify(chosen.route[0], headers, body)
-        except CannotIdentify as error:
-            return _fail(str(error))
-        return await _show(operations, found, chosen.format)
-
-    return Job(find)
+    return Job(
+        lambda operations, _: _show(operations, operations.identify(chosen.route[0], headers, body), chosen.format)
+    )
 
 
-async def _show(operations: Operations, operation_id: UUID, form: str) -> int:
+async def _show(operations: Operations, operation_id: UUID, form: str) -> None:
     inspected = await operations.inspect(operation_id)
-    for line in full_text(inspected) if form == "table" else (json_line(full_json(inspected)),):
-        print(line)
-    return EXIT_OK
+    _print(form, inspected, full_text, full_json)
 
 
-async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
+async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
     for name in chosen.route:
         if operations.policies.named(name) is None:
-            print(f"note: there is no route {name} in the configuration", file=sys.stderr)
+            _note(f"there is no route {name} in the configuration")
     names = chosen.state or [(State.IN_DOUBT if chosen.reason is None else State.DEAD_LETTER).value]
     states = frozenset(State(name) for name in (STATES if EVERY_STATE in names else names))
     query = Query(
@@ -159,12 +157,11 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> int:
         if is_table and not count:
             print(table_head())
         for snapshot in page:
-            print(table_row(snapshot) if is_table else json_line(described(snapshot, has_body=False)))
+            _print(chosen.format, snapshot, table_row, partial(described, has_body=False))
         count += len(page)
         sys.stdout.flush()
     if is_table and not count:
         print("No operation matches." if chosen.state or chosen.reason else "No matching operation is in doubt.")
-    return EXIT_OK
 
 
 def _resolve(chosen: argparse.Namespace) -> Job:
@@ -183,18 +180,12 @@ def _resolve(chosen: argparse.Namespace) -> Job:
         except ResponseRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
-    async def resolve(operations: Operations, _: HostJournals) -> int:
-        outcome = await operations.resolve(
-            chosen.operation,
-            ruling,
-            audit,
-            is_forced=chosen.force,
-            token=chosen.token,
-            is_dry_run=chosen.dry_run,
-        )
-        return _print_outcome(outcome)
-
-    return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
+    return _change(
+        lambda operations: operations.resolve(
+            chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token, is_dry_run=chosen.dry_run
+        ),
+        changes=not chosen.dry_run,
+    )
 
 
 def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
@@ -204,7 +195,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
     except ListWrong as error:
         raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
 
-    async def resolve(operations: Operations, _: HostJournals) -> int:
+    async def resolve(operations: Operations, _: HostJournals) -> int | None:
         ends: Counter[End] = Counter()
         async for ended in resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run):
             ends[ended.end] += 1
@@ -217,7 +208,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
         if ends[End.UNKNOWN]:
             _fail(f"stopped there; {left} lines were not tried. Give the same command again")
         print(", ".join(f"{count} {end}" for end, count in ends.items()))
-        return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else EXIT_OK
+        return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else None
 
     return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
 
@@ -233,11 +224,7 @@ def _requeue(chosen: argparse.Namespace) -> Job:
     }
     if chosen.operation is not None:
         _refuse(many_only, "chooses many; leave out OPERATION_ID")
-
-        async def requeue(operations: Operations, _: HostJournals) -> int:
-            return _print_outcome(await operations.requeue(chosen.operation, audit, token=chosen.token))
-
-        return Job(requeue, Needs.TIERS, changes=True)
+        return _change(lambda operations: operations.requeue(chosen.operation, audit, token=chosen.token))
     _refuse({"--token": chosen.token}, "is for one operation")
     if not (chosen.route or chosen.reason or chosen.older_than is not None):
         raise CommandWrong(
@@ -253,15 +240,15 @@ def _requeue(chosen: argparse.Namespace) -> Job:
     return Job(lambda operations, _: _requeue_many(operations, wanted, audit), Needs.TIERS, changes=True)
 
 
-async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) -> int:
+async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) -> None:
     without_route = [name for name in sorted(wanted.routes or ()) if operations.policies.named(name) is None]
     if without_route:
         # Dead letters outlive the name of their route.
         waiting = (await operations.backlog()).waiting
         for name in without_route:
             if name not in waiting:
-                return _fail(no_such_route(name, operations.policies))
-            print(f"note: there is no route {name} in the configuration", file=sys.stderr)
+                raise no_such_route(name, operations.policies)
+            _note(f"there is no route {name} in the configuration")
     bulk = await listed(operations, wanted)
     try:
         async for operation_id, outcome in bulk.run(operations, audit):
@@ -271,130 +258,82 @@ async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) ->
         print(bulk, flush=True)
         raise
     except (NotApplied, Indefinite) as error:
-        return _fail(f"{bulk}. Stopped; give the same command again to go on: {error}")
+        raise CommandError(f"{bulk}. Stopped; give the same command again to go on: {error}") from error
     print(bulk)
-    return EXIT_OK
 
 
 def _withdraw(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
-
-    async def withdraw(operations: Operations, _: HostJournals) -> int:
-        return _print_outcome(await operations.withdraw(chosen.operation, audit, token=chosen.token))
-
-    return Job(withdraw, Needs.TIERS, changes=True)
-
-
-def _paused(chosen: argparse.Namespace) -> Job:
-    _refuse({"--why": chosen.why, "--by": chosen.by}, "is for a ROUTE")
-
-    async def show(operations: Operations, _: HostJournals) -> int:
-        paused = await operations.paused()
-        for each in paused:
-            print(each)
-        if not paused:
-            print("Nothing is paused.")
-        audits = await operations.pause_audits()
-        if audits:
-            print("What was done:")
-        for entry in audits:
-            print(f"  {pause_line(entry)}")
-        return EXIT_OK
-
-    return Job(show)
+    return _change(lambda operations: operations.withdraw(chosen.operation, audit, token=chosen.token))
 
 
 def _pause(chosen: argparse.Namespace) -> Job:
-    if chosen.why is None:
-        raise CommandWrong("a pause needs --why; it is recorded")
-    audit = _audit(chosen)
-
-    async def change(operations: Operations, _: HostJournals) -> int:
-        try:
-            is_pause = chosen.command == "pause"
-            print(await (operations.pause if is_pause else operations.resume)(chosen.route, audit))
-        except NoSuchRoute as error:
-            return _fail(str(error))
-        return EXIT_OK
-
-    return Job(change, changes=True)
+    if chosen.route is None:
+        _refuse_audit(chosen, "is for a ROUTE")
+        return Job(_paused)
+    audit = _audit(chosen, "a pause needs --why; it is recorded")
+    if chosen.command == "pause":
+        return _change(lambda operations: operations.pause(chosen.route, audit), Needs.RECORD)
+    return _change(lambda operations: operations.resume(chosen.route, audit), Needs.RECORD)
 
 
-async def _observe(operations: Operations, chosen: argparse.Namespace) -> int:
-    try:
-        routes = await operations.observed(chosen.route)
-    except NoSuchObservedRoute as error:
-        return _fail(str(error))
+async def _paused(operations: Operations, _: HostJournals) -> None:
+    paused = await operations.paused()
+    for each in paused:
+        print(each)
+    if not paused:
+        print("Nothing is paused.")
+    audits = await operations.pause_audits()
+    if audits:
+        print("What was done:")
+    for entry in audits:
+        print(f"  {pause_line(entry)}")
+
+
+async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:
+    routes = await operations.observed(chosen.route)
     for each in routes:
-        for line in each.lines() if chosen.format == "table" else (json_line(each.document),):
-            print(line)
+        _print(chosen.format, each, ObservedRoute.lines, lambda route: route.document)
     if chosen.format == "table":
         print(f"note: {NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
-    return EXIT_OK
 
 
 def _sinks(chosen: argparse.Namespace) -> Job:
-    name = chosen.suspend or chosen.resume
-    if name is None:
-        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --suspend and --resume")
-
-        async def show(operations: Operations, _: HostJournals) -> int:
-            views = await operations.sinks()
-            for view in views:
-                print(view if chosen.format == "table" else json_line(view.document))
-            if chosen.format == "table" and not views:
-                print("There are no sinks.")
-            return EXIT_OK
-
-        return Job(show)
-    if chosen.why is None:
-        raise CommandWrong("--suspend and --resume need --why; it is recorded")
-    audit = _audit(chosen)
-
-    async def change(operations: Operations, _: HostJournals) -> int:
-        try:
-            is_suspend = chosen.suspend is not None
-            print(await (operations.suspend_sink(name, audit) if is_suspend else operations.resume_sink(name)))
-        except NoSuchSink as error:
-            return _fail(str(error))
-        return EXIT_OK
-
-    return Job(change, changes=True)
+    if chosen.suspend is None and chosen.resume is None:
+        _refuse_audit(chosen, "is for --suspend and --resume")
+        return Job(lambda operations, _: _list_sinks(operations, chosen.format))
+    audit = _audit(chosen, "--suspend and --resume need --why; it is recorded")
+    if chosen.suspend is not None:
+        return _change(lambda operations: operations.suspend_sink(chosen.suspend, audit), Needs.RECORD)
+    return _change(lambda operations: operations.resume_sink(chosen.resume), Needs.RECORD)
 
 
-async def _events(operations: Operations, chosen: argparse.Namespace) -> int:
+async def _list_sinks(operations: Operations, form: str) -> None:
+    found = await operations.sinks()
+    for each in found:
+        _print(form, each, str, lambda sink: sink.document)
+    if form == "table" and not found:
+        print("There are no sinks.")
+
+
+async def _events(operations: Operations, chosen: argparse.Namespace) -> None:
     left, after, count = chosen.limit, None, 0
-    try:
-        while left > 0:
-            size = min(left, PAGE_SIZE_MAX)
-            page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
-            for event in page:
-                print(event_line(event) if chosen.format == "table" else json_line(event_document(event)))
-            count, left = count + len(page), left - size
-            if len(page) < size:
-                break
-            after = page[-1].event_id
-    except NoSuchSink as error:
-        return _fail(str(error))
+    while left > 0:
+        size = min(left, PAGE_SIZE_MAX)
+        page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
+        for event in page:
+            _print(chosen.format, event, event_line, event_document)
+        count, left = count + len(page), left - size
+        if len(page) < size:
+            break
+        after = page[-1].event_id
     if chosen.format == "table" and not count:
         print(f"No event of {chosen.sink} is {chosen.state}.")
-    return EXIT_OK
 
 
 def _redeliver(chosen: argparse.Namespace) -> Job:
     _audit(chosen)
-
-    async def redeliver(operations: Operations, _: HostJournals) -> int:
-        try:
-            text, number = await operations.redeliver(chosen.event, chosen.sink)
-        except NoSuchSink as error:
-            return _fail(str(error))
-        if not number:
-            return _fail(text)
-        print(text)
-        return EXIT_OK
-
-    return Job(redeliver, changes=True)
+    return _change(lambda operations: operations.redeliver(chosen.event, chosen.sink), Needs.RECORD)
 
 
 def _purge(chosen: argparse.Namespace) -> Job:
@@ -402,62 +341,46 @@ def _purge(chosen: argparse.Namespace) -> Job:
     if chosen.yes and not chosen.erase:
         raise CommandWrong("--yes confirms --erase, and is not needed to purge")
 
-    async def purge(operations: Operations, _: HostJournals) -> int:
-        if chosen.erase:
-            return _print_outcome(await operations.erase(chosen.operation, audit, is_sure=chosen.yes))
-        return _print_outcome(await operations.purge(chosen.operation, audit))
-
-    return Job(purge, Needs.TIERS, changes=True)
+    if chosen.erase:
+        return _change(lambda operations: operations.erase(chosen.operation, audit, is_sure=chosen.yes))
+    return _change(lambda operations: operations.purge(chosen.operation, audit))
 
 
 def _memory(chosen: argparse.Namespace) -> Job:
     if not chosen.accept_loss:
-        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --accept-loss")
-
-        async def show(operations: Operations, _: HostJournals) -> int:
-            print((await operations.memory()).text)
-            return EXIT_OK
-
-        return Job(show)
-    if chosen.why is None:
-        raise CommandWrong("--accept-loss needs --why: say why keys that were used may run again")
-    audit = _audit(chosen)
-
-    async def accept(operations: Operations, _: HostJournals) -> int:
-        print((await operations.accept_loss(audit)).text)
-        return EXIT_OK
-
-    return Job(accept, Needs.TIERS, changes=True)
+        _refuse_audit(chosen, "is for --accept-loss")
+        return _change(Operations.memory, Needs.RECORD, changes=False)
+    audit = _audit(chosen, "--accept-loss needs --why: say why keys that were used may run again")
+    return _change(lambda operations: operations.accept_loss(audit))
 
 
 def _journal(chosen: argparse.Namespace) -> Job:
     operation_id: UUID | None = chosen.operation
     if not chosen.acknowledge:
-        _refuse({"--why": chosen.why, "--by": chosen.by}, "is for --acknowledge")
+        _refuse_audit(chosen, "is for --acknowledge")
     if not chosen.acknowledge and chosen.export is None:
         _refuse({"--token": chosen.token}, "is for --export and --acknowledge")
         return Job(lambda operations, _: _list_journal(operations, chosen), Needs.JOURNAL)
     if operation_id is None:
         raise CommandWrong("say which operation: its id, as journal lists it")
     _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
-    if chosen.export is not None:
-        return Job(
-            lambda _, journals: _done(export(journals, operation_id, chosen.token, chosen.export)), Needs.JOURNAL
-        )
-    if chosen.why is None:
-        raise CommandWrong("--acknowledge needs --why: say what was found, and what was done about it")
-    audit = _audit(chosen)
+    audit = None
+    if chosen.acknowledge:
+        audit = _audit(chosen, "--acknowledge needs --why: say what was found, and what was done about it")
 
-    async def run_acknowledge(operations: Operations, journals: HostJournals) -> int:
+    async def run(operations: Operations, journals: HostJournals) -> None:
         async def read(operation_id: UUID) -> Record | None:
             return (await operations.inspect(operation_id)).snapshot.record
 
-        return await _done(acknowledge(journals, operation_id, chosen.token, audit, read))
+        if audit is None:
+            print(await export(journals, operation_id, chosen.token, chosen.export))
+        else:
+            print(await acknowledge(journals, operation_id, chosen.token, audit, read))
 
-    return Job(run_acknowledge, changes=True)
+    return Job(run, Needs.JOURNAL) if audit is None else Job(run, changes=True)
 
 
-async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int:
+async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int | None:
     is_refused = None if chosen.state is None else chosen.state == REFUSED
     view = await operations.journal(operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
     is_table = chosen.format == "table"
@@ -467,43 +390,52 @@ async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> i
         print("No outcome in the journal matches." if chosen.operation or chosen.state else "The journal is empty.")
     sys.stdout.flush()
     for note in notes(view):
-        print(f"note: {note}", file=sys.stderr)
+        _note(note)
     for fault in view.faults:
         _fail(fault)
-    return EXIT_FAILED if view.faults else EXIT_OK
+    return EXIT_FAILED if view.faults else None
 
 
-async def _done(work: Awaitable[str]) -> int:
-    try:
-        print(await work)
-    except OutcomeRefused as error:
-        return _fail(str(error))
-    return EXIT_OK
+_JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {
+    "inspect": _inspect,
+    "resolve": _resolve,
+    "requeue": _requeue,
+    "withdraw": _withdraw,
+    "pause": _pause,
+    "resume": _pause,
+    "sinks": _sinks,
+    "events": lambda chosen: Job(lambda operations, _: _events(operations, chosen)),
+    "redeliver": _redeliver,
+    "purge": _purge,
+    "memory": _memory,
+    "journal": _journal,
+    "observe": lambda chosen: Job(lambda operations, _: _observe(operations, chosen)),
+}
 
 
-def _print_outcome(outcome: Changed | Refused) -> int:
-    if isinstance(outcome, Refused):
-        if outcome.reason is Refusal.UNSURE:
-            # The command line lacks --yes.
-            raise CommandWrong(outcome.text)
-        hint = (
-            " If you know more than the gateway, add --force."
-            if outcome.reason in (Refusal.EARLY, Refusal.RESPONSE)
-            else ""
-        )
-        return _fail(outcome.text + hint)
-    print(outcome.text)
-    for note in outcome.notes:
-        print(f"note: {note}", file=sys.stderr)
-    return EXIT_WORK_LEFT if outcome.purges_pending else EXIT_OK
+# -- words and lines --------------------------------------------------------------------------------------------------
 
 
-def _fail(text: str) -> int:
+def _print(
+    form: str, each: T, text: Callable[[T], str | Iterable[str]], document: Callable[[T], dict[str, Any]]
+) -> None:
+    """A row, for people or as JSON."""
+    lines = text(each) if form == "table" else json_line(document(each))
+    print(lines if isinstance(lines, str) else "\n".join(lines))
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _fail(text: str) -> None:
     print(f"{PROGRAM}: {text}", file=sys.stderr)
-    return EXIT_FAILED
 
 
-def _audit(chosen: argparse.Namespace) -> Audit:
+def _audit(chosen: argparse.Namespace, without_why: str = "") -> Audit:
+    """Who acts, and why. `without_why` is what to say where the reason is missing."""
+    if chosen.why is None:
+        raise CommandWrong(without_why)
     try:
         return audit_by(_user() if chosen.by is None else chosen.by, chosen.why)
     except ValueError as error:
@@ -518,10 +450,14 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _refuse(given: dict[str, object], why: str) -> None:
+def _refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value:
             raise CommandWrong(f"{name} {why}")
+
+
+def _refuse_audit(chosen: argparse.Namespace, why: str) -> None:
+    _refuse({"--why": chosen.why, "--by": chosen.by}, why)
 
 
 def _headers(lines: Sequence[str]) -> Headers:

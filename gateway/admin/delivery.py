@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+from gateway.admin.fault import NoSuch
 from gateway.admin.resolution import Policies, Refusal, Refused, Treatment, resolution_id_of, when
 from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw, delivery_of
@@ -114,10 +115,6 @@ def _by(audits: Sequence[AuditEntry], snapshot: Snapshot) -> str:
 # -- pauses -----------------------------------------------------------------------------------------------------------
 
 
-class NoSuchRoute(ValueError):
-    """The configuration has no route of this name. The text says which it has."""
-
-
 @dataclass(frozen=True, slots=True)
 class Paused:
     """An operation name that is paused, with the routes that have it."""
@@ -167,19 +164,19 @@ def paused_in(backlog: Backlog, policies: Policies) -> list[Paused]:
 
 
 def operation_named(name: str, policies: Policies, paused: Sequence[Paused] = ()) -> str:
-    """The operation name of a route of this name, else the operation name itself. Raises `NoSuchRoute`."""
+    """The operation name of a route of this name, else the operation name itself. Raises `NoSuch`."""
     route = policies.named(name)
     if route is not None:
         return route.operation
     if policies.routes_with(name) or any(each.operation == name for each in paused):
         return name
-    raise NoSuchRoute(no_such_route(name, policies))
+    raise no_such_route(name, policies)
 
 
-def no_such_route(name: str, policies: Policies) -> str:
-    """The text for a name that is no route."""
+def no_such_route(name: str, policies: Policies) -> NoSuch:
+    """The error for a name that is no route."""
     names = ", ".join(sorted(route.name for route in policies.routes))
-    return f"there is no route {name!r}; the configuration has {names}"
+    return NoSuch("no-such-route", f"there is no route {name!r}; the configuration has {names}")
 
 
 def pausing(operation: str, policies: Policies, *, is_new: bool) -> str:

@@ -1,14 +1,43 @@
-"""Why a request to the admin port is not carried out, and what is known of its effect. Pure."""
+"""Why something is not done, and what is known of its effect: the exceptions of actions and of the admin port. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.admin.delivery import NoSuchRoute
-from gateway.admin.request import Malformed
-from gateway.admin.sinks import NoSuchSink
 from gateway.store.base import Amnesic, NotApplied, StartRefused, StoreError, Unreadable, Unstorable
+
+
+class Declined(Exception):
+    """Nothing was done. The text says why, and what to do."""
+
+
+class Malformed(Declined):
+    """The request is not valid. The text never quotes what was sent."""
+
+
+class CannotIdentify(Declined):
+    """These values do not identify an operation. The text says what is missing and quotes no key."""
+
+
+class CannotExplain(Declined):
+    """There is no request in this, or a file that the configuration names cannot be used."""
+
+
+class OutcomeRefused(Declined):
+    """An outcome in a journal is not exported, or not acknowledged."""
+
+
+class NotDead(Declined):
+    """There is no such dead event."""
+
+
+class NoSuch(Declined):
+    """Nothing has this name: `code` says what. The text says which there are."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Fault(Exception):
@@ -27,15 +56,15 @@ def unavailable(detail: str, **members: Any) -> Fault:
     return Fault(503, "store-unavailable", detail, **members)
 
 
-def fault_of(error: Malformed | NoSuchRoute | NoSuchSink | StoreError, *, is_read: bool) -> Fault:
+def fault_of(error: Declined | StoreError, *, is_read: bool) -> Fault:
     """The fault for an error. `is_read`: the request changes nothing."""
     match error:
-        case Malformed():
+        case NoSuch():
+            return Fault(404, error.code, f"Nothing was changed: {error}.")
+        case NotDead():
+            return Fault(409, "not-dead", str(error))
+        case Declined():
             return Fault(400, "malformed", str(error))
-        case NoSuchRoute():
-            return Fault(404, "no-such-route", f"Nothing was changed: {error}.")
-        case NoSuchSink():
-            return Fault(404, "no-such-sink", f"Nothing was changed: {error}.")
         case Unstorable():
             return Fault(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
         case NotApplied():

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
+from gateway.admin.fault import OutcomeRefused
 from gateway.admin.provided_response import ResponseRefused, read_response, written
 from gateway.admin.view import ago, moment, printable
 from gateway.core.message import StoredResponse
@@ -155,10 +156,6 @@ def why_of(entry: KeptEntry) -> str:
 
 _ARCHIVE: Final = "acknowledged"
 """The directory beside the journals that keeps acknowledged outcomes until an operator deletes them."""
-
-
-class OutcomeRefused(Exception):
-    """Nothing was done. The text says why and what to do."""
 
 
 # -- exporting --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ To accept it is to trust the store again: it grants keys that it does not have, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gateway.admin.view import moment, span
 from gateway.core.operation import Audit, Record
@@ -35,6 +36,11 @@ class MemoryState:
     def text(self) -> str:
         """The same as text, with what to do."""
         return self.told(is_page=False)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {"is_lost": self.is_lost, "detail": self.text}
 
     def told(self, *, is_page: bool) -> str:
         """The same, for a reader with a page before them or with a terminal."""

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.admin.fault import NoSuch
 from gateway.core.verdict import Verdict
 from gateway.store.observations import ObservationStore, ObservedCount
 
 NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new key, and its next repeat runs once more."
 """What an operator has to know before the switch."""
-
-
-class NoSuchObservedRoute(ValueError):
-    """There is no route of this name. The text says which there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ async def report(
     store: ObservationStore, service: str, modes: Mapping[str, RouteMode], route: str | None = None
 ) -> list[ObservedRoute]:
     """The observed routes, and those that were in the last day, by name. Raises as the store's verbs, and
-    `NoSuchObservedRoute` for a route that neither the configuration nor the store knows."""
+    `NoSuch` for a route that neither the configuration nor the store knows."""
     counts = await store.count_observed(service, route)
     by_route: dict[str, list[ObservedCount]] = {
         name: [] for name, mode in modes.items() if mode.mode == "observe" and route in (None, name)
@@ -118,7 +115,7 @@ async def report(
         by_route.setdefault(each.route, []).append(each)
     if route is not None and route not in by_route:
         if route not in modes:
-            raise NoSuchObservedRoute(f"there is no route {route}; there are {', '.join(sorted(modes))}")
+            raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(modes))}")
         by_route[route] = []
     return [_of_route(name, modes.get(name), found) for name, found in sorted(by_route.items())]
 

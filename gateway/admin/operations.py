@@ -35,6 +35,7 @@ from gateway.admin.delivery import (
     resuming,
     withdrawal,
 )
+from gateway.admin.fault import CannotIdentify, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
@@ -60,7 +61,7 @@ from gateway.admin.resolution import (
     without_peer,
     would_resolve,
 )
-from gateway.admin.sinks import NoSuchSink, SinkView, redelivering, suspending, views
+from gateway.admin.sinks import SinkView, suspending, views
 from gateway.admin.sinks import resuming as sink_resuming
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
@@ -103,10 +104,6 @@ _CALL_SECONDS: Final = 15.0
 # How long a command whose response was lost is repeated before the operator is asked to.
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
-
-
-class CannotIdentify(ValueError):
-    """These values do not identify an operation. The text says what is missing and quotes no key."""
 
 
 class Operations:
@@ -153,7 +150,7 @@ class Operations:
         """
         route = self.policies.named(route_name)
         if route is None:
-            raise CannotIdentify(no_such_route(route_name, self.policies))
+            raise CannotIdentify(str(no_such_route(route_name, self.policies)))
         if body is None and route.key.needs_body:
             raise CannotIdentify(f"the key of route {route_name} is in the body of the request: give that too")
         by_name = values_by_name(headers)
@@ -366,7 +363,7 @@ class Operations:
     async def pause(self, name: str, audit: Audit) -> str:
         """Deliver nothing new of this route, or operation name; returns the text. Repeatable.
 
-        Raises `NoSuchRoute`, `NotApplied`, `Indefinite` (give the same command again).
+        Raises `NoSuch`, `NotApplied`, `Indefinite` (give the same command again).
         """
         operation = operation_named(name, self.policies)
         is_new = await self._changed(self._store.cold.pause(self.policies.service, operation, audit))
@@ -389,20 +386,23 @@ class Operations:
         return views(self.policies.sinks, await _bounded(self._store.cold.sinks(self.policies.service)))
 
     async def events(self, sink: str, *, is_dead: bool, after: str | None, limit: int) -> list[KeptEvent]:
-        """A page of events that a sink has not received, by id. Raises `NoSuchSink`, `NotApplied`."""
+        """A page of events that a sink has not received, by id. Raises `NoSuch`, `NotApplied`."""
         await self._known_sink(sink)
         find = self._store.cold.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
         return await _bounded(find)
 
-    async def redeliver(self, event_id: str, sink: str | None) -> tuple[str, int]:
-        """Publish a dead event again, to this sink or to all where it is dead; returns the text and how many.
+    async def redeliver(self, event_id: str, sink: str | None) -> str:
+        """Publish a dead event again, to this sink or to all where it is dead; returns the text.
 
-        Repeatable. Raises `NoSuchSink`, `NotApplied`, `Indefinite` (give the same command again).
+        Raises `NotDead`, `NoSuch`, `NotApplied`, `Indefinite` (give the same command again).
         """
         if sink is not None:
             await self._known_sink(sink)
         number = await self._changed(self._store.cold.redeliver_event(self.policies.service, event_id, sink))
-        return redelivering(event_id, number), number
+        if not number:
+            raise NotDead(f"There is no dead event {event_id} there; nothing was changed.")
+        sinks = "1 sink" if number == 1 else f"{number} sinks"
+        return f"Event {event_id} is published again, under the same id, to {sinks}."
 
     async def suspend_sink(self, name: str, audit: Audit) -> str:
         """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
@@ -423,7 +423,7 @@ class Operations:
         if name not in self.policies.sinks:
             names = [each.name for each in await self.sinks()]
             if name not in names:
-                raise NoSuchSink(f"there is no sink {name!r}; there are {', '.join(names) or 'none'}")
+                raise NoSuch("no-such-sink", f"there is no sink {name!r}; there are {', '.join(names) or 'none'}")
 
     # -- purging ------------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,6 @@ Reload = Callable[[], Awaitable[Reloaded]]
 """Read the file again, and wait for what comes of it. Never raises."""
 
 
-class CannotExplain(ValueError):
-    """There is no request in this, or a file that the configuration names cannot be used. The text says why."""
-
-
 class Explain(Protocol):
     """Says what the gateway would do with a request: see `explain.serving`."""
 

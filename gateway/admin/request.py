@@ -1,7 +1,4 @@
-"""Requests to the admin port: query strings and JSON bodies as models.
-
-Unknown names are refused. The text of `Malformed` never quotes what was sent.
-"""
+"""Requests to the admin port: query strings and JSON bodies as models. Unknown names are refused."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.admin.access import Person
+from gateway.admin.fault import Malformed
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.provided_response import response_of
@@ -31,10 +29,6 @@ _STATES: Final = {state.value: frozenset((state,)) for state in State if state i
 _ALL_STATES: Final = {**_STATES, "all": frozenset().union(*_STATES.values())}
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class Malformed(Exception):
-    """The request is not valid. The text says why."""
 
 
 def parsed(model: type[M], given: dict[str, Any]) -> M:
@@ -113,7 +107,7 @@ def _known_reason(reason: str) -> str:
 _Reason = Annotated[str, AfterValidator(_known_reason)]
 
 
-class _Query(BaseModel):
+class Asking(BaseModel):
     """A query string as lists of values by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -121,7 +115,7 @@ class _Query(BaseModel):
     limit: Annotated[int, Field(ge=1, le=PAGE_SIZE_MAX), _Once] = _PAGE_SIZE
 
 
-class ListQuery(_Query):
+class ListQuery(Asking):
     """Which operations to list; by default those in doubt or, with a reason, the dead letters."""
 
     state: Annotated[frozenset[State] | None, BeforeValidator(_states)] = None
@@ -149,7 +143,7 @@ class ListQuery(_Query):
         return self
 
 
-class JournalQuery(_Query):
+class JournalQuery(Asking):
     """Which outcomes in the journals to list."""
 
     state: frozenset[Literal["waiting", "refused"]] = frozenset((WAITING, REFUSED))
@@ -160,13 +154,13 @@ class JournalQuery(_Query):
         return None if len(self.state) > 1 else REFUSED in self.state
 
 
-class ObservedQuery(_Query):
+class ObservedQuery(Asking):
     """Which observed route to report on; all if left out."""
 
     route: Annotated[str, _Once] | None = None
 
 
-class EventsQuery(_Query):
+class EventsQuery(Asking):
     """Which events of a sink to list: the dead ones, unless others are asked for."""
 
     sink: Annotated[str, _Once]

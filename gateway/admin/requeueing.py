@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations
@@ -54,6 +54,21 @@ class Requeueing:
 
     def __str__(self) -> str:
         return f"{self.requeued} requeued, {self.skipped} skipped, {self.left} left"
+
+    @property
+    def text(self) -> str:
+        """The same as a sentence."""
+        return f"{self}."
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same with its counts, as JSON values."""
+        return {"detail": self.text, **self.counts}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The same as JSON values."""
+        return {"requeued": self.requeued, "skipped": self.skipped, "left": self.left}
 
     async def run(
         self,

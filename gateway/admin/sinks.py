@@ -17,10 +17,6 @@ from gateway.store.operations import KeptEvent, SinkBacklog
 _BEHIND_SECONDS: Final = 60.0
 
 
-class NoSuchSink(ValueError):
-    """There is no sink of this name. The text says which there are."""
-
-
 @dataclass(frozen=True, slots=True)
 class SinkView:
     """A sink, configured or with events that are left. `kind` is None where the configuration has it no more."""
@@ -111,10 +107,3 @@ def suspending(name: str, *, is_new: bool) -> str:
 def resuming(name: str, *, was_suspended: bool) -> str:
     """The text for the end of a suspension."""
     return f"Resumed: {name} gets what waited within seconds." if was_suspended else f"It is not suspended: {name}."
-
-
-def redelivering(event_id: str, number: int) -> str:
-    """The text for a redelivery to so many sinks."""
-    if not number:
-        return f"There is no dead event {event_id} there; nothing was changed."
-    return f"Event {event_id} is published again, under the same id, to {number} {'sink' if number == 1 else 'sinks'}."

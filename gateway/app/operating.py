@@ -11,12 +11,13 @@ from functools import partial
 from time import time
 from uuid import UUID, uuid4
 
-from gateway import PROGRAM, CommandError
+from gateway import EXIT_OK, PROGRAM, CommandError
 from gateway import config as settings
 from gateway.admin.access import People
 from gateway.admin.api import AdminApi
 from gateway.admin.authentication import Authentication
 from gateway.admin.commands import Job, Needs
+from gateway.admin.fault import Declined
 from gateway.admin.journal import ViewJournals
 from gateway.admin.memory import memory_state
 from gateway.admin.observed import RouteMode
@@ -180,7 +181,7 @@ async def operate(config: Config, job: Job) -> int:
     operations = Operations(store, policies_of(config), journal=journal_view(config), observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
-            return await job.run(operations, journals)
+            return await job.run(operations, journals) or EXIT_OK
         if not await is_migrated(config):
             raise CommandError(
                 "the store does not exist, or its schema is older than this program. Check that this is the gateway's "
@@ -196,9 +197,11 @@ async def operate(config: Config, job: Job) -> int:
             if fast_tier is not None:
                 epoch = await store.cold.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
-            return await job.run(operations, journals)
+            return await job.run(operations, journals) or EXIT_OK
         finally:
             await store.close()
+    except Declined as error:
+        raise CommandError(str(error)) from None
     except StoreError as error:
         if not job.changes:
             raise CommandError(f"the store could not be read: {error}") from error

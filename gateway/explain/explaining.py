@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from gateway.admin.commands import Job
@@ -31,8 +31,6 @@ from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from gateway.store.base import NotApplied
 from gateway.store.journal import HostJournals, KeptOutcome
-
-_EXIT_OK: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +237,8 @@ def look_at(config: Config) -> Look:
     async def look(operation_id: UUID) -> Known:
         found: list[Known] = []
 
-        async def run(operations: Operations, journals: HostJournals) -> int:
+        async def run(operations: Operations, journals: HostJournals) -> None:
             found.append(await read_record(operations, journals, operation_id))
-            return _EXIT_OK
 
         await operate(config, Job(run))
         return found[0]

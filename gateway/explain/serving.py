@@ -11,8 +11,8 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
+from gateway.admin.fault import CannotExplain
 from gateway.admin.operations import Operations
-from gateway.admin.process import CannotExplain
 from gateway.app.life import StartError
 from gateway.config import Config, Document, Placeholders
 from gateway.config.document import read_document

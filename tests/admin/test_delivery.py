@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.delivery import NoSuchRoute
+from gateway.admin.fault import NoSuch
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
 from gateway.admin.requeueing import Requeueing, Wanted, listed
@@ -317,7 +317,7 @@ async def test_a_pause_of_a_route_that_is_gone() -> None:
     """It can be ended; a name that is nothing is an error that names the routes."""
     desk = Desk(Policies("shop", [replace(CHARGE, name="refund", operation="refund")]))
     await desk.store.start()
-    with pytest.raises(NoSuchRoute, match="there is no route 'charge'; the configuration has refund"):
+    with pytest.raises(NoSuch, match="there is no route 'charge'; the configuration has refund"):
         await desk.operations.pause("charge", AUDIT)
     await desk.store.cold.pause("shop", "charge", AUDIT)
     assert await desk.operations.resume("charge", AUDIT) == (

@@ -17,8 +17,9 @@ import pytest
 from gateway.admin.access import SESSION_SECONDS, Action, People
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.authentication import FAILURES_MAX, Authentication
+from gateway.admin.fault import CannotExplain
 from gateway.admin.pages.console import Console
-from gateway.admin.process import CannotExplain, Process
+from gateway.admin.process import Process
 from gateway.core.operation import Abandon, State
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied

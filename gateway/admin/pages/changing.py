@@ -7,25 +7,24 @@ shown, so that who was faster wins, and the other learns it (409).
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
 from aiohttp import web
 
 from gateway.admin.access import Action
+from gateway.admin.actions import CHANGES, Change, Page, Place, Result, operation_id_of
 from gateway.admin.authentication import REQUESTER, Endpoint
-from gateway.admin.fault import Fault
+from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
-from gateway.admin.journal import OutcomeRefused, acknowledge
-from gateway.admin.memory import MemoryState
+from gateway.admin.journal import acknowledge
 from gateway.admin.operations import Operations, audit_by
-from gateway.admin.pages.reading import operation_id_of, token_of
+from gateway.admin.pages.reading import token_of
 from gateway.admin.pages.site import Site
 from gateway.admin.process import Process
 from gateway.admin.provided_response import ResponseRefused, read_response
-from gateway.admin.request import Malformed
+from gateway.admin.request import Asked, parsed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Prove, Record, State
@@ -35,87 +34,12 @@ WHY_CHARACTERS_MAX: Final = 500
 _TYPED_CHARACTERS: Final = 8
 _SHOWN_BYTES: Final = 400
 
-Result = Changed | Refused | str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change that needs a reason, and what it means. `typed` asks for the beginning of the operation's id, or the
-    name of the service, as a confirmation."""
-
-    action: Action
-    title: str
-    meaning: str
-    button: str
-    typed: bool = False
-
-
-_OF_OPERATIONS: Final = {
-    "requeue": Change(
-        Action.REQUEUE,
-        "Requeue",
-        "Its kept request is delivered to the service as soon as possible. No attempt of it had an effect.",
-        "Requeue it",
-    ),
-    "withdraw": Change(
-        Action.WITHDRAW,
-        "Withdraw",
-        "Its kept request is dropped and never delivered. Nothing happened; if its caller sends it again, it runs.",
-        "Withdraw it",
-    ),
-    "purge": Change(
-        Action.PURGE,
-        "Purge",
-        "Its recorded response is dropped for good: repeats get an error instead of it. The key is remembered and does "
-        "not run again.",
-        "Drop the response",
-    ),
-    "erase": Change(
-        Action.ERASE,
-        "Erase",
-        "The key is forgotten: a request with it runs again, and may have its effect a second time. Do this only if no "
-        "client will repeat it.",
-        "Forget the key",
-        typed=True,
-    ),
-}
-_SUSPEND: Final = Change(
-    Action.SINK, "Suspend the sink", "Nothing is published to it any more; its events are kept.", "Suspend it"
-)
-_RESUME_SINK: Final = Change(
-    Action.SINK, "Resume the sink", "Everything that waits for it is published, in order.", "Resume it"
-)
-_REDELIVER: Final = Change(
-    Action.REDELIVER,
-    "Redeliver the event",
-    "The dead event is published again under the same id, to each sink where it is dead. Some may have it already.",
-    "Publish it again",
-)
-_PAUSE: Final = Change(
-    Action.PAUSE,
-    "Pause deliveries",
-    "Nothing of this operation name is delivered any more. Requests are accepted and kept; attempts under way go on.",
-    "Pause it",
-)
-_RESUME: Final = Change(
-    Action.PAUSE, "Resume deliveries", "What was accepted meanwhile is delivered, the longest due first.", "Resume it"
-)
-_ACCEPT_LOSS: Final = Change(
-    Action.ACCEPT_LOSS,
-    "Accept the loss",
-    "The store is trusted again: a request with a key that it lost runs, also if it ran before. Do this only if it is "
-    "the right store.",
-    "Trust the store",
-    typed=True,
-)
-_ACKNOWLEDGE: Final = Change(
-    Action.ACKNOWLEDGE,
+_ACKNOWLEDGE: Final = Page(
     "Acknowledge the refused outcome",
     "It is taken out of the journal and kept in a file beside it, with its response. Do this when it was dealt with.",
     "Acknowledge it",
 )
-_RELOAD: Final = Change(
-    Action.RELOAD,
+_RELOAD: Final = Page(
     "Reload the configuration",
     "The file is read again, and put in force whole or not at all. Requests under way keep what they began with.",
     "Reload it",
@@ -133,66 +57,59 @@ class Changing:
 
     def endpoints(self) -> list[Endpoint]:
         """Its paths. The page of a change has the same path and needs the same role."""
-        operations, service = self._operations, self._operations.policies.service
-        found = [
-            Endpoint("GET", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve_page),
+        return [
+            Endpoint("GET", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolving),
             Endpoint("POST", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve),
+            *self._confirmed(Change(Action.RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD)),
+            *self._confirmed(
+                Change(Action.ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE)
+            ),
+            *(endpoint for change in CHANGES for endpoint in self._confirmed(change)),
         ]
-        for verb, change in _OF_OPERATIONS.items():
-            found += self._confirmed("/ui/operations/{id}/" + verb, change, self._of_operation(verb), _beginning)
-        by_name: list[tuple[str, Change, Callable[[web.Request, Audit], Awaitable[Result]]]] = [
-            ("/ui/sinks/{name}/suspend", _SUSPEND, lambda r, a: operations.suspend_sink(r.match_info["name"], a)),
-            ("/ui/sinks/{name}/resume", _RESUME_SINK, lambda r, a: operations.resume_sink(r.match_info["name"])),
-            ("/ui/pauses/{name}/pause", _PAUSE, lambda r, a: operations.pause(r.match_info["name"], a)),
-            ("/ui/pauses/{name}/resume", _RESUME, lambda r, a: operations.resume(r.match_info["name"], a)),
-            ("/ui/events/{id}/redeliver", _REDELIVER, self._redeliver),
-            ("/ui/memory/accept-loss", _ACCEPT_LOSS, self._accept_loss),
-            ("/ui/journal/{id}/{token}/acknowledge", _ACKNOWLEDGE, self._acknowledge),
-            ("/ui/configuration/reload", _RELOAD, self._reload),
-        ]
-        for path, change, carry_out in by_name:
-            found += self._confirmed(path, change, carry_out, lambda request: service)
-        return found
 
     # -- changes with a reason ----------------------------------------------------------------------------------------
 
-    def _confirmed(
-        self,
-        path: str,
-        change: Change,
-        carry_out: Callable[[web.Request, Audit], Awaitable[Result]],
-        typed: Callable[[web.Request], str],
-    ) -> list[Endpoint]:
-        """The page that explains a change and asks for its reason, and the change."""
+    def _confirmed(self, change: Change[Any]) -> list[Endpoint]:
+        """The page that explains a change and asks for its reason, and the change; nothing for one without a page."""
+        page = change.page
+        if page is None:
+            return []
+        path = f"/ui{page.path or change.path}"
 
         async def explain(request: web.Request) -> web.Response:
-            return await self._explained(request, change, typed(request))
+            return await self._explained(request, page)
 
         async def confirm(request: web.Request) -> web.Response:
             form = await form_of(request)
             try:
                 audit = _audit(request, form)
-                if change.typed and form.get("typed") != typed(request):
-                    raise Malformed(f"to confirm, type {typed(request)}")
+                if page.typed and form.get("typed") != self._typed(request):
+                    raise Malformed(f"to confirm, type {self._typed(request)}")
             except Malformed as error:
-                return await self._explained(request, change, typed(request), 400, str(error))
-            about = f"{change.title}, {request.path}: {audit.why}"
+                return await self._explained(request, page, 400, str(error))
+            # What is asked here was confirmed.
+            given = {"token": _token_in(form), "route": request.match_info.get("name"), "yes": page.typed}
+            known = {name: value for name, value in given.items() if name in change.asked.model_fields}
+            asked = parsed(change.asked, {"why": audit.why, **known})
+            about = f"{page.title}, {request.path}: {audit.why}"
             try:
-                result = await carry_out(request, audit)
-            except Fault:
+                result = await change.carry_out(self._operations, request.match_info, asked, audit)
+            except (Fault, NotDead):
                 self._note(audit.who, f"was refused: {about}")
                 raise
             self._note(audit.who, f"did: {about}")
-            return self._done(request, change.title, result)
+            return self._done(request, page.title, result)
 
         return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
 
-    async def _explained(
-        self, request: web.Request, change: Change, typed: str, status: int = 200, mistake: str = ""
-    ) -> web.Response:
+    def _typed(self, request: web.Request) -> str:
+        """What has to be typed to confirm: the beginning of an operation's id, or the name of the service."""
+        return _beginning(request) if "/operations/" in request.path else self._operations.policies.service
+
+    async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
         record = None
         if "/operations/" in request.path:
-            snapshot = await self._operations.read(operation_id_of(request))
+            snapshot = await self._operations.read(operation_id_of(request.match_info))
             record = snapshot.record
             if record is None:
                 raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
@@ -201,8 +118,8 @@ class Changing:
             request,
             "confirm",
             status,
-            change=change,
-            typed=typed,
+            change=page,
+            typed=self._typed(request),
             mistake=mistake,
             why=text_in(form, "why"),
             subject=request.match_info.get("id", request.match_info.get("name", "")),
@@ -211,44 +128,17 @@ class Changing:
             back=_back(request),
         )
 
-    def _of_operation(self, verb: str) -> Callable[[web.Request, Audit], Awaitable[Result]]:
-        operations = self._operations
-
-        async def carry_out(request: web.Request, audit: Audit) -> Result:
-            operation_id, token = operation_id_of(request), _token_in(await form_of(request))
-            match verb:
-                case "requeue":
-                    return await operations.requeue(operation_id, audit, token=token)
-                case "withdraw":
-                    return await operations.withdraw(operation_id, audit, token=token)
-                case "purge":
-                    return await operations.purge(operation_id, audit)
-                case _:
-                    return await operations.erase(operation_id, audit, is_sure=True)
-
-        return carry_out
-
-    async def _redeliver(self, request: web.Request, audit: Audit) -> Result:
-        text, number = await self._operations.redeliver(request.match_info["id"], None)
-        if not number:
-            raise Fault(409, "not-dead", text)
-        return text
-
-    async def _accept_loss(self, request: web.Request, audit: Audit) -> Result:
-        state: MemoryState = await self._operations.accept_loss(audit)
-        return state.text
-
-    async def _acknowledge(self, request: web.Request, audit: Audit) -> Result:
+    async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         async def read(operation_id: UUID) -> Record | None:
             return (await self._operations.read(operation_id)).record
 
-        operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
+        operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
             return await acknowledge(self._process.journals, operation_id, token, audit, read)
         except OutcomeRefused as error:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
-    async def _reload(self, request: web.Request, audit: Audit) -> Result:
+    async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         if self._process.reload is None:
             raise Fault(409, "no-file", "This gateway was not started from a file.")
         report = await self._process.reload()
@@ -277,13 +167,10 @@ class Changing:
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
-    async def _resolve_page(self, request: web.Request) -> web.Response:
-        return await self._resolving(request)
-
     async def _resolving(
         self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
     ) -> web.Response:
-        inspected = await self._operations.inspect(operation_id_of(request))
+        inspected = await self._operations.inspect(operation_id_of(request.match_info))
         snapshot, treatment = inspected.snapshot, inspected.treatment
         record = snapshot.record
         if record is None:
@@ -310,7 +197,7 @@ class Changing:
 
     async def _resolve(self, request: web.Request) -> web.Response:
         form = await form_of(request)
-        operation_id, way, why = operation_id_of(request), text_in(form, "way"), text_in(form, "why")
+        operation_id, way, why = operation_id_of(request.match_info), text_in(form, "way"), text_in(form, "why")
         try:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
@@ -392,7 +279,7 @@ def _beginning_of(body: bytes) -> str:
 
 def _beginning(request: web.Request) -> str:
     """What has to be typed to confirm a change of an operation."""
-    return str(operation_id_of(request))[:_TYPED_CHARACTERS]
+    return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
 
 
 def _audit(request: web.Request, form: Form) -> Audit:

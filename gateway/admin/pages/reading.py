@@ -15,17 +15,18 @@ from uuid import UUID
 from aiohttp import web
 
 from gateway.admin.access import Action
+from gateway.admin.actions import operation_id_of
 from gateway.admin.authentication import REQUESTER, Endpoint, Note
-from gateway.admin.fault import Fault
+from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.inspection import Inspected, full_json, next_step, recovery_rows
-from gateway.admin.journal import OutcomeRefused, exported, kept
+from gateway.admin.journal import exported, kept
 from gateway.admin.observed import NO_MEMORY
-from gateway.admin.operations import CannotIdentify, Operations
+from gateway.admin.operations import Operations
 from gateway.admin.pages.site import Site, see_other
-from gateway.admin.process import CannotExplain, Process
+from gateway.admin.process import Process
 from gateway.admin.provided_response import written
-from gateway.admin.request import ListQuery, Malformed, parsed
+from gateway.admin.request import ListQuery, parsed
 from gateway.admin.resolution import RoutePolicy
 from gateway.admin.sinks import event_document
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
@@ -170,7 +171,7 @@ class Reading:
         )
 
     async def _operation(self, request: web.Request) -> web.Response:
-        inspected = await self._operations.inspect(operation_id_of(request))
+        inspected = await self._operations.inspect(operation_id_of(request.match_info))
         record = inspected.snapshot.record
         values: dict[str, Any] = {
             "id": inspected.operation_id,
@@ -194,14 +195,14 @@ class Reading:
         )
 
     async def _response(self, request: web.Request) -> web.Response:
-        operation_id = operation_id_of(request)
+        operation_id = operation_id_of(request.match_info)
         record = (await self._operations.read(operation_id)).record
         if record is None or record.response is None or record.response.body is None:
             raise Fault(404, "no-response", "There is no response with its body.")
         return self._download(request, operation_id, written(record.response), "the response")
 
     async def _journaled_response(self, request: web.Request) -> web.Response:
-        operation_id, token = operation_id_of(request), token_of(request.match_info["token"])
+        operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
         try:
             _, content = await exported(self._process.journals, operation_id, token)
         except OutcomeRefused as error:
@@ -318,14 +319,6 @@ class Reading:
         except (CannotExplain, Malformed) as error:
             return self._explaining(request, form, 400, mistake=str(error))
         return self._explaining(request, form, found=found)
-
-
-def operation_id_of(request: web.Request) -> UUID:
-    """The id in the path. Raises `Malformed`."""
-    try:
-        return UUID(request.match_info["id"])
-    except ValueError:
-        raise Malformed("expected the id of an operation") from None
 
 
 def token_of(text: str) -> int:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.confidential import (
     Sealing,
     encoded,
     is_sealed_response,
-    of_audit,
-    of_pause,
     of_request,
-    of_suspension,
     opened_failure,
     opened_text,
     opened_texts,
@@ -31,36 +28,33 @@ from gateway.core.confidential import (
     sealed_texts,
 )
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Abandon, Audit, Command, Complete, Event, Record, SealedRequest
+from gateway.core.operation import Abandon, Audit, Command, Complete, Record, SealedRequest
 from gateway.core.sealing import KeyRing, Unopenable
 
 C = TypeVar("C", bound=Command)
 P = TypeVar("P")
 
-# Of no operation: a pause is of many.
-_NOBODY: Final = UUID(int=0)
-
 
 class Resealing(Sealing):
-    """A sealing that also opens and seals again."""
+    """A sealing that also opens and seals again. What cannot be opened stays as it is, with one of the `reasons`."""
 
-    def __init__(self, sealing: Sealing, on_unreadable: Callable[[UUID, str], None]) -> None:
-        """The keys of `sealing`. `on_unreadable` gets what cannot be opened, which stays as it is."""
-        super().__init__(sealing.ring, on_unreadable)
+    def __init__(self, sealing: Sealing) -> None:
+        """The keys of `sealing`."""
+        super().__init__(sealing.ring)
+        self.reasons: list[str] = []
 
     def resealed(self, record: Record) -> Record:
-        """The record as it is stored, with every part under the current key; the same object if all of them are. A part
-        that cannot be opened stays, and is reported."""
+        """The record as it is stored, with every part under the current key; the same object if all of them are."""
         identity, probe, request, response = record.identity, record.probe, record.request, record.response
         of, token = identity.operation_id, record.token
         changed: dict[str, Any] = {
-            "identity": self._again(of, identity, identity.key, self._opened_identity, sealed_identity),
+            "identity": self._again(identity, identity.key, self._opened_identity, sealed_identity),
             "probe": self._again(
-                of, probe, None if probe is None else probe.target,
+                probe, None if probe is None else probe.target,
                 lambda old: self._opened_probe(old, of), lambda ring, clear: sealed_probe(ring, clear, of),
             ),
             "request": self._again(
-                of, request, None if request is None else request.path,
+                request, None if request is None else request.path,
                 lambda old: self._opened_request(old, of), lambda ring, clear: sealed_request(ring, clear, of),
             ),
             "response": self._response_again(response, of, token),
@@ -83,20 +77,18 @@ class Resealing(Sealing):
         result: C = found
         return result
 
-    def resealed_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
-        """As `resealed`, for an audit of an operation."""
-        bound = None if event in (Event.PURGE, Event.ERASE) else token
-        return self._audit_again(audit, operation_id, of_audit(operation_id, event, bound))
-
-    def resealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
-        """As `resealed`, for the audit of a pause or of its end."""
-        return self._audit_again(audit, _NOBODY, of_pause(service, operation, is_resumed))
-
-    def resealed_suspension(self, why: str, service: str, sink: str) -> str:
-        """As `resealed`, for why a sink is suspended."""
-        associated = of_suspension(service, sink)
+    def resealed_texts(self, audit: Audit, associated: bytes) -> Audit:
+        """As `resealed`, for two texts that are sealed as one."""
         return self._again(
-            _NOBODY, why, why,
+            audit, audit.why,
+            lambda old: opened_texts(self.ring, old, associated),
+            lambda ring, clear: sealed_texts(ring, clear, associated),
+        )  # fmt: skip
+
+    def resealed_text(self, text: str, associated: bytes) -> str:
+        """As `resealed`, for one text."""
+        return self._again(
+            text, text,
             lambda old: opened_text(self.ring, old, associated),
             lambda ring, clear: ring.seal_text(encoded(clear), associated),
         )  # fmt: skip
@@ -104,7 +96,7 @@ class Resealing(Sealing):
     def resealed_failure(self, why: str, event_id: str, sink: str) -> str:
         """As `resealed`, for why an event was not published."""
         return self._again(
-            _NOBODY, why, why or None,
+            why, why or None,
             lambda old: opened_failure(self.ring, old, sink, event_id),
             lambda ring, clear: sealed_failure(ring, clear, event_id, sink),
         )  # fmt: skip
@@ -118,7 +110,7 @@ class Resealing(Sealing):
         try:
             content = ring.open(kept.key_id, kept.sealed, associated)
         except Unopenable as error:
-            self._on_unreadable(operation_id, str(error))
+            self.reasons.append(str(error))
             return kept
         if kept.key_id == ring.current_id:
             return kept
@@ -131,32 +123,20 @@ class Resealing(Sealing):
         if is_clear and not (response.headers or response.reason or response.body):
             return response
         return self._again(
-            operation_id, response, b"" if is_clear else response.headers[0][1],
+            response, b"" if is_clear else response.headers[0][1],
             lambda old: self.opened_response(old, operation_id, token),
             lambda _, clear: self._sealed_response(clear, operation_id, token),
         )  # fmt: skip
 
     def _resource_again(self, resource: str | None, operation_id: UUID) -> str | None:
         return self._again(
-            operation_id, resource, resource,
+            resource, resource,
             lambda old: self._opened_resource(old, operation_id),
             lambda ring, clear: sealed_resource(ring, clear, operation_id),
         )  # fmt: skip
 
-    def _audit_again(self, audit: Audit, operation_id: UUID, associated: bytes) -> Audit:
-        return self._again(
-            operation_id, audit, audit.why,
-            lambda old: opened_texts(self.ring, old, associated),
-            lambda ring, clear: sealed_texts(ring, clear, associated),
-        )  # fmt: skip
-
     def _again(
-        self,
-        operation_id: UUID,
-        part: P,
-        value: bytes | str | None,
-        opened: Callable[[P], P],
-        sealed: Callable[[KeyRing, P], P],
+        self, part: P, value: bytes | str | None, opened: Callable[[P], P], sealed: Callable[[KeyRing, P], P]
     ) -> P:
         """The part, sealed with the current key if its `value` is not."""
         if self.ring is None or value is None:
@@ -165,5 +145,5 @@ class Resealing(Sealing):
             clear = opened(part)
             return sealed(self.ring, clear) if self.is_old(value) else part
         except Unopenable as error:
-            self._on_unreadable(operation_id, str(error))
+            self.reasons.append(str(error))
             return part

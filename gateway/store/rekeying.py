@@ -9,13 +9,13 @@ each row only if it is still as it was read. A row that has changed meanwhile is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Sealing, of_audit, of_pause, of_suspension
 from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.core.outbox import resealed_event
@@ -25,6 +25,7 @@ from gateway.core.sealing import Unopenable
 PAGE_ROWS_MAX: Final = 50
 """Rows of one page: writers wait for so many at most, and responses of so many are in memory."""
 _PASSES_MAX: Final = 3
+_NEWER: Final = "a newer program wrote it"
 EXAMPLES_MAX: Final = 3
 """So many of each kind show whether a key is the one that it was: one may be damaged."""
 
@@ -42,47 +43,79 @@ class Place(StrEnum):
 
 
 @immutable
-class KeptRequest:
-    operation_id: UUID
-    request: SealedRequest
+class Values:
+    """What a row of another place than `RECORDS` has: the columns `values` of `SEALED`, and before them the columns
+    `about` that these are bound to."""
+
+    place: Place
+    columns: tuple[Any, ...]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return self.columns[-len(SEALED[self.place].values) :]
 
 
-@immutable
-class KeptAudit:
-    operation_id: UUID
-    event: Event
-    token: int
-    audit: Audit
-
-
-@immutable
-class KeptPause:
-    """A pause, or the audit of one or of its end."""
-
-    service: str
-    operation: str
-    audit: Audit
-    is_resumed: bool = False
-
-
-@immutable
-class KeptSuspension:
-    service: str
-    sink: str
-    why: str
-
-
-@immutable
-class KeptEventRow:
-    event_id: str
-    sink: str
-    content: bytes
-    response: bytes | None
-    why: str
-
-
-Kept = Record | KeptRequest | KeptAudit | KeptPause | KeptSuspension | KeptEventRow
+Kept = Record | Values
 """A row as it is stored. Records have their whole response."""
+
+
+@immutable
+class _Sealed:
+    """The columns of a place that are encrypted, and those that they are bound to. `again` is called with a `Resealing`
+    and the values of both, and returns the former under the current key. Ids of operations and acceptances are
+    `UUID`s."""
+
+    about: tuple[str, ...]
+    values: tuple[str, ...]
+    again: Callable[..., tuple[Any, ...]]
+
+
+def _request(again: Resealing, operation_id: UUID, acceptance_id: UUID, key_id: str, sealed: bytes) -> tuple[Any, ...]:
+    kept = again.resealed_request(SealedRequest(acceptance_id, key_id, sealed), operation_id)
+    return kept.key_id, kept.sealed
+
+
+def _audit(again: Resealing, operation_id: UUID, name: str, token: int, *texts: str) -> tuple[str, str]:
+    event = Event(name)
+    return _texts(again, of_audit(operation_id, event, None if event in (Event.PURGE, Event.ERASE) else token), *texts)
+
+
+def _pause(again: Resealing, service: str, operation: str, *texts: str) -> tuple[str, str]:
+    return _texts(again, of_pause(service, operation, is_resumed=False), *texts)
+
+
+def _pause_audit(again: Resealing, service: str, operation: str, is_resumed: int, *texts: str) -> tuple[str, str]:
+    return _texts(again, of_pause(service, operation, is_resumed=bool(is_resumed)), *texts)
+
+
+def _texts(again: Resealing, associated: bytes, who: str, why: str) -> tuple[str, str]:
+    audit = again.resealed_texts(Audit(who, why), associated)
+    return audit.who, audit.why
+
+
+def _suspension(again: Resealing, service: str, sink: str, why: str) -> tuple[str]:
+    return (again.resealed_text(why, of_suspension(service, sink)),)
+
+
+def _event(
+    again: Resealing, event_id: str, sink: str, content: bytes, response: bytes | None, why: str
+) -> tuple[Any, ...]:
+    try:
+        content, response = resealed_event(content, response, event_id, sink, again)
+    except Unopenable as error:
+        again.reasons.append(str(error))
+    return content, response, again.resealed_failure(why, event_id, sink)
+
+
+SEALED: Final[Mapping[Place, _Sealed]] = {
+    Place.REQUESTS: _Sealed(("operation_id", "acceptance_id"), ("key_id", "sealed"), _request),
+    Place.AUDITS: _Sealed(("operation_id", "event", "token"), ("who", "why"), _audit),
+    Place.PAUSES: _Sealed(("service", "operation"), ("who", "why"), _pause),
+    Place.PAUSE_AUDITS: _Sealed(("service", "operation", "is_resumed"), ("who", "why"), _pause_audit),
+    Place.SUSPENSIONS: _Sealed(("service", "sink"), ("why",), _suspension),
+    Place.EVENTS: _Sealed(("event_id", "sink"), ("content", "response", "why"), _event),
+}
+"""Of each place but `RECORDS`."""
 
 
 @immutable
@@ -101,7 +134,7 @@ class SealedRows(Protocol):
     async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         """The next rows behind this one (None: from the first)."""
 
-    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+    async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         """Replace the confidential values of rows that are as they were read; returns how many were. All of a page are
         one transaction at most."""
 
@@ -130,13 +163,13 @@ async def rekey(
             for row in rows:
                 if row.is_gone:
                     continue
-                again, why = (None, "a newer program wrote it") if row.kept is None else _resealed(row.kept, sealing)
+                again, why = (None, _NEWER) if row.kept is None else _resealed(row.kept, sealing)
                 if why:
                     done.left, done.why = done.left + 1, why
                 if again is not None:
                     changes.append((row, again))
             if changes:
-                number = await store.reseal(place, changes)
+                number = await store.reseal(changes)
                 done.changed += number
                 lost += len(changes) - number
                 on_page(done.changed)
@@ -154,25 +187,14 @@ def why_unopenable(examples: Sequence[Kept], sealing: Sealing) -> str | None:
 
 def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:
     """The row under the current key, None if nothing changes; and why a part of it is left, empty if none is."""
-    found: Kept
-    reasons: list[str] = []
-    resealing = Resealing(sealing, lambda _, why: reasons.append(why))
-    match kept:
-        case Record():
-            found = resealing.resealed(kept)
-        case KeptRequest(operation_id, request):
-            found = KeptRequest(operation_id, resealing.resealed_request(request, operation_id))
-        case KeptAudit(operation_id, event, token, audit):
-            found = KeptAudit(operation_id, event, token, resealing.resealed_audit(audit, operation_id, event, token))
-        case KeptPause(service, operation, audit, is_resumed):
-            again = resealing.resealed_pause(audit, service, operation, is_resumed=is_resumed)
-            found = KeptPause(service, operation, again, is_resumed)
-        case KeptSuspension(service, sink, why):
-            found = KeptSuspension(service, sink, resealing.resealed_suspension(why, service, sink))
-        case KeptEventRow(event_id, sink, content, response, why):
-            try:
-                content, response = resealed_event(content, response, event_id, sink, resealing)
-            except Unopenable as error:
-                reasons.append(str(error))
-            found = KeptEventRow(event_id, sink, content, response, resealing.resealed_failure(why, event_id, sink))
-    return (None if found == kept else found), (reasons[0] if reasons else "")
+    resealing = Resealing(sealing)
+    if isinstance(kept, Record):
+        found: Kept = resealing.resealed(kept)
+    else:
+        sealed = SEALED[kept.place]
+        try:
+            values = sealed.again(resealing, *kept.columns)
+        except ValueError:
+            return None, _NEWER
+        found = Values(kept.place, kept.columns[: -len(values)] + values)
+    return (None if found == kept else found), "".join(resealing.reasons[:1])

@@ -381,9 +381,9 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
         await do(before, doubted, Hand.claim, Hand.abandon)
         assert (await store.cold.tally()).sealed.keys() == {old.id}
         rows = await store.sealed_rows(Place.RECORDS, None, 10)
-        changes = [(row, Resealing(both, lambda _, why: None).resealed(row.kept)) for row in rows]  # type: ignore[arg-type]
+        changes = [(row, Resealing(both).resealed(row.kept)) for row in rows]  # type: ignore[arg-type]
         await do(SealedStore(store, both), doubted, Hand.complete)
-        assert await store.reseal(Place.RECORDS, changes) == 1
+        assert await store.reseal(changes) == 1
         for place in Place:
             assert (await rekey(store, place, both)).left == 0
             # The audit is the last.

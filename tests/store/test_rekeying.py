@@ -21,7 +21,7 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
 from gateway.store.operations import EventFate, EventReport
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.rekeying import KeptRequest, Place, Rekeyed, rekey, why_unopenable
+from gateway.store.rekeying import Place, Rekeyed, Values, rekey, why_unopenable
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity
@@ -110,13 +110,14 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
     hand = await make(old)
     (row,) = await durable.sealed_rows(Place.RECORDS, None, 10)
     assert isinstance(row.kept, Record)
-    resealing = Resealing(sealing(*([NEW] if before is None else [NEW, before])), lambda _, why: pytest.fail(why))
+    resealing = Resealing(sealing(*([NEW] if before is None else [NEW, before])))
     again = resealing.resealed(row.kept)
     assert again != row.kept
+    assert resealing.reasons == []
     await do(old, hand, getattr(Hand, change))
     # A change that keeps all confidential values may be followed.
     unchanged = await seen(both, hand)
-    number = await durable.reseal(Place.RECORDS, [(row, again)])
+    number = await durable.reseal([(row, again)])
     assert await seen(both, hand) == unchanged
     if change in ("complete", "purge", "erase", "takeover"):
         assert number == 0
@@ -269,7 +270,7 @@ async def test_what_another_key_of_the_same_id_encrypted_is_counted(url: str | N
     await store.start()
     try:
         await _with_everything(store, store)
-        kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, KeptRequest)]
+        kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, Values)]
         impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
         assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
         assert why_unopenable(kept, sealing(OLD)) is None

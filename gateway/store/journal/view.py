@@ -181,9 +181,9 @@ class HostJournalFiles:
             _, command = decode_row(row)
         except NotApplied:
             return None
-        reasons: list[str] = []
-        again = Resealing(self._sealing, lambda _, why: reasons.append(why)).resealed_outcome(command)
-        if reasons:
+        resealing = Resealing(self._sealing)
+        again = resealing.resealed_outcome(command)
+        if resealing.reasons:
             return None
         if again is command:
             return 0

@@ -6,94 +6,49 @@ their ids, as every statement does, and for one statement only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.message import pack_headers
-from gateway.core.operation import Audit, Event, Record, SealedRequest, State
+from gateway.core.operation import Record, State
 from gateway.store.base import Unreadable
 from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, pack_resource, record_of, with_response
 from gateway.store.postgres.statements import load
-from gateway.store.rekeying import (
-    EXAMPLES_MAX,
-    Kept,
-    KeptAudit,
-    KeptEventRow,
-    KeptPause,
-    KeptRequest,
-    KeptSuspension,
-    Place,
-    Row,
-)
+from gateway.store.rekeying import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 from gateway.store.request_line import line_of
 
-_EVENTS: Final = {event.value: event for event in Event}
-_FIRST: Final = UUID(int=0)
+# Below the first row of each place, by the columns that order its rows.
+_FIRST: Final[Mapping[Place, tuple[Any, ...]]] = {
+    Place.RECORDS: (UUID(int=0),),
+    Place.REQUESTS: (UUID(int=0),),
+    Place.AUDITS: (UUID(int=0), 0),
+    Place.PAUSES: ("", ""),
+    Place.PAUSE_AUDITS: (0,),
+    Place.SUSPENSIONS: ("", ""),
+    Place.EVENTS: ("", "", ""),
+}
 
 _READ: Final = load("read")
 _READ_NARROW: Final = load("read_narrow")
-_RECORDS: Final = load("select_to_rekey")
+_SELECT: Final = {place: load(f"select_{place}_to_rekey") for place in Place}
+_RESEAL: Final = {place: load(f"reseal_{place}") for place in SEALED}
 _RESEAL_RECORDS: Final = load("reseal_operations")
 _RESEAL_TOMBSTONE: Final = load("reseal_tombstone")
-_REQUESTS: Final = load("select_requests_to_rekey")
 _SEALED_OPERATIONS: Final = load("select_sealed_operations")
 _SEALED_REQUESTS: Final = load("select_sealed_requests")
-_RESEAL_REQUEST: Final = load("reseal_request")
-_AUDITS: Final = load("select_audits_to_rekey")
-_RESEAL_AUDIT: Final = load("reseal_audit")
-_PAUSES: Final = load("select_pauses_to_rekey")
-_RESEAL_PAUSE: Final = load("reseal_pause")
-_PAUSE_AUDITS: Final = load("select_pause_audits_to_rekey")
-_RESEAL_PAUSE_AUDIT: Final = load("reseal_pause_audit")
-_SUSPENSIONS: Final = load("select_suspensions_to_rekey")
-_RESEAL_SUSPENSION: Final = load("reseal_suspension")
-_EVENT_ROWS: Final = load("select_events_to_rekey")
-_RESEAL_EVENT: Final = load("reseal_event")
 
 Fetch = Callable[..., Awaitable[Sequence[Any]]]
 
 
 async def page(fetch: Fetch, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
-    match place:
-        case Place.RECORDS:
-            ids = [row[0] for row in await fetch(_RECORDS, after or _FIRST, limit)]
-            return await _records(fetch, ids)
-        case Place.REQUESTS:
-            rows = await fetch(_REQUESTS, after or _FIRST, limit)
-            return [Row(each, KeptRequest(each, SealedRequest(*request))) for each, *request in rows]
-        case Place.AUDITS:
-            rows = await fetch(_AUDITS, *(after or (_FIRST, 0)), limit)
-            return [
-                Row(
-                    (each, entry),
-                    KeptAudit(each, _EVENTS[event], token, Audit(who, why)) if event in _EVENTS else None,
-                )
-                for each, entry, event, token, who, why in rows
-            ]
-        case Place.PAUSES:
-            rows = await fetch(_PAUSES, *(after or ("", "")), limit)
-            return [
-                Row((service, operation), KeptPause(service, operation, Audit(who, why)))
-                for service, operation, who, why in rows
-            ]
-        case Place.PAUSE_AUDITS:
-            rows = await fetch(_PAUSE_AUDITS, after or 0, limit)
-            return [
-                Row(entry, KeptPause(service, operation, Audit(who, why), is_resumed))
-                for entry, service, operation, who, why, is_resumed in rows
-            ]
-        case Place.SUSPENSIONS:
-            rows = await fetch(_SUSPENSIONS, *(after or ("", "")), limit)
-            return [Row((service, sink), KeptSuspension(service, sink, why)) for service, sink, why in rows]
-        case Place.EVENTS:
-            rows = await fetch(_EVENT_ROWS, *(after or ("", "", "")), limit)
-            return [
-                Row((service, sink, event_id), KeptEventRow(event_id, sink, content, response, why))
-                for service, sink, event_id, content, response, why in rows
-            ]
+    keys = _FIRST[place] if after is None else after
+    rows = await fetch(_SELECT[place], *keys, limit)
+    if place is Place.RECORDS:
+        return await _records(fetch, [row[0] for row in rows])
+    return [Row(tuple(row[: len(keys)]), Values(place, tuple(row[len(keys) :]))) for row in rows]
 
 
 async def examples(fetch: Fetch, key_id: str) -> list[Kept]:
@@ -101,7 +56,7 @@ async def examples(fetch: Fetch, key_id: str) -> list[Kept]:
     ids = [row[0] for row in await fetch(_SEALED_OPERATIONS, key_id, EXAMPLES_MAX)]
     found = [row.kept for row in await _records(fetch, ids) if row.kept is not None]
     rows = await fetch(_SEALED_REQUESTS, key_id, EXAMPLES_MAX)
-    return found + [KeptRequest(each, SealedRequest(*request)) for each, *request in rows]
+    return found + [Values(Place.REQUESTS, tuple(row)) for row in rows]
 
 
 async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:
@@ -115,7 +70,7 @@ async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:
         if row is None:
             tombstone = narrow.get(operation_id)
             found.append(
-                Row(operation_id, None, is_gone=True) if tombstone is None else _narrow(operation_id, tombstone)
+                Row((operation_id,), None, is_gone=True) if tombstone is None else _narrow(operation_id, tombstone)
             )
             continue
         if row[-1] and found:
@@ -128,49 +83,31 @@ async def _records(fetch: Fetch, ids: list[UUID]) -> list[Row]:
                 record = with_response(record, *row[end:-1])
         except Unreadable:
             record = None
-        found.append(Row(operation_id, record))
+        found.append(Row((operation_id,), record))
     return found
 
 
 def _narrow(operation_id: UUID, row: Sequence[Any]) -> Row:
     try:
-        return Row(operation_id, record_of(row))
+        return Row((operation_id,), record_of(row))
     except Unreadable:
-        return Row(operation_id, None)
+        return Row((operation_id,), None)
 
 
-async def reseal(fetch: Fetch, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+async def reseal(fetch: Fetch, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
-    if place is Place.RECORDS:
-        pairs = [(row.kept, kept) for row, kept in changes if isinstance(row.kept, Record) and isinstance(kept, Record)]
-        columns = [_columns(old, new) for old, new in pairs if old.identity.service is None]
-        done = len(await fetch(_RESEAL_RECORDS, *map(list, zip(*columns, strict=True)))) if columns else 0
-        for old, new in pairs:
-            if old.identity.service is not None:
-                which = (old.identity.operation_id, old.token)
-                done += len(await fetch(_RESEAL_TOMBSTONE, *which, *map(pack_resource, (old.resource, new.resource))))
-        return done
-    return sum([len(await _replace(fetch, place, row, kept)) for row, kept in changes])
-
-
-async def _replace(fetch: Fetch, place: Place, row: Row, kept: Kept) -> Sequence[Any]:
-    match row.kept, kept:
-        case KeptRequest(operation_id, was), KeptRequest(request=request):
-            ids = (operation_id, was.acceptance_id, was.key_id)
-            return await fetch(_RESEAL_REQUEST, *ids, request.key_id, request.sealed)
-        case KeptAudit(audit=audited), KeptAudit(audit=audit):
-            return await fetch(_RESEAL_AUDIT, *row.after, audited.who, audited.why, audit.who, audit.why)
-        case KeptPause(audit=paused), KeptPause(audit=audit):
-            texts = (paused.who, paused.why, audit.who, audit.why)
-            if place is Place.PAUSE_AUDITS:
-                return await fetch(_RESEAL_PAUSE_AUDIT, row.after, *texts)
-            return await fetch(_RESEAL_PAUSE, *row.after, *texts)
-        case KeptSuspension(why=suspended), KeptSuspension(why=why):
-            return await fetch(_RESEAL_SUSPENSION, *row.after, suspended, why)
-        case KeptEventRow(_, _, content, response, why), KeptEventRow():
-            old = (content, response, why)
-            return await fetch(_RESEAL_EVENT, *row.after, *old, kept.content, kept.response, kept.why)
-    return ()
+    done, whole = 0, []
+    for row, kept in changes:
+        old = row.kept
+        if isinstance(old, Values) and isinstance(kept, Values):
+            done += len(await fetch(_RESEAL[old.place], *row.after, *old.values, *kept.values))
+        elif isinstance(old, Record) and isinstance(kept, Record):
+            if old.identity.service is None:
+                whole.append(_columns(old, kept))
+                continue
+            which = (old.identity.operation_id, old.token)
+            done += len(await fetch(_RESEAL_TOMBSTONE, *which, *map(pack_resource, (old.resource, kept.resource))))
+    return done + (len(await fetch(_RESEAL_RECORDS, *map(list, zip(*whole, strict=True)))) if whole else 0)
 
 
 def _columns(old: Record, new: Record) -> tuple[Any, ...]:

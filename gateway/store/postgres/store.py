@@ -364,9 +364,9 @@ class PostgresStore:
         """See `SealedRows`."""
         return await rekeying.page(self._started().fetch, place, after, limit)
 
-    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+    async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""
-        return await rekeying.reseal(self._started().fetch, place, changes)
+        return await rekeying.reseal(self._started().fetch, changes)
 
     async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
         """See `ObservationStore`, also for the next three."""

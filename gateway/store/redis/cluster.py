@@ -29,11 +29,11 @@ class RedisCluster(ShardedStore[RedisStore]):
             number, within = number + 1, None
         return []
 
-    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+    async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         changed = 0
         for number, shard in enumerate(self.shards):
             own = [(replace(row, after=row.after[1]), kept) for row, kept in changes if row.after[0] == number]
-            changed += await shard.reseal(place, own) if own else 0
+            changed += await shard.reseal(own) if own else 0
         return changed
 
     def on_purge(self, listener: Callable[[UUID], None]) -> None:

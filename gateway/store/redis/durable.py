@@ -507,7 +507,7 @@ class RedisStore:
         """See `SealedRows`, also for the next one."""
         return await self._asked(resealing.page, place, after, limit)
 
-    async def reseal(self, place: Place, changes: Sequence[tuple[Row, KeptRow]]) -> int:
+    async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
         return await self._asked(resealing.reseal, changes)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.operation import Audit, Event, Record
+from gateway.core.operation import Audit, Record
 from gateway.store.base import StoreError
 from gateway.store.redis import inquiry
 from gateway.store.redis.change import Change, count_sealed, record_sealed_by, write_record
 from gateway.store.redis.client import ShardClient
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.entry import packed, unpacked
-from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Kept, KeptAudit, Place, Row
+from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Kept, Place, Row, Values
 
-_EVENTS: Final = {event.value: event for event in Event}
 _SEARCHED_MAX: Final = 1_000
 
 
@@ -63,9 +62,7 @@ def _audit_row(name: bytes, value: bytes | None) -> Row:
     if value is None:
         return Row(name, None, is_gone=True)
     _, event, token, who, why = unpacked(value)
-    if event not in _EVENTS:
-        return Row(name, None)
-    return Row(name, KeptAudit(UUID(bytes=name[8:]), _EVENTS[event], token, Audit(who, why)))
+    return Row(name, Values(Place.AUDITS, (UUID(bytes=name[8:]), event, token, who, why)))
 
 
 async def reseal(client: ShardClient, changes: Sequence[tuple[Row, Kept]]) -> int:
@@ -91,16 +88,17 @@ async def _replacement(client: ShardClient, row: Row, again: Kept) -> Change | N
             change = kept.change(client.shard)
             write_record(change, kept, again)
             return change
-        case KeptAudit() as old, KeptAudit():
-            key, name = client.shard.audits_of(old.operation_id), row.after
+        case Values() as old, Values():
+            key, name = client.shard.audits_of(old.columns[0]), row.after
             (value,), _ = await client.read([("HGET", key, name[:8])], "changes")
             if value is None:
                 return None
-            at_us, event, token, who, why = unpacked(value)
-            if (who, why) != (old.audit.who, old.audit.why):
+            *about, who, why = unpacked(value)
+            if (who, why) != old.values:
                 return None
             change = Change(client.shard)
-            change.then("HSET", key, name[:8], packed((at_us, event, token, again.audit.who, again.audit.why)))
-            count_sealed(change, inquiry.audit_sealed_by(old.audit), inquiry.audit_sealed_by(again.audit))
+            change.then("HSET", key, name[:8], packed((*about, *again.values)))
+            sealed, now = (inquiry.audit_sealed_by(Audit(*each.values)) for each in (old, again))
+            count_sealed(change, sealed, now)
             return change
     return None

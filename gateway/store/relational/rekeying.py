@@ -5,118 +5,94 @@ Each replacement names all that was read, so that whatever changed in between st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.message import pack_headers
-from gateway.core.operation import NO_ATTEMPT, Audit, Event, Record, SealedRequest
-from gateway.store.rekeying import (
-    EXAMPLES_MAX,
-    Kept,
-    KeptAudit,
-    KeptEventRow,
-    KeptPause,
-    KeptRequest,
-    KeptSuspension,
-    Place,
-    Row,
-)
+from gateway.core.operation import NO_ATTEMPT, Record
+from gateway.store.rekeying import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 from gateway.store.relational.executor import Cursor, Stored, read_all
 from gateway.store.relational.rows import encode_resource
 from gateway.store.request_line import line_of
 
-_EVENTS: Final = {event.value: event for event in Event}
+_REQUEST: Final = "request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row"
+# Where the rows of a place are, the columns that order them with what is below the first (None: `Cursor.first_row`),
+# and what their values are bound to.
+_TABLES: Final[Mapping[Place, tuple[str, tuple[str, ...], tuple[Any, ...] | None, tuple[str, ...]]]] = {
+    Place.REQUESTS: (_REQUEST, ("r.row",), None, ("o.id", "d.acceptance_id")),
+    Place.AUDITS: ("audit", ("row",), (0,), ("id", "event", "token")),
+    Place.PAUSES: ("pause", ("service", "operation"), ("", ""), SEALED[Place.PAUSES].about),
+    Place.PAUSE_AUDITS: ("pause_audit", ("row",), (0,), SEALED[Place.PAUSE_AUDITS].about),
+    Place.SUSPENSIONS: ("suspension", ("service", "sink"), ("", ""), SEALED[Place.SUSPENSIONS].about),
+    Place.EVENTS: ("event", ("row",), None, SEALED[Place.EVENTS].about),
+}
+
+
+def texts() -> dict[str, str]:
+    """The statements that read pages of each place, and replace values, by their names."""
+    found = {}
+    for place, (source, keys, _, about) in _TABLES.items():
+        values, table = SEALED[place].values, source.partition(" ")[0]
+        named, places = ", ".join(keys), ", ".join("?" for _ in keys)
+        found[f"select_{place}_to_rekey"] = (
+            # no row of the table: rows in their order
+            f"SELECT {', '.join((*keys, *about, *values))} FROM {source} "  # noqa: S608
+            f"WHERE ({named}) > ({places}) ORDER BY {named} LIMIT ?"
+        )
+        given = ", ".join(f"{each} = ?" for each in values)
+        as_read = [f"{each.removeprefix('r.')} = ?" for each in keys]
+        as_read += (f"{each} IS NOT DISTINCT FROM ?" for each in values)
+        # no row of the table: the same values under another key, if they are as they were read
+        found[f"reseal_{place}"] = f"UPDATE {table} SET {given} WHERE {' AND '.join(as_read)}"  # noqa: S608
+    return found
 
 
 def page(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
-    match place:
-        case Place.RECORDS:
-            ids = [UUID(bytes=each) for (each,) in cursor.rows("select_to_rekey", (after or b"", limit))]
-            records = _records(cursor, ids)
-            return [Row(each.bytes, records.get(each)) for each in ids]
-        case Place.REQUESTS:
-            rows = cursor.rows("select_requests_to_rekey", (after or cursor.first_row, limit))
-            return [
-                Row(row, KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed)))
-                for row, each, acceptance_id, key_id, sealed in rows
-            ]
-        case Place.AUDITS:
-            rows = cursor.rows("select_audits_to_rekey", (after or 0, limit))
-            return [
-                Row(
-                    row,
-                    KeptAudit(UUID(bytes=each), _EVENTS[event], token, Audit(who, why)) if event in _EVENTS else None,
-                )
-                for row, each, event, token, who, why in rows
-            ]
-        case Place.PAUSES:
-            rows = cursor.rows("select_pauses_to_rekey", (*(after or ("", "")), limit))
-            return [
-                Row((service, operation), KeptPause(service, operation, Audit(who, why)))
-                for service, operation, who, why in rows
-            ]
-        case Place.PAUSE_AUDITS:
-            rows = cursor.rows("select_pause_audits_to_rekey", (after or 0, limit))
-            return [
-                Row(row, KeptPause(service, operation, Audit(who, why), bool(is_resumed)))
-                for row, service, operation, who, why, is_resumed in rows
-            ]
-        case Place.SUSPENSIONS:
-            rows = cursor.rows("select_suspensions_to_rekey", (*(after or ("", "")), limit))
-            return [Row((service, sink), KeptSuspension(service, sink, why)) for service, sink, why in rows]
-        case Place.EVENTS:
-            rows = cursor.rows("select_events_to_rekey", (after or cursor.first_row, limit))
-            return [Row(row, KeptEventRow(*event)) for row, *event in rows]
+    if place is Place.RECORDS:
+        ids = [UUID(bytes=each) for (each,) in cursor.rows("select_to_rekey", (after or b"", limit))]
+        records = _records(cursor, ids)
+        return [Row(each.bytes, records.get(each)) for each in ids]
+    _, keys, first, _ = _TABLES[place]
+    bindings = (*(after or first or (cursor.first_row,)), limit)
+    rows = cursor.rows(f"select_{place}_to_rekey", bindings)
+    return [Row(tuple(row[: len(keys)]), _values(place, row[len(keys) :])) for row in rows]
+
+
+def _values(place: Place, columns: Sequence[Any]) -> Values:
+    width = len(SEALED[place].about)
+    # Of these, only ids are bytes here.
+    about = (UUID(bytes=each) if isinstance(each, bytes) else each for each in columns[:width])
+    return Values(place, (*about, *columns[width:]))
 
 
 def examples(cursor: Cursor, key_id: str) -> list[Kept]:
     """See `ManagedStore.sealed_examples`."""
     ids = [UUID(bytes=each) for (each,) in cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
     rows = cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
-    return [
-        *_records(cursor, ids).values(),
-        *(
-            KeptRequest(UUID(bytes=each), SealedRequest(UUID(bytes=acceptance_id), key_id, sealed))
-            for each, acceptance_id, sealed in rows
-        ),
-    ]
+    return [*_records(cursor, ids).values(), *(_values(Place.REQUESTS, row) for row in rows)]
 
 
-def reseal(cursor: Cursor, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
-    return sum(_replace(cursor, place, row, kept) for row, kept in changes)
+    return sum(_replace(cursor, row, kept) for row, kept in changes)
 
 
-def _replace(cursor: Cursor, place: Place, row: Row, kept: Kept) -> int:
+def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
     old = row.kept
-    match old, kept:
-        case Record(), Record():
-            ids = (old.identity.operation_id.bytes, old.token)
-            parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
-            changed = cursor.change("reseal_operation", (*_columns(kept), parts, *ids, *_columns(old)))
-            body = None if kept.response is None else kept.response.body
-            if changed and body is not None:
-                cursor.change("reseal_response", (body, ids[0]))
-            return changed
-        case KeptRequest(request=was), KeptRequest(request=request):
-            new = (request.key_id, request.sealed)
-            return cursor.change("reseal_request", (*new, row.after, was.key_id, was.sealed))
-        case KeptAudit(audit=audited), KeptAudit(audit=audit):
-            return cursor.change("reseal_audit", (audit.who, audit.why, row.after, audited.who, audited.why))
-        case KeptPause(audit=paused), KeptPause(audit=audit):
-            is_audit = place is Place.PAUSE_AUDITS
-            names = (row.after,) if is_audit else row.after
-            statement = "reseal_pause_audit" if is_audit else "reseal_pause"
-            return cursor.change(statement, (audit.who, audit.why, *names, paused.who, paused.why))
-        case KeptSuspension(why=suspended), KeptSuspension(why=why):
-            return cursor.change("reseal_suspension", (why, *row.after, suspended))
-        case KeptEventRow(event_id, sink, content, response, why), KeptEventRow():
-            event = (row.after, event_id, sink, content, response, why)
-            return cursor.change("reseal_event", (kept.content, kept.response, kept.why, *event))
-    return 0
+    if isinstance(old, Values) and isinstance(kept, Values):
+        return cursor.change(f"reseal_{old.place}", (*kept.values, *row.after, *old.values))
+    if not isinstance(old, Record) or not isinstance(kept, Record):
+        return 0
+    ids = (old.identity.operation_id.bytes, old.token)
+    parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
+    changed = cursor.change("reseal_operation", (*_columns(kept), parts, *ids, *_columns(old)))
+    body = None if kept.response is None else kept.response.body
+    if changed and body is not None:
+        cursor.change("reseal_response", (body, ids[0]))
+    return changed
 
 
 def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:

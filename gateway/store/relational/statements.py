@@ -19,6 +19,7 @@ from gateway.core.lifecycle import STEP_US
 from gateway.core.operation import SHORT_DIGEST_BYTES
 from gateway.store.level import EVENT_TYPES, RECORD_VERSIONS
 from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
+from gateway.store.relational import rekeying
 from gateway.store.relational.rows import (
     CHANGED,
     COLUMNS,
@@ -69,7 +70,7 @@ def statements(dialect: str, *, has_bodies_apart: bool, **words: str) -> Mapping
         for file in files(package).joinpath("sql").iterdir():
             text = file.read_text("utf-8")
             found[file.name.removesuffix(".sql")] = _bare(text, placeholders, words.get("keys"))
-    return found
+    return found | {name: _bare(text, placeholders, None) for name, text in rekeying.texts().items()}
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")

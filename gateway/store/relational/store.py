@@ -278,13 +278,13 @@ class RelationalStore(ABC):
         """See `SealedRows`."""
         return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit))
 
-    async def reseal(self, place: Place, changes: Sequence[tuple[Row, Kept]]) -> int:
+    async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         """See `SealedRows`."""
         changed = 0
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
             began = time.perf_counter()
-            changed += await self._change(partial(rekeying.reseal, place=place, changes=some))
+            changed += await self._change(partial(rekeying.reseal, changes=some))
             # Pause, or gateways would find the file busy.
             await asyncio.sleep(time.perf_counter() - began)
         return changed

@@ -200,9 +200,9 @@ DEFECTS = (
         "the texts of pauses that are over need the old key for ever",
         (
             Edit(
-                "core/resealing.py",
-                "return self._audit_again(audit, _NOBODY, of_pause(service, operation, is_resumed))",
-                "return audit",
+                "store/rekeying.py",
+                "return _texts(again, of_pause(service, operation, is_resumed=bool(is_resumed)), *texts)",
+                "return texts",
             ),
         ),
         (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
@@ -300,8 +300,8 @@ DEFECTS = (
         (
             Edit(
                 "store/rekeying.py",
-                "content, response, resealing.resealed_failure(why, event_id, sink))",
-                "content, response, why)",
+                "return content, response, again.resealed_failure(why, event_id, sink)",
+                "return content, response, why",
             ),
         ),
         (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),

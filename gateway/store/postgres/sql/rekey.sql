@@ -1,4 +1,4 @@
--- name: select_to_rekey
+-- name: select_records_to_rekey
 -- every row: the next records that can have something confidential, in the order of their ids
 (
 SELECT o.operation_id
@@ -85,28 +85,28 @@ RETURNING o.operation_id
 
 -- name: select_requests_to_rekey
 -- no row of the table: kept requests in their order
-SELECT r.operation_id, r.acceptance_id, r.key_id, r.sealed
+SELECT r.operation_id, r.operation_id, r.acceptance_id, r.key_id, r.sealed
 FROM idempotency_gateway.request r
 WHERE r.operation_id > $1::uuid
 ORDER BY r.operation_id
 LIMIT $2::bigint
 
--- name: reseal_request
+-- name: reseal_requests
 -- no row of the table: a kept request under another key, if it is the one that was read
 UPDATE idempotency_gateway.request r
 SET key_id = $4::text, sealed = $5::bytea
-WHERE r.operation_id = $1::uuid AND r.acceptance_id = $2::uuid AND r.key_id = $3::text
+WHERE r.operation_id = $1::uuid AND r.key_id = $2::text AND r.sealed = $3::bytea
 RETURNING r.operation_id
 
 -- name: select_audits_to_rekey
 -- no row of the table: audits in their order
-SELECT a.operation_id, a.entry, a.event, a.token, a.who, a.why
+SELECT a.operation_id, a.entry, a.operation_id, a.event, a.token, a.who, a.why
 FROM idempotency_gateway.audit a
 WHERE (a.operation_id, a.entry) > ($1::uuid, $2::bigint)
 ORDER BY a.operation_id, a.entry
 LIMIT $3::bigint
 
--- name: reseal_audit
+-- name: reseal_audits
 -- no row of the table: the texts of an audit under another key
 UPDATE idempotency_gateway.audit a
 SET who = $5::text, why = $6::text
@@ -115,13 +115,13 @@ RETURNING a.entry
 
 -- name: select_pauses_to_rekey
 -- no row of the table: pauses in their order
-SELECT p.service, p.operation, p.who, p.why
+SELECT p.service, p.operation, p.service, p.operation, p.who, p.why
 FROM idempotency_gateway.pause p
 WHERE (p.service, p.operation) > ($1::text, $2::text)
 ORDER BY p.service, p.operation
 LIMIT $3::bigint
 
--- name: reseal_pause
+-- name: reseal_pauses
 -- no row of the table: the texts of a pause under another key
 UPDATE idempotency_gateway.pause p
 SET who = $5::text, why = $6::text
@@ -130,13 +130,13 @@ RETURNING p.operation
 
 -- name: select_suspensions_to_rekey
 -- no row of the table: suspended sinks in their order
-SELECT s.service, s.sink, s.why
+SELECT s.service, s.sink, s.service, s.sink, s.why
 FROM idempotency_gateway.suspension s
 WHERE (s.service, s.sink) > ($1::text, $2::text)
 ORDER BY s.service, s.sink
 LIMIT $3::bigint
 
--- name: reseal_suspension
+-- name: reseal_suspensions
 -- no row of the table: why a sink is suspended, under another key
 UPDATE idempotency_gateway.suspension s
 SET why = $4::text
@@ -145,13 +145,13 @@ RETURNING s.sink
 
 -- name: select_events_to_rekey
 -- no row of the table: events in their order
-SELECT e.service, e.sink, e.event_id, e.content, e.response, e.why
+SELECT e.service, e.sink, e.event_id, e.event_id, e.sink, e.content, e.response, e.why
 FROM idempotency_gateway.event e
 WHERE (e.service, e.sink, e.event_id) > ($1::text, $2::text, $3::text)
 ORDER BY e.service, e.sink, e.event_id
 LIMIT $4::bigint
 
--- name: reseal_event
+-- name: reseal_events
 -- no row of the table: an event under another key
 UPDATE idempotency_gateway.event e
 SET content = $7::bytea, response = $8::bytea, why = $9::text
@@ -161,13 +161,13 @@ RETURNING e.event_id
 
 -- name: select_pause_audits_to_rekey
 -- no row of the table: audits of pauses in their order
-SELECT a.entry, a.service, a.operation, a.who, a.why, a.is_resumed
+SELECT a.entry, a.service, a.operation, a.is_resumed, a.who, a.why
 FROM idempotency_gateway.pause_audit a
 WHERE a.entry > $1::bigint
 ORDER BY a.entry
 LIMIT $2::bigint
 
--- name: reseal_pause_audit
+-- name: reseal_pause_audits
 -- no row of the table: the texts of an audit of a pause under another key
 UPDATE idempotency_gateway.pause_audit a
 SET who = $4::text, why = $5::text

@@ -19,7 +19,6 @@ from tests.support import programs
 from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import GATEWAY_USER, Redis, RedisServer
-from tests.support.redis_groups import Cluster, running
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
 # The fixtures that start, or use, a server.
@@ -123,14 +122,6 @@ def durable_redis(server_workspace: Path) -> Iterator[RedisServer]:
         yield server
     finally:
         server.stop()
-
-
-@pytest.fixture(scope="session")
-def durable_cluster(server_workspace: Path) -> Iterator[Cluster]:
-    """Three masters for the whole run that keep what they acknowledge, never stopped by a test."""
-    cluster = Cluster(server_workspace, 3, has_replicas=False, keeps=True)
-    with running(cluster):
-        yield cluster
 
 
 @pytest.fixture

@@ -29,14 +29,12 @@ from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sealed import why_unreadable
-from gateway.store.sharded import GuardedShards, ShardedStore, ShardEvents
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 
 # Redis's driver takes a part of every start and every command; it is loaded where it is configured.
 if TYPE_CHECKING:
-    from gateway.store.redis.cluster import RedisCluster
     from gateway.store.redis.durable import RedisStore
     from gateway.store.redis.seen import RedisSeen
     from gateway.store.redis.store import RedisFastTier
@@ -53,38 +51,19 @@ def durable_store(
     witness_files: WitnessFiles | None,
     fast: FastTier | None,
     fleet: Fleet | None = None,
-) -> EpochGuard | GuardedShards:
-    """The durable store behind its guard, which binds the fast tier to the store's identity; or each of its shards
-    behind one of its own. What is confidential is encrypted on the way."""
+) -> EpochGuard:
+    """The durable store behind its guard, which binds the fast tier to the store's identity. What is confidential is
+    encrypted on the way."""
     conditions = Conditions(
         config.store.promotion, config.store.promotion_wait, config.store.probation, config.store.synchronous
     )
-    window_us = amnesia_window_us(config)
-    if isinstance(store, ShardedStore):
-        shared = ShardEvents(events, len(store.shards))
-        return GuardedShards(
-            [
-                EpochGuard(
-                    shard,
-                    shared.of_shard(number),
-                    serving,
-                    sealing=sealing,
-                    seen_file=seen_file.of_shard(number),
-                    amnesia_window_us=window_us,
-                    witness_files=shard.witness_files,
-                    fleet=fleet_of(shard),
-                    conditions=conditions,
-                )
-                for number, shard in enumerate(store.shards)
-            ]
-        )
     return EpochGuard(
         store,
         events,
         serving,
         sealing=sealing,
         seen_file=seen_file,
-        amnesia_window_us=window_us,
+        amnesia_window_us=amnesia_window_us(config),
         shared_note=shared_note,
         witness_files=witness_files,
         fleet=fleet,
@@ -176,7 +155,7 @@ def name_of(config: Config) -> str:
 
 def bare_store(
     config: Config, sealing: Sealing, witness_files: WitnessFiles | None = None
-) -> SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster:
+) -> SqliteStore | PostgresStore | PortableStore | RedisStore:
     """The durable store without its guard. It seals events, and notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
@@ -203,19 +182,11 @@ def bare_store(
             assert_never(url)
 
 
-def _redis_store(
-    config: Config, sealing: Sealing, url: RedisUrl, witness_files: WitnessFiles | None
-) -> RedisStore | RedisCluster:
-    text, replicas, outbox = url.url.get_secret_value(), config.store.replicas, outbox_of(config, sealing)
-    if url.kind == "cluster":
-        from gateway.store.redis.cluster import redis_cluster
-
-        return redis_cluster(text, replicas=replicas, witness_files=witness_files, outbox=outbox)
+def _redis_store(config: Config, sealing: Sealing, url: RedisUrl, witness_files: WitnessFiles | None) -> RedisStore:
     from gateway.store.redis.durable import redis_store
-    from gateway.store.redis.shard import shards
 
-    (shard,) = shards(is_cluster=False)
-    return redis_store(text, shard, replicas=replicas, witness_files=witness_files, outbox=outbox)
+    replicas, outbox = config.store.replicas, outbox_of(config, sealing)
+    return redis_store(url.url.get_secret_value(), replicas=replicas, witness_files=witness_files, outbox=outbox)
 
 
 def is_portable(config: Config) -> bool:
@@ -223,23 +194,19 @@ def is_portable(config: Config) -> bool:
     return config.store.dialect == "portable"
 
 
-def fleet_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster) -> Fleet | None:
+def fleet_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> Fleet | None:
     """The same store, if it can be promoted as a whole."""
-    if isinstance(store, SqliteStore | PortableStore | ShardedStore):
+    if isinstance(store, SqliteStore | PortableStore):
         return None
     return store if isinstance(store, PostgresStore) or store.may_fail_over else None
 
 
-def on_purge_of(
-    store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster,
-) -> OnPurge | None:
+def on_purge_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> OnPurge | None:
     """Where to hear of purges by other gateways, if the durable store tells of them."""
     return None if isinstance(store, SqliteStore | PostgresStore | PortableStore) else store.on_purge
 
 
-def partitions_late_of(
-    store: SqliteStore | PostgresStore | PortableStore | RedisStore | RedisCluster,
-) -> Callable[[], int]:
+def partitions_late_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> Callable[[], int]:
     """Counts how often a response had to wait for its partition, where there are any."""
     return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
 
@@ -312,7 +279,7 @@ async def finish_upgrade(config: Config) -> bool:
             assert_never(url)
 
 
-async def _raise_level(store: SqliteStore | PortableStore | RedisStore | RedisCluster) -> bool:
+async def _raise_level(store: SqliteStore | PortableStore | RedisStore) -> bool:
     try:
         await store.start()
         return await store.raise_level()

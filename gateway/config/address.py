@@ -26,6 +26,10 @@ _PORT = re.compile(r"[0-9]{1,5}\Z")
 _TARGET = re.compile(r"/[!\"$-~]{0,2047}")
 _PATH = r"(/[A-Za-z0-9_~-]+)+"
 _RESERVED_CHARS_MAX = 128
+_NO_CLUSTER_HINT = (
+    "a Redis Cluster keeps no operations alone: name one server, or sentinels (redis+sentinel://), or use PostgreSQL, "
+    "which a cluster may stand before as store.fast"
+)
 _TLS_HINT = "rediss:// is redis:// with TLS"
 _MEANT_TLS = frozenset(("tls", "ssl"))
 _PASSWORD_HINT = "percent-encode /, ?, # and @ in a password"
@@ -317,12 +321,14 @@ class DurableUrl(Leaf):
     """The durable store."""
 
     expected = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE"
-    schema = shaped(pattern=rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel|\+cluster)?://.+{SUBSTITUTED})$")
+    schema = shaped(pattern=rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel)?://.+{SUBSTITUTED})$")
 
     def read(self, text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
         scheme = text.partition("://")[0]
+        if scheme in ("redis+cluster", "rediss+cluster"):
+            raise self.unexpected(_NO_CLUSTER_HINT, is_secret=True)
         if scheme.partition("+")[0] in ("redis", "rediss"):
-            return FastUrl().read(text)
+            return _AloneUrl().read(text)
         if scheme == "sqlite":
             return SqliteUrl(self._file(text.removeprefix("sqlite://")))
         if scheme not in ("postgresql", "postgres"):
@@ -403,6 +409,13 @@ class StreamUrl(Leaf):
             case "" if not re.match(r"(/[0-9]{0,4})?\Z", path):
                 return "the path is the number of the database"
         return ""
+
+
+class _AloneUrl(StreamUrl):
+    """One Redis, or the master that sentinels name, that keeps operations alone."""
+
+    expected = "redis://HOST:PORT/DATABASE or redis+sentinel://HOST,HOST/NAME/DATABASE"
+    kinds = frozenset(("", "sentinel"))
 
 
 class FastUrl(StreamUrl):

@@ -167,7 +167,7 @@ class Store(Section):
     that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
     replicas: Annotated[int | None, Count(0, 16)] = None
     """Of a durable Redis: how many replicas of a master may be promoted. All of them have a change before it is
-    acknowledged. Required for sentinels and a cluster; a server without replicas needs none."""
+    acknowledged. Required for sentinels; a server without replicas needs none."""
     dialect: Literal["postgres", "portable"] = "postgres"
     """The SQL that a postgresql:// store is spoken to in. `portable` is what CockroachDB, YugabyteDB, Citus and
     Postgres have in common. A start on one of the first three says that it needs it."""

@@ -8,8 +8,8 @@ imports only these.
 The guard in `memory` lets no request through until two checks pass: that the store has lost no data, and that the
 configuration still finds the remembered keys (`recipes`). Whatever of them there is, a command passes one coroutine
 (`gate`), which also sees whether the store's clock goes on (`steadiness`). On the way it encrypts what is confidential,
-as `sealed` does for all else; `rekeying` does so again with the current key. Where a store has shards, `sharded` is in
-front of their guards. All pass on what no request waits for by `cold`.
+as `sealed` does for all else; `rekeying` does so again with the current key. All pass on what no request waits for by
+`cold`.
 
 *The stores:* `postgres`; `sqlite` and `portable`, which share `relational`; and `redis`, alone or as the fast tier.
 `level` says which programs may use one, and which versions of formats they read and write.

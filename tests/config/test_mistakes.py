@@ -529,9 +529,14 @@ def test_upstream_url(url: str, message: str) -> None:
     [
         pytest.param(
             "redis://u:hun/ter2@h/0",
-            "expected redis://HOST:PORT/DATABASE, redis+sentinel://HOST,HOST/NAME/DATABASE or redis+cluster://HOST,HOST"
-            f"; {ENCODE}",
+            f"expected redis://HOST:PORT/DATABASE or redis+sentinel://HOST,HOST/NAME/DATABASE; {ENCODE}",
             id="redis",
+        ),
+        pytest.param(
+            "redis+cluster://u:hunter2@h,i",
+            f"{SQLITE}; a Redis Cluster keeps no operations alone: name one server, or sentinels (redis+sentinel://), "
+            "or use PostgreSQL, which a cluster may stand before as store.fast",
+            id="redis-cluster",
         ),
         pytest.param("mysql://u:hunter2@h/d", SQLITE, id="other-database"),
         pytest.param(

@@ -22,9 +22,7 @@ from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
-from gateway.store.redis.cluster import redis_cluster
 from gateway.store.redis.durable import redis_store
-from gateway.store.redis.shard import shards
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
@@ -32,7 +30,6 @@ from gateway.store.tiered import Tiered
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis, RedisServer
-from tests.support.redis_groups import Cluster
 from tests.support.serialization import SerializationFaults
 from tests.support.whole import whole
 
@@ -150,15 +147,14 @@ def portable(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Datab
 
 @dataclass
 class RedisDatabase:
-    """Redis alone: one shard, which is all of it where there is no cluster."""
+    """Redis alone."""
 
     url: str
     exact: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        (shard,) = shards(is_cluster=False)
-        return redis_store(self.url, shard, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
+        return redis_store(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -167,25 +163,14 @@ class RedisDatabase:
         self.clock.advance(-seconds)
 
 
-@dataclass
-class RedisClusterDatabase(RedisDatabase):
-    """Redis alone on a cluster: all shards, over three masters."""
-
-    def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        return redis_cluster(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
-
-
-def redis(fixture: str, kind: type[RedisDatabase]) -> Opener:
-    @contextmanager
-    def opened(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
-        servers: RedisServer | Cluster = request.getfixturevalue(fixture)
-        servers.flush()
-        with pytest.MonkeyPatch.context() as patch:
-            # Who watches is heard by the server first, however busy the machine is.
-            patch.setattr(news, "_SUBSCRIBE_SECONDS", 10.0)
-            yield kind(servers.durable_url)
-
-    return opened
+@contextmanager
+def redis(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
+    server: RedisServer = request.getfixturevalue("durable_redis")
+    server.flush()
+    with pytest.MonkeyPatch.context() as patch:
+        # Who watches is heard by the server first, however busy the machine is.
+        patch.setattr(news, "_SUBSCRIBE_SECONDS", 10.0)
+        yield RedisDatabase(server.durable_url)
 
 
 @dataclass
@@ -272,19 +257,16 @@ STORES: dict[str, Opener] = {
     "memory": memory,
     "portable": portable,
     "postgres": postgres,
-    "redis": redis("durable_redis", RedisDatabase),
-    "redis-cluster": redis("durable_cluster", RedisClusterDatabase),
+    "redis": redis,
     "sealed-sqlite": sealed(sqlite),
     "sqlite": sqlite,
     "tiered-memory": tiered(memory),
     "tiered-postgres": tiered(postgres),
 }
 # Their parts are in others.
-_LEFT_TO_PROOF = frozenset(("redis-cluster", "tiered-postgres"))
-# Each shard of a cluster has a memory, and notes, of its own.
-OF_ONE_MEMORY = STORES.keys() - {"redis-cluster"}
+_LEFT_TO_PROOF = frozenset(("tiered-postgres",))
 # Where tokens grow within an operation alone.
-OF_OWN_TOKENS = frozenset(("portable", "redis", "redis-cluster"))
+OF_OWN_TOKENS = frozenset(("portable", "redis"))
 
 
 def cases(names: Iterable[str]) -> list[Any]:
@@ -317,4 +299,4 @@ _OF_DELIVERIES = frozenset(
 
 def is_refused(store: str, module: str, test: str) -> bool:
     """Whether this store refuses what the test is about."""
-    return store in ("redis", "redis-cluster") and (module in _NOT_ALONE or test in _OF_DELIVERIES)
+    return store == "redis" and (module in _NOT_ALONE or test in _OF_DELIVERIES)

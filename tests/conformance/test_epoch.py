@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gateway.core.operation import Fenced
 from gateway.store.base import Store
 from tests.conformance.hand import Hand, do
-from tests.conformance.stores import OF_ONE_MEMORY, Database, cases
-
-of_one_memory = pytest.mark.parametrize("database", cases(sorted(OF_ONE_MEMORY)), indirect=True)
+from tests.conformance.stores import Database
 
 
 async def test_a_memory_stays_the_same_over_restarts(database: Database) -> None:
@@ -34,7 +30,6 @@ async def test_a_memory_stays_the_same_over_restarts(database: Database) -> None
     assert again.token >= after.token
 
 
-@of_one_memory
 async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) -> None:
     """What one gateway writes down the other reads; no token up to the one named is given to anybody."""
     hand = Hand()
@@ -49,7 +44,6 @@ async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) 
     assert other.token > beyond
 
 
-@of_one_memory
 async def test_tokens_never_go_back(store: Store) -> None:
     """Naming a lower token takes nothing back."""
     hand = Hand()

@@ -18,10 +18,8 @@ from gateway.store.memory.epoch import WitnessNote, memory_digest
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
 from tests.conformance.hand import Hand, do, state
-from tests.conformance.stores import OF_ONE_MEMORY, Database, cases
+from tests.conformance.stores import Database
 from tests.support.serving import serving
-
-pytestmark = pytest.mark.parametrize("database", cases(sorted(OF_ONE_MEMORY)), indirect=True)
 
 KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
 

@@ -936,6 +936,26 @@ async def test_a_store_that_is_not_met_anew_at_once(
         await eventually(is_through)
 
 
+async def test_a_store_that_must_not_be_used_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has one line for each reason, however often it is tried."""
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MAX", 0.001)
+    memory = Memory()
+    store = FaultyStore(MemoryStore(memory))
+    reasons = ("it is of another", "it is newer")
+    async with opened(memory, tmp_path, store=store) as guard:
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+        refusals = [Fault(StartRefused(why), has_effect=False) for why in reasons for _ in range(5)]
+        store.on("compare_configuration", *refusals)
+        with pytest.raises(EpochChanged):
+            await guard.read(uuid4())
+        await eventually(lambda: is_back(guard))
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == [f"the durable store must not be used any more: {why}" for why in reasons]
+
+
 async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path) -> None:
     """Nothing goes on behind it, and nothing gets through."""
     memory = Memory()

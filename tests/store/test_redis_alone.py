@@ -27,10 +27,9 @@ from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, St
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
-from gateway.store.redis import news, primary
+from gateway.store.redis import layout, news, primary
 from gateway.store.redis.entry import REVISION_BYTES, packed, unpacked
 from gateway.store.redis.keys import CHANGES_CHANNEL
-from gateway.store.redis.shard import shards
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, Speech, do, new_identity, state
@@ -323,14 +322,13 @@ async def _is_told(store: Store, url: str) -> bool:
 @pytest.mark.parametrize("what", ["version", "cut", "other"])
 async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> None:
     """One of a newer program, or a damaged one, is left as it is; what is behind it in a sweep is not held up."""
-    (shard,) = shards(is_cluster=False)
     store = alone(server.durable_url)
     await store.start()
     try:
         odd, over = Hand(), Hand()
         for hand in (odd, over):
             await do(store, hand, lambda hand: replace(hand.claim(), lease_us=0))
-        key = shard.record(odd.operation_id)
+        key = layout.record_key(odd.operation_id)
         value = command(server, "GET", key)
         head, columns = value[: REVISION_BYTES + 1], unpacked(value)
         newer = {
@@ -355,14 +353,13 @@ async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> N
 
 async def test_a_store_of_another_level(server: RedisServer) -> None:
     """It is refused: a newer program has ended the upgrade, or a release was left out."""
-    (shard,) = shards(is_cluster=False)
     store = alone(server.durable_url)
     await store.start()
     assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
     assert not await store.raise_level()
     await store.close()
     for level in (PROGRAM_LEVEL + 1, OLDEST_LEVEL - 1):
-        command(server, "HSET", shard.memory, "level", level)
+        command(server, "HSET", layout.MEMORY, "level", level)
         with pytest.raises(StartRefused, match=f"the store has level {level}"):
             await store.start()
 
@@ -555,9 +552,8 @@ async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[typ
 
 
 def _has(server: RedisServer, hand: Hand) -> bool:
-    (shard,) = shards(is_cluster=False)
     with server.client() as client:
-        return bool(client.exists(shard.record(hand.operation_id)))
+        return bool(client.exists(layout.record_key(hand.operation_id)))
 
 
 def _calls_of(server: RedisServer, name: str) -> int:
@@ -634,6 +630,22 @@ async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is
     verdicts = [fact.result for fact in facts if isinstance(fact, PromotionJudged)]
     assert verdicts[-1:] == ["refused" if is_lossy else "accepted"]
     assert any(isinstance(fact, MemoryChanged) for fact in facts) is is_lossy
+
+
+async def test_a_flush_while_nobody_writes(servers: list[RedisServer], tmp_path: Path) -> None:
+    """The beats of a member notice it."""
+    master, replica, _ = servers
+    for each in (master, replica):
+        each.start()
+    follow(replica, master)
+    await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+    facts: list[Fact] = []
+    async with guarded(master.durable_url, tmp_path, replicas=1, facts=facts) as guard:
+        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
+        master.flush()
+        await eventually(
+            lambda: any(isinstance(fact, MemoryChanged) and fact.is_lost for fact in facts), PATIENCE_SECONDS
+        )
 
 
 async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp_path: Path) -> None:

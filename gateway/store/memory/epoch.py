@@ -296,10 +296,6 @@ class SeenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def of_shard(self, number: int) -> SeenFile:
-        """The file about one shard of the store."""
-        return SeenFile(self._path.with_stem(f"{self._path.stem}-{number:02}"))
-
     def read(self) -> Seen | None:
         """The note; None when there is none. Raises `StartRefused` if it cannot be read."""
         try:

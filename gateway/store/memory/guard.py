@@ -634,7 +634,7 @@ class EpochGuard(SealedStore):
             self._trust_anew()
             self._reopening = asyncio.get_running_loop().create_task(self.keep_starting())
 
-    async def keep_starting(self, refusal: str = "the durable store must not be used any more: %s") -> None:
+    async def keep_starting(self) -> None:
         """Start anew, and try again with growing pauses. Says why it is refused whenever that changes: then it may be a
         matter of moments."""
         pause_seconds, refused = _PAUSE_SECONDS_MIN, ""
@@ -652,7 +652,7 @@ class EpochGuard(SealedStore):
             except StartRefused as error:
                 if str(error) != refused:
                     refused, pause_seconds = str(error), _PAUSE_SECONDS_MIN
-                    _LOG.error(refusal, refused)
+                    _LOG.error("the durable store must not be used any more: %s", refused)
             except StoreError:
                 pass
             except Exception:  # noqa: BLE001  a bug must not block the store for ever

@@ -66,10 +66,6 @@ class WitnessFiles(WorkerFile):
         self.beyond = 0
         """`Amnesia.beyond` of the last known loss; each new note carries it."""
 
-    def of_shard(self, number: int) -> WitnessFiles:
-        """Those about one shard of the store."""
-        return WitnessFiles(self._directory / f"{number:02}")
-
     @property
     def latest(self) -> tuple[WitnessNote, ...]:
         """This worker's own notes."""

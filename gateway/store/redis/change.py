@@ -1,4 +1,4 @@
-"""One atomic change of a shard: what must be as it was read, and what is then written.
+"""One atomic change of the store: what must be as it was read, and what is then written.
 
 It is a call of `lua/change.lua`, which decides nothing. `Kept` is an operation as it was read; `record_changes` says
 what a record that `lifecycle` returned writes.
@@ -13,9 +13,9 @@ from uuid import UUID
 from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import due_us
 from gateway.core.operation import Record, SealedRequest, State
+from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, script
 from gateway.store.redis.entry import packed, packed_record, revision
-from gateway.store.redis.shard import Shard
 
 SCRIPT: Final = script("change.lua")
 
@@ -36,9 +36,8 @@ class Witnessed:
 
 @dataclass(slots=True)
 class Change:
-    """Conditions and commands on keys of one shard."""
+    """Conditions and commands."""
 
-    shard: Shard
     floor: int | None = None
     """What the floor of tokens must be; None: anything."""
     _keys: dict[str | bytes, int] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Change:
     _commands: list[str | bytes | int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._keys = {self.shard.memory: 1, self.shard.witnesses: 2}
+        self._keys = {layout.MEMORY: 1, layout.WITNESSES: 2}
 
     def require(self, key: str | bytes, value: bytes | None) -> None:
         """The key has this value, or is absent."""
@@ -58,7 +57,7 @@ class Change:
     def free(self) -> None:
         """To be called first: a server whose memory is full refuses a script whose first write may need room, and a
         deletion needs none."""
-        self.then("DEL", self.shard.trial)
+        self.then("DEL", layout.TRIAL)
 
     def call(self, identity: str, witnessed: Witnessed | None = None) -> RedisCommand:
         """The call, on this memory."""
@@ -72,15 +71,15 @@ class Change:
         return self._keys.setdefault(key, len(self._keys) + 1)
 
 
-def lesson(shard: Shard) -> RedisCommand:
+def lesson() -> RedisCommand:
     """A call that leaves nothing behind, with every command that a change may have. A server whose memory is full
     executes it, too."""
-    change = Change(shard)
+    change = Change()
     change.free()
     for key, commands in _LESSON.items():
         for command, *arguments in commands:
-            change.then(str(command), f"{shard.trial}:{key}", *arguments)
-        change.then("DEL", f"{shard.trial}:{key}")
+            change.then(str(command), f"{layout.TRIAL}:{key}", *arguments)
+        change.then("DEL", f"{layout.TRIAL}:{key}")
     return change.call("")
 
 
@@ -100,10 +99,10 @@ class Kept:
     record: Record | None = None
     has_body: bool = False
 
-    def change(self, shard: Shard) -> Change:
+    def change(self) -> Change:
         """A change that requires the record to be as it was read."""
-        change = Change(shard)
-        change.require(shard.record(self.operation_id), self.value)
+        change = Change()
+        change.require(layout.record_key(self.operation_id), self.value)
         return change
 
 
@@ -113,30 +112,30 @@ def keep_token(change: Change, kept: Kept, after: Record | None, floor: int, now
     is_new = before is None or after is None or after.identity is not before.identity
     if before is not None and is_new and before.token > floor:
         change.floor = floor
-        change.then("HSET", change.shard.memory, "floor", max(before.token, now_us))
+        change.then("HSET", layout.MEMORY, "floor", max(before.token, now_us))
 
 
 def write_record(change: Change, kept: Kept, after: Record | None, request: SealedRequest | None = None) -> None:
     """Write the record that the table returned, with the request that is kept from now on."""
-    shard, operation_id, before = change.shard, kept.operation_id, kept.record
+    operation_id, before = kept.operation_id, kept.record
     if after is None:
-        change.then("DEL", shard.record(operation_id))
+        change.then("DEL", layout.record_key(operation_id))
     else:
-        change.then("SET", shard.record(operation_id), packed_record(after))
+        change.then("SET", layout.record_key(operation_id), packed_record(after))
     _list(change, before, after)
     body = None if after is None or after.response is None else after.response.body
     if body is not None:
-        change.then("SET", shard.body(operation_id), body)
+        change.then("SET", layout.body_key(operation_id), body)
     elif kept.has_body:
-        change.then("DEL", shard.body(operation_id))
+        change.then("DEL", layout.body_key(operation_id))
     if after is None or after.delivery is None:
         if before is not None and before.delivery is not None:
-            change.then("DEL", shard.request(operation_id))
+            change.then("DEL", layout.request_key(operation_id))
     elif request is not None:
         value = packed((request.acceptance_id.bytes, request.key_id, request.sealed))
-        change.then("SET", shard.request(operation_id), value)
+        change.then("SET", layout.request_key(operation_id), value)
     if before is not None and before.state in _DOUBTED and not _is_same_doubt(before, after):
-        change.then("DEL", shard.recovery(operation_id))
+        change.then("DEL", layout.recovery_key(operation_id))
 
 
 # What the clock alone may have brought into doubt is still written as claimed.
@@ -149,9 +148,8 @@ def _is_same_doubt(before: Record, after: Record | None) -> bool:
 
 def _list(change: Change, before: Record | None, after: Record | None) -> None:
     """Move the operation to the list that it now belongs to, and count what it is sealed with."""
-    shard = change.shard
-    was = None if before is None else shard.place_of(before, due_us(before))
-    is_ = None if after is None else shard.place_of(after, due_us(after))
+    was = None if before is None else layout.place_of(before, due_us(before))
+    is_ = None if after is None else layout.place_of(after, due_us(after))
     if was is not None and (is_ is None or was[:2] != is_[:2]):
         change.then("ZREM", was[0], was[1])
     if is_ is not None and is_ != was:
@@ -164,7 +162,7 @@ def count_sealed(change: Change, before: str | None, after: str | None) -> None:
     if before != after:
         for key_ids, by in ((before, -1), (after, 1)):
             if key_ids is not None:
-                change.then("HINCRBY", change.shard.sealed, key_ids, by)
+                change.then("HINCRBY", layout.SEALED, key_ids, by)
 
 
 def record_sealed_by(record: Record | None) -> str | None:

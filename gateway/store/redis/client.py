@@ -1,4 +1,4 @@
-"""Reads and changes of one shard: with the store's clock, and repeated while they lose against others.
+"""Reads and changes of the store: with the store's clock, and repeated while they lose against others.
 
 Its invariant: nothing is written to a memory other than the one that the store was started on. It knows keys and
 records, and decides nothing.
@@ -11,11 +11,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable
+from gateway.store.redis import layout
 from gateway.store.redis.change import DONE, MEMORY, WITNESS, Change, Kept
 from gateway.store.redis.connection import RedisCommand, time_us
 from gateway.store.redis.entry import unpacked_record
 from gateway.store.redis.primary import Primary
-from gateway.store.redis.shard import Shard
 
 # Replies by which the memory is another one.
 _OTHERS: Final[dict[bytes | StoreError | None, str]] = {
@@ -26,28 +26,20 @@ _OTHERS: Final[dict[bytes | StoreError | None, str]] = {
 TRIES_MAX: Final = 32
 
 
-class Numbers:
-    """Numbers of this process, each higher than all before."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def draw(self, least: int) -> int:
-        """One that is no lower than this."""
-        self._last = max(least, self._last + 1)
-        return self._last
-
-
-class ShardClient:
+class Client:
     """`clock_us` takes the place of the server's clock."""
 
-    def __init__(self, shard: Shard, primary: Primary, clock_us: Callable[[], int] | None, numbers: Numbers) -> None:
-        self.shard = shard
+    def __init__(self, primary: Primary, clock_us: Callable[[], int] | None) -> None:
         self.primary = primary
         self.identity = ""
-        """Of the memory that the store was started on, as the shard keeps it."""
+        """Of the memory that the store was started on, as Redis keeps it."""
         self._clock_us = clock_us
-        self.numbers = numbers
+        self._last_number = 0
+
+    def draw(self, least: int) -> int:
+        """A number that is no lower than this, and higher than all that this process has drawn before."""
+        self._last_number = max(least, self._last_number + 1)
+        return self._last_number
 
     async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> tuple[list[Any], int]:
         """The replies, and the store's time after them. Raises `NotApplied`."""
@@ -99,8 +91,8 @@ class ShardClient:
     async def kept(self, operation_ids: Iterable[UUID], link: str) -> tuple[list[Kept | StoreError], int, int]:
         """The operations with their whole records, or why one cannot be read; the floor of tokens; the time."""
         wanted = list(operation_ids)
-        keys = [key for each in wanted for key in (self.shard.record(each), self.shard.body(each))]
-        commands: list[RedisCommand] = [("HGET", self.shard.memory, "floor")]
+        keys = [key for each in wanted for key in (layout.record_key(each), layout.body_key(each))]
+        commands: list[RedisCommand] = [("HGET", layout.MEMORY, "floor")]
         commands += [("MGET", *keys)] if keys else []
         (floor, *values), now_us = await self.read(commands, link)
         found: list[Kept | StoreError] = []

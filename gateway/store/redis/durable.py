@@ -1,4 +1,4 @@
-"""A durable store on Redis alone: one shard of it, which is all of it where there is no cluster.
+"""A durable store on Redis alone.
 
 It differs from the contract of `base` in this: a key's record is all that it has. Lanes, events and contents are over
 several records, and so are not here (`Unsupported`); tokens increase per operation.
@@ -13,12 +13,12 @@ another writer is read again. So the table runs in one place, and the script kno
 that the wait did not confirm is `Indefinite`. What a read returns may not be on the replicas yet: it may be lost with
 the change itself, whose author then was not told either.
 
-*Tokens* are times: the greatest of the server's clock, the operation's last token + 1 and the shard's floor + 1. A
-record that goes leaves its token in the floor.
+*Tokens* are times: the greatest of the server's clock, the operation's last token + 1 and the floor + 1. A record that
+goes leaves its token in the floor.
 
-*Memory.* The identity is in the shard itself, and so vanishes with a flush. Each script names it, and the witness of
-its link; so a server that was flushed, or that took up older data, writes nothing. A server process that was not
-there before is the same memory if it was restarted in its place. Another one may lack what was acknowledged: that is a
+*Memory.* The identity is in Redis itself, and so vanishes with a flush. Each script names it, and the witness of its
+link; so a server that was flushed, or that took up older data, writes nothing. A server process that was not there
+before is the same memory if it was restarted in its place. Another one may lack what was acknowledged: that is a
 promotion (`gateway.store.memory.promotion`), and is judged like one of Postgres.
 
 *News* is published behind each batch, and so of what was acknowledged, or is in doubt. Where it is lost, waiters poll.
@@ -29,7 +29,6 @@ record: no key has a TTL."""
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -81,17 +80,15 @@ from gateway.store.operations import (
     Swept,
     Tally,
 )
-from gateway.store.redis import inquiry, members, resealing
+from gateway.store.redis import inquiry, layout, members, resealing
 from gateway.store.redis.change import Change, Kept, Witnessed, keep_token, lesson, write_record
-from gateway.store.redis.client import TRIES_MAX, Numbers, ShardClient, contended
-from gateway.store.redis.connection import Address, Link, RedisCommand, parse
+from gateway.store.redis.client import TRIES_MAX, Client, contended
+from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.entry import unpacked
 from gateway.store.redis.keys import CHANGES_CHANNEL, PURGES_CHANNEL
-from gateway.store.redis.masters import Together, masters_of
 from gateway.store.redis.members import new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
-from gateway.store.redis.shard import Shard
 from gateway.store.redis.upkeep import Upkeep
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.rekeying import Place, Row
@@ -127,12 +124,12 @@ def _unsupported(what: str) -> NoReturn:
 
 
 class RedisStore:
-    """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore` of one shard, at the master that `primary`
-    finds. `clock_us` takes the place of the server's clock."""
+    """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore` at the master that the client's primary
+    finds."""
 
     def __init__(
         self,
-        client: ShardClient,
+        client: Client,
         news: News,
         *,
         witness_files: WitnessFiles | None = None,
@@ -140,7 +137,7 @@ class RedisStore:
     ) -> None:
         """`witness_files` are open from before `start` until after `close`. `outbox` must be one without sinks."""
         self._client = client
-        self._shard = client.shard
+
         self._primary = client.primary
         self._files = witness_files
         self._outbox = outbox
@@ -200,30 +197,30 @@ class RedisStore:
             await self._primary.close()
 
     async def _identity(self) -> str:
-        (held,), _ = await self._client.read([("HGET", self._shard.memory, "identity")], "changes")
+        (held,), _ = await self._client.read([("HGET", layout.MEMORY, "identity")], "changes")
         return held.decode() if held else ""
 
     async def _meet(self) -> None:
         """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
-        client, shard = self._client, self._shard
+        client = self._client
 
         async def attempt() -> Change | None:
-            (held,), _ = await client.read([("HMGET", shard.memory, "identity", "run", "place", "level")], "changes")
+            (held,), _ = await client.read([("HMGET", layout.MEMORY, "identity", "run", "place", "level")], "changes")
             identity, run, place, level = (each.decode() if each else "" for each in held)
             if identity:
                 check(int(level))
-            server, change = self._primary.server, Change(shard)
+            server, change = self._primary.server, Change()
             client.identity = identity
             if not identity:
-                change.then("HSETNX", shard.memory, "identity", new_identity())
-                change.then("HSETNX", shard.memory, "run", server.run_id)
-                change.then("HSETNX", shard.memory, "place", self._primary.place)
-                change.then("HSETNX", shard.memory, "level", PROGRAM_LEVEL)
+                change.then("HSETNX", layout.MEMORY, "identity", new_identity())
+                change.then("HSETNX", layout.MEMORY, "run", server.run_id)
+                change.then("HSETNX", layout.MEMORY, "place", self._primary.place)
+                change.then("HSETNX", layout.MEMORY, "level", PROGRAM_LEVEL)
                 return change
             if run == server.run_id or not _is_same_server(place, self._primary):
                 return None
             change.free()
-            change.then("HSET", shard.memory, "run", server.run_id)
+            change.then("HSET", layout.MEMORY, "run", server.run_id)
             return change
 
         # A restart that is noted, and then lost, is noted again.
@@ -336,13 +333,13 @@ class RedisStore:
         """Execute the command on the record that was read: its result once the change is made. `audited` is the number
         of the last audit."""
         settled = settle(kept.record, now_us)
-        change = kept.change(self._shard)
+        change = kept.change()
 
         def draw() -> int:
             change.floor = floor
             before = 0 if kept.record is None else kept.record.token
-            token = self._client.numbers.draw(max(now_us, before + 1, floor + 1))
-            change.then("ZADD", self._shard.tokens, "GT", token, _LAST)
+            token = self._client.draw(max(now_us, before + 1, floor + 1))
+            change.then("ZADD", layout.TOKENS, "GT", token, _LAST)
             return token
 
         result, record = step(settled, command, now_us, draw)
@@ -352,18 +349,18 @@ class RedisStore:
             keep_token(change, kept, record, floor, now_us)
             write_record(change, kept, record, command.kept if isinstance(command, Accept) else None)
             if isinstance(command, Purge | Erase):
-                change.then("HSET", self._shard.memory, "generation", uuid4().hex)
+                change.then("HSET", layout.MEMORY, "generation", uuid4().hex)
         # A repeated command leaves the settled record as it is, and so writes no second audit.
         audit = audit_of(command)
         if record is not settled and settled is not None and audit is not None:
-            number = self._client.numbers.draw(max(now_us, audited + 1))
+            number = self._client.draw(max(now_us, audited + 1))
             inquiry.write_audit(change, command, audit, settled.token, number, now_us)
         return result, change
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """Compare what is noted with what the shard has, on each new link. Raises `EpochChanged`."""
+        """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
         await self._primary.link("changes")
         if self._files is None or self._compared == self._primary.opened:
             return
@@ -389,11 +386,11 @@ class RedisStore:
             return await self._check_memory(links, "reads")
 
     async def _check_memory(self, links: Collection[UUID], link: str) -> Epoch:
-        shard, wanted = self._shard, list(links)
-        scores: list[RedisCommand] = [("ZSCORE", shard.witnesses, each.bytes) for each in wanted]
+        wanted = list(links)
+        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
         fields = ("identity", "run", "place", "memo", "generation", "level")
         (held, token, *numbers), now_us = await self._client.read(
-            [("HMGET", shard.memory, *fields), ("ZSCORE", shard.tokens, _LAST), *scores], link
+            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, _LAST), *scores], link
         )
         identity, run, place, generation = (each.decode() if each else "" for each in (*held[:3], held[4]))
         if identity != self._client.identity:
@@ -407,17 +404,17 @@ class RedisStore:
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """It also accepts the server as it is."""
-        client, shard = self._client, self._shard
+        client = self._client
         self._started()
 
         async def attempt() -> Change | None:
             epoch = await self._check_memory((), "changes")
-            (held,), _ = await client.read([("HGET", shard.memory, "floor")], "changes")
-            change = Change(shard, floor=int(held or 0))
+            (held,), _ = await client.read([("HGET", layout.MEMORY, "floor")], "changes")
+            change = Change(floor=int(held or 0))
             run = (self._primary.server.run_id, self._primary.place)
-            change.then("HSET", shard.memory, "memo", memo, "identity", epoch.identity, "run", run[0], "place", run[1])
-            change.then("HSET", shard.memory, "floor", max(int(held or 0), beyond_token))
-            change.then("ZADD", shard.tokens, "GT", beyond_token, _LAST)
+            change.then("HSET", layout.MEMORY, "memo", memo, "identity", epoch.identity, "run", run[0], "place", run[1])
+            change.then("HSET", layout.MEMORY, "floor", max(int(held or 0), beyond_token))
+            change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
             return change
 
         with self._noticing():
@@ -497,7 +494,7 @@ class RedisStore:
         return await self._asked(inquiry.latest_audits, before, limit)
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        (value,), _ = await self._asked(ShardClient.read, [("GET", self._shard.request(operation_id))])
+        (value,), _ = await self._asked(Client.read, [("GET", layout.request_key(operation_id))])
         if value is None:
             return None
         acceptance_id, key_id, sealed = unpacked(value)
@@ -537,7 +534,7 @@ class RedisStore:
         self._news.wake(WORK)
 
     async def _asked(
-        self, ask: Callable[Concatenate[ShardClient, P], Awaitable[T]], *arguments: P.args, **named: P.kwargs
+        self, ask: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **named: P.kwargs
     ) -> T:
         self._started()
         with self._noticing():
@@ -607,38 +604,19 @@ class RedisStore:
         return []
 
 
-class Common:
-    """What the shards of a URL have in common. Raises ValueError when the URL is none of Redis's."""
-
-    def __init__(self, url: str) -> None:
-        self.access = parse(url)
-        self.masters = Together(masters_of(self.access))
-        self.numbers = Numbers()
-        self.news = News(self._news_link, _channel_of)
-        self._found: tuple[Address, ...] = ()
-
-    async def _news_link(self) -> Link:
-        """To any master: each passes on what was published at another."""
-        self._found = tuple(await self.masters.find(self._found))
-        return self.access.link(random.choice(self._found))  # noqa: S311 - to spread the load
-
-
 def redis_store(
     url: str,
-    shard: Shard,
     *,
     replicas: int | None = None,
     clock_us: Callable[[], int] | None = None,
     witness_files: WitnessFiles | None = None,
     outbox: Outbox = NO_EVENTS,
-    common: Common | None = None,
 ) -> RedisStore:
-    """The store of one shard at this URL. `replicas` is how many may be promoted. Raises ValueError when the URL is
-    none of Redis's."""
-    common = common or Common(url)
-    primary = Primary(common.access, common.masters, shard.slot, replicas, lesson(shard))
-    client = ShardClient(shard, primary, clock_us, common.numbers)
-    return RedisStore(client, common.news, witness_files=witness_files, outbox=outbox)
+    """The store at this URL. `replicas` is how many may be promoted; `clock_us` takes the place of the server's clock.
+    Raises ValueError when the URL is none of Redis's."""
+    primary = Primary(parse(url), replicas, lesson())
+    news = News(primary.news_link, _channel_of)
+    return RedisStore(Client(primary, clock_us), news, witness_files=witness_files, outbox=outbox)
 
 
 def _channel_of(operation_id: UUID) -> str:

@@ -1,4 +1,4 @@
-"""What recovery, operators and starting gateways read of one shard: records by state, audits, living keys.
+"""What recovery, operators and starting gateways read: records by state, audits, living keys.
 
 It never changes a record; `lifecycle` decides what state a record is in. Lists are read part by part, and records in
 pieces, so that other calls get their turn in between.
@@ -42,11 +42,11 @@ from gateway.store.operations import (
     sealed_counts,
 )
 from gateway.store.recipes import Name
+from gateway.store.redis import layout
 from gateway.store.redis.change import Change, count_sealed
-from gateway.store.redis.client import ShardClient
+from gateway.store.redis.client import Client
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.entry import packed, unpacked, unpacked_record
-from gateway.store.redis.shard import Shard, in_list_of_doubt
 from gateway.store.relational.inquiry import joined
 
 # What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
@@ -65,7 +65,7 @@ PIECE_RECORDS_MAX: Final = 500
 _ENDLESS: Final = (State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.ACCEPTED)
 
 
-async def find(client: ShardClient, query: Query) -> list[Snapshot]:
+async def find(client: Client, query: Query) -> list[Snapshot]:
     """See `ManagedStore.find`."""
     states = query.states & {State.IN_DOUBT} if query.recoverable else query.states
     if query.reason is not None:
@@ -97,11 +97,11 @@ def _bodiless(record: Record) -> Record:
     return record if record.response is None else replace(record, response=replace(record.response, body=None))
 
 
-async def _recoverable(client: ShardClient, records: Sequence[Record], now_us: int) -> list[Record]:
+async def _recoverable(client: Client, records: Sequence[Record], now_us: int) -> list[Record]:
     """Those whose recovery lease is free and whose pause is over."""
     if not records:
         return []
-    keys = [client.shard.recovery(record.identity.operation_id) for record in records]
+    keys = [layout.recovery_key(record.identity.operation_id) for record in records]
     (values,), _ = await client.read([("MGET", *keys)])
     found = []
     for record, value in zip(records, values, strict=True):
@@ -111,31 +111,28 @@ async def _recoverable(client: ShardClient, records: Sequence[Record], now_us: i
     return found
 
 
-async def every(client: ShardClient, after: UUID | None = None) -> AsyncIterator[tuple[list[Record], int]]:
+async def every(client: Client, after: UUID | None = None) -> AsyncIterator[tuple[list[Record], int]]:
     """All records in pieces, as they are written but for their bodies, and the time."""
     async for ids in pieces(client, after):
         yield await _records(client, ids)
 
 
-async def pieces(client: ShardClient, after: UUID | None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
+async def pieces(client: Client, after: UUID | None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
     """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
     doubt."""
-    shard = client.shard
     floor = b"" if after is None else after.bytes
-    for part in shard.parts:
-        if after is not None and part < shard.part_of(after):
-            continue
-        lists = (shard.leases(part), shard.doubt(part)) if is_doubt else shard.lists(part)
+    for part in range(0 if after is None else layout.part_of(after), layout.PARTS):
+        lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
         (found,), _ = await client.read([("EVAL", _LISTS, len(lists), *lists)])
         ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})
         for begin in range(0, len(ids), PIECE_RECORDS_MAX):
             yield [UUID(bytes=each) for each in ids[begin : begin + PIECE_RECORDS_MAX]]
 
 
-async def _records(client: ShardClient, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
+async def _records(client: Client, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
     """The records that can be read, without the bodies of their responses. A missing body is not taken for one that
     was removed."""
-    (values,), now_us = await client.read([("MGET", *map(client.shard.record, operation_ids))])
+    (values,), now_us = await client.read([("MGET", *map(layout.record_key, operation_ids))])
     found = []
     for value in values:
         try:
@@ -146,18 +143,17 @@ async def _records(client: ShardClient, operation_ids: Sequence[UUID]) -> tuple[
     return found, now_us
 
 
-async def tally(client: ShardClient) -> Tally:
+async def tally(client: Client) -> Tally:
     """See `ManagedStore.tally`."""
-    shard = client.shard
-    doubt: list[RedisCommand] = [("ZRANGE", shard.doubt(part), 0, -1) for part in shard.parts]
-    (sealed, *lists), now_us = await client.read([("HGETALL", shard.sealed), *doubt])
+    doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
+    (sealed, *lists), now_us = await client.read([("HGETALL", layout.SEALED), *doubt])
     in_doubt, oldest_us = Counter[str](), now_us
     for members in lists:
         for member in members:
-            since_us, route = in_list_of_doubt(member)
+            since_us, route = layout.in_list_of_doubt(member)
             in_doubt[route] += 1
             oldest_us = min(oldest_us, since_us)
-    lapsed: list[RedisCommand] = [("ZRANGEBYSCORE", shard.leases(part), "-inf", now_us) for part in shard.parts]
+    lapsed: list[RedisCommand] = [("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES]
     replies, _ = await client.read(lapsed)
     ids = [UUID(bytes=member) for members in replies for member in members]
     for begin in range(0, len(ids), PIECE_RECORDS_MAX):
@@ -172,7 +168,7 @@ async def tally(client: ShardClient) -> Tally:
     return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(each for each in counted if each[1] > 0))
 
 
-async def count_living(client: ShardClient, names: Collection[Name]) -> dict[Name, Living]:
+async def count_living(client: Client, names: Collection[Name]) -> dict[Name, Living]:
     """How many keys of each operation name are remembered. Reads all records, unless there are no names."""
     counted = dict.fromkeys(names, Living())
     if not counted:
@@ -201,21 +197,21 @@ def _recovery_of(value: bytes | None) -> RecoveryState | None:
     return None if value is None else RecoveryState(*unpacked(value)[:6])
 
 
-async def recovery(client: ShardClient, operation_id: UUID) -> RecoveryState | None:
+async def recovery(client: Client, operation_id: UUID) -> RecoveryState | None:
     """See `ManagedStore.recovery`."""
-    (value,), _ = await client.read([("GET", client.shard.recovery(operation_id))])
+    (value,), _ = await client.read([("GET", layout.recovery_key(operation_id))])
     return _recovery_of(value)
 
 
 async def recover(
-    client: ShardClient, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
+    client: Client, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
 ) -> RecoveryLease | None:
     """See `ManagedStore.recover`."""
     granted: list[RecoveryLease] = []
 
     async def attempt() -> Change | None:
         granted.clear()
-        key = client.shard.recovery(operation_id)
+        key = layout.recovery_key(operation_id)
         (kept,), _, _ = await client.kept((operation_id,), "changes")
         if isinstance(kept, StoreError):
             raise kept
@@ -233,7 +229,7 @@ async def recover(
         # A time in the future comes from before the clock was set back; ignore it.
         if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
             return None
-        change = kept.change(client.shard)
+        change = kept.change()
         change.require(key, value)
         # Urgent probes do not lengthen the pause.
         background = background_tries + (not is_urgent)
@@ -246,9 +242,9 @@ async def recover(
     return granted[0] if granted else None
 
 
-async def put_off(client: ShardClient, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+async def put_off(client: Client, lease: RecoveryLease, pause_us: int, finding: str) -> None:
     """See `ManagedStore.put_off`."""
-    key = client.shard.recovery(lease.operation_id)
+    key = layout.recovery_key(lease.operation_id)
 
     async def attempt() -> Change | None:
         (value,), now_us = await client.read([("GET", key)], "changes")
@@ -257,7 +253,7 @@ async def put_off(client: ShardClient, lease: RecoveryLease, pause_us: int, find
         token, tries, _, _, _, _, background_tries = unpacked(value)
         if (token, tries) != (lease.token, lease.tries + 1):
             return None
-        change = Change(client.shard)
+        change = Change()
         change.require(key, value)
         change.then("SET", key, packed((token, tries, 0, now_us + pause_us, now_us, finding, background_tries)))
         return change
@@ -270,12 +266,12 @@ async def put_off(client: ShardClient, lease: RecoveryLease, pause_us: int, find
 
 def write_audit(change: Change, command: Command, audit: Audit, token: int, number: int, now_us: int) -> None:
     """Write who did this, under a number that is higher than all before."""
-    shard, operation_id = change.shard, operation_id_of(command)
+    operation_id = operation_id_of(command)
     name, event = _audit_name(number, operation_id), EVENT_OF[type(command)].value
     values = (now_us, event, token, audit.who, audit.why)
-    change.then("HSET", shard.audits_of(operation_id), name[:8], packed(values))
-    change.then("ZADD", shard.audits, number, name)
-    change.then("ZADD", shard.old_audits, now_us + AUDIT_KEEP_US, name)
+    change.then("HSET", layout.audits_key(operation_id), name[:8], packed(values))
+    change.then("ZADD", layout.AUDITS, number, name)
+    change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
     count_sealed(change, None, audit_sealed_by(audit))
 
 
@@ -288,35 +284,35 @@ def _audit_name(number: int, operation_id: UUID) -> bytes:
     return number.to_bytes(8) + operation_id.bytes
 
 
-def drop_audit(shard: Shard, name: bytes, value: bytes) -> Change:
+def drop_audit(name: bytes, value: bytes) -> Change:
     """Delete the audit of this name, which has this value."""
-    change = Change(shard)
+    change = Change()
     _, _, _, who, why = unpacked(value)
     count_sealed(change, audit_sealed_by(Audit(who, why)), None)
-    change.then("HDEL", shard.audits_of(UUID(bytes=name[8:])), name[:8])
-    change.then("ZREM", shard.audits, name)
-    change.then("ZREM", shard.old_audits, name)
+    change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
+    change.then("ZREM", layout.AUDITS, name)
+    change.then("ZREM", layout.OLD_AUDITS, name)
     return change
 
 
-async def last_audit(client: ShardClient) -> int:
+async def last_audit(client: Client) -> int:
     """The highest number of an audit; 0 where there is none."""
-    (names,), _ = await client.read([("ZREVRANGE", client.shard.audits, 0, 0)], "changes")
+    (names,), _ = await client.read([("ZREVRANGE", layout.AUDITS, 0, 0)], "changes")
     return int.from_bytes(names[0][:8]) if names else 0
 
 
-async def audits(client: ShardClient, operation_id: UUID) -> list[AuditEntry]:
+async def audits(client: Client, operation_id: UUID) -> list[AuditEntry]:
     """See `ManagedStore.audits`."""
-    (fields,), _ = await client.read([("HGETALL", client.shard.audits_of(operation_id))])
+    (fields,), _ = await client.read([("HGETALL", layout.audits_key(operation_id))])
     pairs = iter(fields)
     ordered = sorted(zip(pairs, pairs, strict=True))[-AUDITS_MAX:]
     return [audit_entry(operation_id, *unpacked(value)) for _, value in ordered]
 
 
-async def latest_audits(client: ShardClient, before: int | None, limit: int) -> list[NumberedAudit]:
+async def latest_audits(client: Client, before: int | None, limit: int) -> list[NumberedAudit]:
     """See `ManagedStore.latest_audits`."""
     highest = "+inf" if before is None else f"({before}"
-    (names,), _ = await client.read([("ZREVRANGEBYSCORE", client.shard.audits, highest, "-inf", "LIMIT", 0, limit)])
+    (names,), _ = await client.read([("ZREVRANGEBYSCORE", layout.AUDITS, highest, "-inf", "LIMIT", 0, limit)])
     found = []
     for name, value in zip(names, await audit_values(client, names), strict=True):
         if value is not None:
@@ -326,9 +322,8 @@ async def latest_audits(client: ShardClient, before: int | None, limit: int) -> 
     return found
 
 
-async def audit_values(client: ShardClient, names: Iterable[bytes]) -> list[Any]:
+async def audit_values(client: Client, names: Iterable[bytes]) -> list[Any]:
     """The audits of these names; None for one that is gone."""
-    shard = client.shard
-    commands: list[RedisCommand] = [("HGET", shard.audits_of(UUID(bytes=name[8:])), name[:8]) for name in names]
+    commands: list[RedisCommand] = [("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names]
     values, _ = await client.read(commands)
     return values

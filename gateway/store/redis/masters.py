@@ -169,36 +169,6 @@ class _Cluster:
         """There is nothing open."""
 
 
-class Together:
-    """Several that look for the same masters at the same time ask once."""
-
-    def __init__(self, masters: Masters) -> None:
-        self._masters = masters
-        self._looking: asyncio.Task[Found] | None = None
-
-    @property
-    def look_seconds(self) -> float | None:
-        return self._masters.look_seconds
-
-    async def find(self, known: Collection[Address]) -> Found:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(tuple(known)))
-        # Who gives up leaves it to the others.
-        return await asyncio.shield(self._looking)
-
-    async def _look(self, known: Collection[Address]) -> Found:
-        return await self._masters.find(known)
-
-    async def listen(self, wake: Callable[[], None]) -> None:
-        await self._masters.listen(wake)
-
-    async def close(self) -> None:
-        """Only links that are open between looks would have to be closed: a cluster has none."""
-        if self._looking is not None:
-            await asyncio.gather(self._looking, return_exceptions=True)
-        await self._masters.close()
-
-
 def _masters_in(slots: Sequence[Any], asked: Address) -> dict[Address, list[range]]:
     """Decode a reply of CLUSTER SLOTS."""
     found: dict[Address, list[range]] = {}

@@ -1,4 +1,4 @@
-"""Which gateways serve what on a shard, and which of them may grant: `compare_configuration`, and `Fleet`.
+"""Which gateways serve what, and which of them may grant: `compare_configuration`, and `Fleet`.
 
 Two values hold all of it, each replaced as a whole unless it changed meanwhile: what the services remember of their
 operations, and the gateways.
@@ -16,8 +16,9 @@ from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
+from gateway.store.redis import layout
 from gateway.store.redis.change import Change
-from gateway.store.redis.client import ShardClient
+from gateway.store.redis.client import Client
 from gateway.store.redis.entry import packed, unpacked
 from gateway.store.redis.inquiry import count_living
 
@@ -51,14 +52,14 @@ def _gateways(gateways: Gateways) -> bytes:
     return packed((json.dumps(gateways),))
 
 
-async def agree(client: ShardClient, serving: Serving, *, is_trial: bool) -> Agreement:
+async def agree(client: Client, serving: Serving, *, is_trial: bool) -> Agreement:
     """See `ManagedStore.compare_configuration`."""
-    shard, counted, agreed = client.shard, dict[Name, Living](), Agreement()
+    counted, agreed = dict[Name, Living](), Agreement()
 
     async def attempt() -> Change | None:
         nonlocal counted, agreed
         (remembered, listed), now_us = await client.read(
-            [("GET", shard.configuration), ("GET", shard.gateways)], "changes"
+            [("GET", layout.CONFIGURATION), ("GET", layout.GATEWAYS)], "changes"
         )
         known, gateways = _read_configuration(remembered), _read_gateways(listed)
         own = serving.gateway_id.hex
@@ -77,16 +78,16 @@ async def agree(client: ShardClient, serving: Serving, *, is_trial: bool) -> Agr
         client.primary.require_promise()
         if is_trial:
             return None
-        change = Change(shard)
-        change.require(shard.configuration, remembered)
-        change.require(shard.gateways, listed)
+        change = Change()
+        change.require(layout.CONFIGURATION, remembered)
+        change.require(layout.GATEWAYS, listed)
         change.free()
         if comparison.written:
             rows = {row.name: row for row in (*known, *comparison.written)}
-            change.then("SET", shard.configuration, _configuration(rows))
+            change.then("SET", layout.CONFIGURATION, _configuration(rows))
         entry = {**gateways.get(own, {}), "service": serving.service, "operations": sorted(serving.recipes)}
         gateways[own] = {**entry, "seen_us": now_us, "host": serving.host, "level": PROGRAM_LEVEL}
-        change.then("SET", shard.gateways, _gateways(_without_forgotten(gateways, now_us)))
+        change.then("SET", layout.GATEWAYS, _gateways(_without_forgotten(gateways, now_us)))
         return change
 
     await client.change(attempt)
@@ -97,13 +98,13 @@ def _without_forgotten(gateways: Gateways, now_us: int) -> Gateways:
     return {each: entry for each, entry in gateways.items() if entry["seen_us"] > now_us - FORGOTTEN_US}
 
 
-async def take_turns(client: ShardClient, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+async def take_turns(client: Client, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
     """See `ManagedStore.take_turns`. Who has no turn writes nothing."""
     taken = frozenset[str]()
 
     async def attempt() -> Change | None:
         nonlocal taken
-        (held,), now_us = await client.read([("GET", client.shard.turns)], "changes")
+        (held,), now_us = await client.read([("GET", layout.TURNS)], "changes")
         turns = _read_turns(held)
         taken = frozenset(
             name
@@ -120,11 +121,11 @@ async def take_turns(client: ShardClient, holder: UUID, names: Collection[str], 
     return taken
 
 
-async def leave_turns(client: ShardClient, holder: UUID) -> None:
+async def leave_turns(client: Client, holder: UUID) -> None:
     """See `ManagedStore.leave_turns`."""
 
     async def attempt() -> Change | None:
-        (held,), _ = await client.read([("GET", client.shard.turns)], "changes")
+        (held,), _ = await client.read([("GET", layout.TURNS)], "changes")
         turns = _read_turns(held)
         others = {name: turn for name, turn in turns.items() if turn[0] != holder.hex}
         return None if len(others) == len(turns) else _turns_change(client, held, others)
@@ -137,23 +138,23 @@ def _read_turns(value: bytes | None) -> dict[str, tuple[str, int]]:
     return {} if value is None else {name: (turn[0], turn[1]) for name, turn in json.loads(unpacked(value)[0]).items()}
 
 
-def _turns_change(client: ShardClient, held: bytes | None, turns: dict[str, tuple[str, int]]) -> Change:
+def _turns_change(client: Client, held: bytes | None, turns: dict[str, tuple[str, int]]) -> Change:
     # Upkeep makes room where the memory is full: a deletion first needs none.
-    change = Change(client.shard)
-    change.require(client.shard.turns, held)
-    change.then("DEL", client.shard.turns)
-    change.then("SET", client.shard.turns, packed((json.dumps(turns),)))
+    change = Change()
+    change.require(layout.TURNS, held)
+    change.then("DEL", layout.TURNS)
+    change.then("SET", layout.TURNS, packed((json.dumps(turns),)))
     return change
 
 
-async def raise_level(client: ShardClient) -> bool:
+async def raise_level(client: Client) -> bool:
     """Raise the level to this program's, and return whether it was lower. Raises `StartRefused`."""
-    shard, was_lower = client.shard, False
+    was_lower = False
 
     async def attempt() -> Change | None:
         nonlocal was_lower
         (listed, level), now_us = await client.read(
-            [("GET", shard.gateways), ("HGET", shard.memory, "level")], "changes"
+            [("GET", layout.GATEWAYS), ("HGET", layout.MEMORY, "level")], "changes"
         )
         running = {
             each: entry for each, entry in _read_gateways(listed).items() if now_us - entry["seen_us"] < RUNNING_US
@@ -163,22 +164,22 @@ async def raise_level(client: ShardClient) -> bool:
         was_lower = int(level) < PROGRAM_LEVEL
         if not was_lower:
             return None
-        change = Change(shard)
-        change.require(shard.gateways, listed)
-        change.then("HSET", shard.memory, "level", PROGRAM_LEVEL)
+        change = Change()
+        change.require(layout.GATEWAYS, listed)
+        change.then("HSET", layout.MEMORY, "level", PROGRAM_LEVEL)
         return change
 
     await client.change(attempt)
     return was_lower
 
 
-async def names_left(client: ShardClient, service: str, operations: Collection[str]) -> frozenset[Name]:
+async def names_left(client: Client, service: str, operations: Collection[str]) -> frozenset[Name]:
     """The remembered operations of this service, except those in `operations`."""
-    (remembered,), _ = await client.read([("GET", client.shard.configuration)])
+    (remembered,), _ = await client.read([("GET", layout.CONFIGURATION)])
     return names_without_route(_read_configuration(remembered), service, operations)
 
 
-async def note_running(client: ShardClient, gateway_id: UUID, *, is_running: bool) -> None:
+async def note_running(client: Client, gateway_id: UUID, *, is_running: bool) -> None:
     """See `ManagedStore.note_running`. If it is lost, the next one is not."""
 
     def noted(gateways: Gateways, now_us: int) -> Gateways | None:
@@ -192,15 +193,15 @@ async def note_running(client: ShardClient, gateway_id: UUID, *, is_running: boo
 
 
 async def _change_gateways(
-    client: ShardClient, changed: Callable[[Gateways, int], Gateways | None], link: str = _BEATS, *, keeps: bool = True
+    client: Client, changed: Callable[[Gateways, int], Gateways | None], link: str = _BEATS, *, keeps: bool = True
 ) -> None:
     """Replace the gateways; None leaves them as they are, in a memory that is still the same one."""
-    key = client.shard.gateways
+    key = layout.GATEWAYS
 
     async def attempt() -> Change | None:
         (listed,), now_us = await client.read([("GET", key)], link)
         gateways = changed(_read_gateways(listed), now_us)
-        change = Change(client.shard)
+        change = Change()
         if gateways is None:
             return change
         change.require(key, listed)
@@ -213,9 +214,7 @@ async def _change_gateways(
 # -- fleet -------------------------------------------------------------------------------------------------------------
 
 
-async def join(
-    client: ShardClient, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]
-) -> Joined:
+async def join(client: Client, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
     """See `Fleet`, also for the next four. The entry is on every replica that may be promoted before this returns."""
     joined: Joined | None = None
 
@@ -239,9 +238,7 @@ async def join(
     return joined
 
 
-async def beat(
-    client: ShardClient, gateway_id: UUID, silent: Collection[tuple[UUID, int]]
-) -> tuple[bool, list[Member]]:
+async def beat(client: Client, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
     members: list[Member] = []
 
     def raised(gateways: Gateways, now_us: int) -> Gateways | None:
@@ -269,12 +266,12 @@ def _members(gateways: Gateways) -> list[Member]:
     ]
 
 
-async def members(client: ShardClient) -> list[Member]:
-    (listed,), _ = await client.read([("GET", client.shard.gateways)], _BEATS)
+async def members(client: Client) -> list[Member]:
+    (listed,), _ = await client.read([("GET", layout.GATEWAYS)], _BEATS)
     return _members(_read_gateways(listed))
 
 
-async def vouch(client: ShardClient, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
+async def vouch(client: Client, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
     notes = {each.hex for each in ended}
 
     def vouched(gateways: Gateways, _now_us: int) -> Gateways | None:
@@ -287,25 +284,25 @@ async def vouch(client: ShardClient, identity: str, gateway_id: UUID, boot: str,
     await _change_gateways(client, vouched)
 
 
-async def accept_promotion(client: ShardClient, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
-    """The shard keeps its former identity, memo and run until this."""
-    shard, is_done = client.shard, False
+async def accept_promotion(client: Client, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+    """The store keeps its former identity, memo and run until this."""
+    is_done = False
     identity = renewed(epoch.identity)
 
     async def attempt() -> Change | None:
         nonlocal is_done
         is_done = False
         (held, listed), _ = await client.read(
-            [("HMGET", shard.memory, "identity", "memo"), ("GET", shard.gateways)], _BEATS
+            [("HMGET", layout.MEMORY, "identity", "memo"), ("GET", layout.GATEWAYS)], _BEATS
         )
         votes = [each.vouched_for == epoch.identity for each in _members(_read_gateways(listed))]
         if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
             return None
         is_done = True
-        change = Change(shard)
-        change.require(shard.gateways, listed)
+        change = Change()
+        change.require(layout.GATEWAYS, listed)
         run = (client.primary.server.run_id, client.primary.place)
-        change.then("HSET", shard.memory, "identity", identity, "memo", memo, "run", run[0], "place", run[1])
+        change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, "run", run[0], "place", run[1])
         return change
 
     await client.change(attempt, _BEATS)

@@ -1,4 +1,4 @@
-"""The master that has a shard: links to it, what it promises, and when what it executed is acknowledged.
+"""The master that keeps the operations: links to it, what it promises, and when what it executed is acknowledged.
 
 Its invariant: all links lead to the server process that the store was started on; another one is another memory until
 it was compared (`EpochChanged`). It knows neither records nor keys.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, StoreError
 from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, refusal
-from gateway.store.redis.masters import Masters
+from gateway.store.redis.masters import masters_of
 from gateway.store.redis.promise import LOOK, Server, read
 
 _LOG = logging.getLogger("gateway")
@@ -27,7 +27,7 @@ _WRITE_SECONDS: Final = KEEP_SECONDS + 3.0
 
 _CAUSES: Final = {**CAUSES, "OOM": "its memory is full (OOM); raise maxmemory, or let keys be remembered for less long"}
 _NOT_DURABLE: Final = "Redis cannot be the durable store"
-_ELSEWHERE: Final = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"))
+_ELSEWHERE: Final = frozenset(("READONLY", "MASTERDOWN", "LOADING"))
 
 
 class Primary:
@@ -35,10 +35,10 @@ class Primary:
 
     `lesson` is a call of the script that changes nothing that matters, with all commands of the others."""
 
-    def __init__(self, access: Access, masters: Masters, slot: int, replicas: int | None, lesson: RedisCommand) -> None:
+    def __init__(self, access: Access, replicas: int | None, lesson: RedisCommand) -> None:
         self._access = access
-        self._masters = masters
-        self._slot = slot
+        self._masters = masters_of(access)
+        self._finding = asyncio.Lock()
         self.replicas = replicas or 0
         self._configured = replicas
         self._lesson = lesson
@@ -151,6 +151,10 @@ class Primary:
             return reply >= self.replicas
         return isinstance(reply, list) and reply[0] >= 1 and reply[1] >= self.replicas
 
+    async def news_link(self) -> Link:
+        """A link for what is published, not yet connected. Raises `NotApplied`."""
+        return self._access.link(await self._find())
+
     async def link(self, name: str) -> Link:
         """An open link. Raises `NotApplied`, and `EpochChanged` where it leads to another server process."""
         link = self._links.get(name)
@@ -176,33 +180,25 @@ class Primary:
         return link
 
     async def _find(self) -> Address:
-        found = await self._masters.find(self._found)
-        self._found = tuple(found)
-        for address, slots in found.items():
-            if any(self._slot in part for part in slots):
-                return address
-        raise NotApplied("no master has the slot of these keys")
+        async with self._finding:
+            self._found = tuple(await self._masters.find(self._found))
+            return self._found[0]
 
     async def _greet(self, link: Link) -> None:
         """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""
-        is_node = self._access.kind == "cluster"
         try:
-            replies = await link.exchange([*LOOK, *([("CLUSTER", "MYID")] if is_node else [])], READ_SECONDS)
+            server = read(await link.exchange(LOOK, READ_SECONDS))
         except Indefinite as error:
             raise NotApplied(*error.args) from error
-        if is_node and not isinstance(replies[-1], bytes):
-            raise NotApplied(f"{link} does not tell its id (CLUSTER MYID)")
-        server = read(replies[: len(LOOK)])
-        if server.is_cluster is not is_node:
-            scheme = "redis+cluster" if server.is_cluster else "redis"
-            raise StartRefused(f"{link} is {'' if server.is_cluster else 'no '}node of a cluster; write {scheme}://")
+        if server.is_cluster:
+            raise StartRefused(f"{_NOT_DURABLE}: {link} is a node of a cluster; name one server, or its sentinels")
         if server.is_replica:
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
         if self._server is not None and server.run_id != self._server.run_id:
             raise EpochChanged("Redis was restarted, or another server is the master now")
         self._server = server
         self.why_not = server.why_not(self._configured) or server.why_not_now(self._configured)
-        self.place = replies[-1].decode() if is_node else str(link.address)
+        self.place = str(link.address)
 
     async def look(self) -> None:
         """See whether the server is still the master, and what it promises; what it does not say is no promise."""

@@ -1,4 +1,4 @@
-"""Rows of one shard that are encrypted again: pages of records and audits, and their replacement."""
+"""Rows that are encrypted again: pages of records and audits, and their replacement."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from uuid import UUID
 
 from gateway.core.operation import Audit, Record
 from gateway.store.base import StoreError
-from gateway.store.redis import inquiry
+from gateway.store.redis import inquiry, layout
 from gateway.store.redis.change import Change, count_sealed, record_sealed_by, write_record
-from gateway.store.redis.client import ShardClient
+from gateway.store.redis.client import Client
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.entry import packed, unpacked
 from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Kept, Place, Row, Values
@@ -18,7 +18,7 @@ from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Kept, Place, Row
 _SEARCHED_MAX: Final = 1_000
 
 
-async def page(client: ShardClient, place: Place, after: Any, limit: int) -> list[Row]:
+async def page(client: Client, place: Place, after: Any, limit: int) -> list[Row]:
     """See `SealedRows`."""
     match place:
         case Place.RECORDS:
@@ -34,14 +34,14 @@ async def page(client: ShardClient, place: Place, after: Any, limit: int) -> lis
             ]
         case Place.AUDITS:
             above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
-            (names,), _ = await client.read([("ZRANGEBYSCORE", client.shard.audits, above, "+inf", "LIMIT", 0, limit)])
+            (names,), _ = await client.read([("ZRANGEBYSCORE", layout.AUDITS, above, "+inf", "LIMIT", 0, limit)])
             values = await inquiry.audit_values(client, names)
             return [_audit_row(name, value) for name, value in zip(names, values, strict=True)]
     # The rest is not kept here.
     return []
 
 
-async def examples(client: ShardClient, key_id: str) -> list[Kept]:
+async def examples(client: Client, key_id: str) -> list[Kept]:
     """See `ManagedStore.sealed_examples`. No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
     found: list[Kept] = []
     after: UUID | None = None
@@ -65,7 +65,7 @@ def _audit_row(name: bytes, value: bytes | None) -> Row:
     return Row(name, Values(Place.AUDITS, (UUID(bytes=name[8:]), event, token, who, why)))
 
 
-async def reseal(client: ShardClient, changes: Sequence[tuple[Row, Kept]]) -> int:
+async def reseal(client: Client, changes: Sequence[tuple[Row, Kept]]) -> int:
     """See `SealedRows`."""
     calls: list[RedisCommand] = []
     for row, again in changes:
@@ -79,24 +79,24 @@ async def reseal(client: ShardClient, changes: Sequence[tuple[Row, Kept]]) -> in
     return sum(outcome is True for outcome in done)
 
 
-async def _replacement(client: ShardClient, row: Row, again: Kept) -> Change | None:
+async def _replacement(client: Client, row: Row, again: Kept) -> Change | None:
     match row.kept, again:
         case Record() as old, Record():
             (kept,), _, _ = await client.kept((old.identity.operation_id,), "changes")
             if isinstance(kept, StoreError) or kept.record != old:
                 return None
-            change = kept.change(client.shard)
+            change = kept.change()
             write_record(change, kept, again)
             return change
         case Values() as old, Values():
-            key, name = client.shard.audits_of(old.columns[0]), row.after
+            key, name = layout.audits_key(old.columns[0]), row.after
             (value,), _ = await client.read([("HGET", key, name[:8])], "changes")
             if value is None:
                 return None
             *about, who, why = unpacked(value)
             if (who, why) != old.values:
                 return None
-            change = Change(client.shard)
+            change = Change()
             change.then("HSET", key, name[:8], packed((*about, *again.values)))
             sealed, now = (inquiry.audit_sealed_by(Audit(*each.values)) for each in (old, again))
             count_sealed(change, sealed, now)

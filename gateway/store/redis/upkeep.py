@@ -1,4 +1,4 @@
-"""Upkeep of one shard: the sweep of its records, audits and witnesses.
+"""Upkeep: the sweep of its records, audits and witnesses.
 
 It owns how much one exchange may change. Whoever has not seen a change sweeps it again, so that nothing is waited for:
 neither disks nor replicas.
@@ -15,9 +15,9 @@ from gateway.core.lifecycle import written_down
 from gateway.core.operation import Record, State
 from gateway.store.base import EpochChanged, StoreError
 from gateway.store.operations import AUDIT_KEEP_US, LAPSES_NAMED_MAX, WITNESS_KEEP_US, Swept
-from gateway.store.redis import inquiry
+from gateway.store.redis import inquiry, layout
 from gateway.store.redis.change import Change, keep_token, write_record
-from gateway.store.redis.client import ShardClient
+from gateway.store.redis.client import Client
 from gateway.store.redis.connection import RedisCommand
 
 # Records that are changed in one exchange.
@@ -29,9 +29,9 @@ _WITHHELD_MAX: Final = 10_000
 class Upkeep:
     """From one start of the store to its end."""
 
-    def __init__(self, client: ShardClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._shard = client.shard
+
         # Records that were found and cannot be read.
         self._withheld: set[bytes] = set()
 
@@ -80,7 +80,7 @@ class Upkeep:
             after = None if record is None else written_down(record, now_us)
             if record is None or after is record:
                 continue
-            change = each.change(self._shard)
+            change = each.change()
             change.free()
             keep_token(change, each, after, floor, now_us)
             write_record(change, each, after)
@@ -98,22 +98,22 @@ class Upkeep:
         """Extend or delete at most `limit` old audits, and delete witnesses; returns how many."""
         if limit <= 0:
             return 0
-        shard, client = self._shard, self._client
+        client = self._client
         now_us = (await client.read([]))[1]
         (names, links), _ = await client.read(self._old(now_us, limit))
-        records: list[RedisCommand] = [("EXISTS", shard.record(UUID(bytes=name[8:]))) for name in names]
+        records: list[RedisCommand] = [("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names]
         needed, _ = await client.read(records)
         calls: list[RedisCommand] = []
         for name, value, is_needed in zip(names, await inquiry.audit_values(client, names), needed, strict=True):
             if is_needed or value is None:
-                change = Change(shard)
-                change.then("ZADD", shard.old_audits, now_us + AUDIT_KEEP_US, name)
+                change = Change()
+                change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
             else:
-                change = inquiry.drop_audit(shard, name, value)
+                change = inquiry.drop_audit(name, value)
             calls.append(change.call(client.identity))
         if links:
-            change = Change(shard)
-            change.then("ZREMRANGEBYSCORE", shard.witnesses, "-inf", now_us - 2 * WITNESS_KEEP_US)
+            change = Change()
+            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", now_us - 2 * WITNESS_KEEP_US)
             calls.append(change.call(client.identity))
         if calls:
             await client.write(calls, keeps=False)
@@ -121,21 +121,14 @@ class Upkeep:
 
     def _due(self, now_us: int, limit: int) -> list[RedisCommand]:
         """What the clock changes."""
-        shard, found = self._shard, list[RedisCommand]()
-        for part in shard.parts:
-            for key in (shard.leases(part), shard.due(part)):
-                found.append(("ZRANGEBYSCORE", key, "-inf", now_us, "LIMIT", 0, limit))
-        return found
+        return [("ZRANGEBYSCORE", key, "-inf", now_us, "LIMIT", 0, limit) for key in (*layout.LEASES, *layout.DUE)]
 
     async def _ahead(self, now_us: int, limit: int) -> list[UUID]:
         """Where to look for leases that begin in the future, because the clock was set back: those that end last."""
         if limit <= 0:
             return []
-        shard, commands = self._shard, list[RedisCommand]()
-        for part in shard.parts:
-            for key in (shard.leases(part), shard.doubt(part)):
-                last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
-                commands.append(("ZREVRANGEBYSCORE", key, *last))
+        last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
+        commands: list[RedisCommand] = [("ZREVRANGEBYSCORE", key, *last) for key in (*layout.LEASES, *layout.DOUBT)]
         lists, _ = await self._client.read(commands)
         found = [pair for each in lists for pair in zip(map(int, each[1::2]), each[::2], strict=True)]
         ids = [member[:16] for _, member in sorted(found, reverse=True)]
@@ -143,8 +136,8 @@ class Upkeep:
 
     def _old(self, now_us: int, limit: int) -> list[RedisCommand]:
         """Audits and witnesses to be looked at. A witness that was raised since the last look but one is kept."""
-        shard, unraised_us = self._shard, now_us - 2 * WITNESS_KEEP_US
+        unraised_us = now_us - 2 * WITNESS_KEEP_US
         return [
-            ("ZRANGEBYSCORE", shard.old_audits, "-inf", now_us, "LIMIT", 0, limit),
-            ("ZRANGEBYSCORE", shard.witnesses, "-inf", unraised_us, "LIMIT", 0, limit),
+            ("ZRANGEBYSCORE", layout.OLD_AUDITS, "-inf", now_us, "LIMIT", 0, limit),
+            ("ZRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us, "LIMIT", 0, limit),
         ]

@@ -8,7 +8,6 @@ _SCRIPT = "store/redis/lua/change.lua"
 _PROMISE = "store/redis/promise.py"
 _STORE = "store/redis/durable.py"
 _TESTS = "tests/store/test_redis_alone.py::"
-_CLUSTER = "tests/store/test_redis_alone_cluster.py::"
 _NEWS = "tests/http/gateway/test_news_of_redis.py::"
 _SUITE = "tests/conformance/"
 
@@ -99,16 +98,10 @@ DEFECTS = (
         ("tests/config/test_mistakes.py::test_what_a_durable_redis_does_not_keep[payments]",),
     ),
     Defect(
-        "a-missing-shard-is-the-whole-store",
-        "while one shard is missing, the store counts as away",
+        "a-refusal-of-one-gateway-is-an-outage",
+        "a store that grants nothing to one gateway counts as away",
         (Edit("store/tiered.py", "        if error.is_partial:\n", "        if False:\n"),),
         ("tests/store/test_tiered.py::test_a_part_that_is_missing",),
-    ),
-    Defect(
-        "a-loss-accepted-for-one-shard",
-        "a loss that is accepted is accepted for the first shard alone",
-        (Edit("store/sharded.py", "await self._all(begin)", "await begin(self.shards[0])"),),
-        (_CLUSTER + "test_a_flushed_master_loses_the_memory_of_its_keys",),
     ),
     Defect(
         "a-promise-outlives-what-says-it",
@@ -124,7 +117,7 @@ DEFECTS = (
     ),
     Defect(
         "beats-do-not-mind-the-memory",
-        "a flush of a shard that nobody writes to is taken for a gateway that was struck off, and stays unnoticed",
+        "a flush while nobody writes is taken for a gateway that was struck off, and stays unnoticed",
         (
             Edit(
                 "store/redis/members.py",
@@ -132,19 +125,19 @@ DEFECTS = (
                 "        if gateways is None:\n            return None\n",
             ),
         ),
-        (_CLUSTER + "test_a_flushed_master_loses_the_memory_of_its_keys",),
+        (_TESTS + "test_a_flush_while_nobody_writes",),
     ),
     Defect(
         "redis-alone-tells-nobody",
         "who waits at another gateway finds out by polling",
         (Edit(_STORE, "                news += _news(commands[place], result.snapshot.state)\n", ""),),
-        (_NEWS + "test_a_duplicate_that_waits_at_another_gateway[redis]",),
+        (_NEWS + "test_a_duplicate_that_waits_at_another_gateway",),
     ),
     Defect(
         "redis-alone-purges-here-alone",
         "another gateway replies from its memory what was purged",
         (Edit("app/gateway.py", "        on_purge=on_purge_of(durable),\n", ""),),
-        (_NEWS + "test_a_purge_reaches_what_another_gateway_remembers[redis]",),
+        (_NEWS + "test_a_purge_reaches_what_another_gateway_remembers",),
     ),
     Defect(
         "redis-alone-without-news-in-silence",
@@ -153,28 +146,10 @@ DEFECTS = (
         (_TESTS + "test_a_user_that_may_not_listen",),
     ),
     Defect(
-        "a-refused-shard-fills-the-log",
-        "why a shard must not be used is said at each try",
+        "a-refused-store-fills-the-log",
+        "why a store must not be used any more is said at each try",
         (Edit("store/memory/guard.py", "                if str(error) != refused:\n", "                if error:\n"),),
-        ("tests/store/test_sharded.py::test_a_shard_that_is_refused",),
-    ),
-    Defect(
-        "each-shard-is-swept-to-the-limit",
-        "a sweep of all shards changes many times as much as its limit",
-        (Edit("store/redis/upkeep.py", "written[State.CLAIMED] + tidied,", "0,"),),
-        (_SUITE + "test_recovery.py::test_audits_are_swept_in_bounded_numbers[redis-cluster]",),
-    ),
-    Defect(
-        "a-purge-in-one-shard",
-        "a purge is no new generation of the store, because it is in another shard",
-        (
-            Edit(
-                "store/sharded.py",
-                'generation = "".join(epoch.generation for epoch in epochs)',
-                "generation = epochs[0].generation",
-            ),
-        ),
-        (_SUITE + "test_epoch.py::test_only_purges_and_erasures_make_another_generation[redis-cluster]",),
+        ("tests/store/test_guard.py::test_a_store_that_must_not_be_used_any_more",),
     ),
     Defect(
         "redis-alone-ends-without-its-replicas",

@@ -15,17 +15,15 @@ from gateway.store.redis import news
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, status_of
 from tests.support.redis import RedisServer
-from tests.support.redis_groups import Cluster
 
 PATIENCE_SECONDS = 30.0
 
 
-@pytest.fixture(params=[pytest.param("durable_redis", id="redis"), pytest.param("durable_cluster", id="redis-cluster")])
-def store(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture
+def store(durable_redis: RedisServer) -> dict[str, Any]:
     """The `store` section, on an empty store; what is in a gateway's memory stays there longer than any test."""
-    servers: RedisServer | Cluster = request.getfixturevalue(request.param)
-    servers.flush()
-    return {"durable": servers.durable_url, "replicas": 0, "cache_max_age": "1h"}
+    durable_redis.flush()
+    return {"durable": durable_redis.durable_url, "replicas": 0, "cache_max_age": "1h"}
 
 
 @pytest.fixture(autouse=True)

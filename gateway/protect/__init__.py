@@ -5,12 +5,12 @@ from, `problem` the gateway's own error responses. `cors` says what pages of oth
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request: `callers` says whose it is, and `body` receives its body. `operation`
-claims, sends and records in a task of its own: `claiming` gets the claim, `leases` renews it, `attempt` forwards the
-request once, `conclusion` turns the result into a command and replies, and `journaling` keeps it while the store does
-not. `duplicates` replies to all but the first caller: by `waiting` for another gateway, or by `probing` the upstream,
-for as long as their `preference` allows; where many come or wake at once, `slices` gives each its turn, and `limits`
-says how long each step may take. `repeats` notices requests that come again under another key. `compose` builds
-replies, and `decoding` undoes a coding that a client does not accept. `trace` gathers what operators see of a request.
+claims, sends and records in a task of its own: `claiming` gets the claim, `leases` renews it, `conclusion` turns the
+result into a command and replies, and `journaling` keeps it while the store does not. `duplicates` replies to all but
+the first caller: by `waiting` for another gateway, or by `probing` the upstream, for as long as their `preference`
+allows; where many come or wake at once, `slices` gives each its turn, and `limits` says how long each step may take.
+`repeats` notices requests that come again under another key. `compose` builds replies, and `decoding` undoes a coding
+that a client does not accept. `trace` gathers what operators see of a request.
 
 *Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
 the `status` of their operations. `verification` asks of a webhook who sent it, and `inbox` acknowledges it.

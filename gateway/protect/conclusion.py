@@ -1,6 +1,6 @@
 """What an attempt ended in: a command for the store, and the replies that follow once it is applied.
 
-Values in, values out, but for the draw and the clock of a kept request that is postponed. `attempt` does the waiting.
+Values in, values out, but for the draw and the clock of a kept request that is postponed. `operation` does the waiting.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
-from typing import Final, assert_never
-from uuid import UUID
+from typing import Final
 
 from gateway.core.identity.fingerprint import DEFINING
 from gateway.core.immutable import immutable
@@ -29,6 +28,7 @@ from gateway.core.message import (
     indexed,
     is_forwarding_header,
 )
+from gateway.core.operation import Record
 from gateway.core.replay import GATEWAY_HEADERS
 from gateway.protect.hop import Hop, Peer
 from gateway.protect.preference import without_heeded
@@ -89,25 +89,6 @@ class ForwardingPolicy:
     heeds_async: bool = False
 
 
-@immutable
-class Execution:
-    """What the upstream learns of the operation and the claim.
-
-    `key_headers` are the route's headers that carry the key and nothing else, in order; none for a key that is composed
-    or comes from the body, which stays where it is. `canonical_key` is the spelling in which the first of them carries
-    the original key, because an upstream that deduplicates must see one spelling. None sends what the caller sent.
-    `attempt` counts the claims of the operation. `replaced` are sent in place of the caller's headers of these names.
-    """
-
-    operation_id: UUID
-    fencing_token: int
-    key: UpstreamKey
-    key_headers: tuple[bytes, ...]
-    canonical_key: bytes | None = None
-    attempt: int = 1
-    replaced: Headers = ()
-
-
 def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, *, upgrades: bool) -> RequestHead:
     """The request as it goes to the upstream unprotected, with its upgrade if it asks for one."""
     sent = _common(request.headers, hop, policy, is_protected=False)
@@ -117,21 +98,40 @@ def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy
     return RequestHead(request.method, request.target, tuple(sent))
 
 
-def protected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, execution: Execution) -> RequestHead:
-    """The request as one attempt sends it, with its operation and its fencing token."""
-    names = execution.key_headers
-    key = _key_to_send(execution)
+def protected_request(
+    request: RequestHead,
+    hop: Hop,
+    policy: ForwardingPolicy,
+    record: Record,
+    key: UpstreamKey,
+    key_headers: tuple[bytes, ...],
+    canonical_key: bytes | None = None,
+    replaced: Headers = (),
+) -> RequestHead:
+    """The request as one attempt sends it under the claim that made `record`.
+
+    `key_headers` are the route's headers that carry the key and nothing else, in order; none for a key that is composed
+    or comes from the body, which stays where it is. `canonical_key` is the spelling in which the first of them carries
+    the original key, because an upstream that deduplicates must see one spelling. None sends what the caller sent.
+    `replaced` are sent in place of the caller's headers of these names.
+    """
     sent = _common(request.headers, hop, policy, is_protected=True)
-    if execution.replaced:
-        sent = _replaced(sent, execution.replaced)
-    if key is not None:
-        replaced = [_FOLDED[name] for name in names]
-        sent = [header for header in sent if _FOLDED[header[0]] not in replaced]
-    if key:
-        sent.append((names[0] if names else _DEFAULT_KEY_HEADER, key))
-    sent.append((b"Idempotency-Operation", str(execution.operation_id).encode()))
-    sent.append((b"Idempotency-Fencing-Token", b"%d" % execution.fencing_token))
-    sent.append((b"Idempotency-Attempt", b"%d" % execution.attempt))
+    if replaced:
+        sent = _replaced(sent, replaced)
+    operation = str(record.identity.operation_id).encode()
+    # What replaces the headers of the key; empty where they are removed.
+    if key is UpstreamKey.ORIGINAL:
+        value = canonical_key if key_headers else None
+    else:
+        value = operation if key is UpstreamKey.OPERATION_ID else b""
+    if value is not None:
+        own = [_FOLDED[name] for name in key_headers]
+        sent = [header for header in sent if _FOLDED[header[0]] not in own]
+    if value:
+        sent.append((key_headers[0] if key_headers else _DEFAULT_KEY_HEADER, value))
+    sent.append((b"Idempotency-Operation", operation))
+    sent.append((b"Idempotency-Fencing-Token", b"%d" % record.token))
+    sent.append((b"Idempotency-Attempt", b"%d" % record.attempts))
     return RequestHead(request.method, request.target, tuple(sent))
 
 
@@ -202,19 +202,6 @@ def region_response_headers(headers: Headers) -> Headers:
     """The headers of another region's gateway, for the client. The edge writes the verdict itself."""
     dropped = HOP_BY_HOP | connection_options(headers) | {b"idempotency-status"}
     return tuple([header for header in headers if header[0].lower() not in dropped])
-
-
-def _key_to_send(execution: Execution) -> bytes | None:
-    """The value that replaces the headers of the key; if empty, they are removed. None leaves them as they are."""
-    match execution.key:
-        case UpstreamKey.OPERATION_ID:
-            return str(execution.operation_id).encode()
-        case UpstreamKey.NONE:
-            return b""
-        case UpstreamKey.ORIGINAL:
-            return execution.canonical_key if execution.key_headers else None
-        case _:
-            assert_never(execution.key)
 
 
 def response_headers(headers: Headers, *, upgraded: bool = False) -> Headers:

@@ -61,7 +61,7 @@ POLICIES = {
     ],
     "may_recover": ["protect/claiming.py Claiming.may_recover"],
     # The attempt: what is sent, and what came of it.
-    "protected_request": ["protect/attempt.py Attempts.send"],
+    "protected_request": ["protect/operation.py Operations._send"],
     "unprotected_request": ["http/passthrough.py Passthrough.__call__"],
     "conclude_answered": ["protect/conclusion.py answered"],
     "conclude_not_sent": ["protect/conclusion.py not_sent"],
@@ -76,14 +76,14 @@ POLICIES = {
     ],
     "conclude_unknown": ["protect/conclusion.py unknown"],
     ".kept_headers": ["protect/conclusion.py answered"],
-    "without_response": ["protect/attempt.py Attempts.record"],
+    "without_response": ["protect/operation.py Operations._record"],
     # A service is asked in four ways: to execute once, to say what became of that, to show a repeat what was made, and
     # without protection. Another one is asked who may ask.
     ".exchange": [
         "callers/forward_auth.py ForwardAuth._decision",
         "http/passthrough.py Passthrough.__call__",
-        "protect/attempt.py Attempts.send",
         "protect/coordinator.py Coordinator._fetch",
+        "protect/operation.py Operations._send",
         "protect/probing.py Prober._exchange",
         "protect/regions.py Regions.send",
     ],

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from gateway.core.message import Headers, RequestHead, asks_upgrade
+from gateway.core.operation import Event, Identity, Record, State
 from gateway.protect.forwarding import (
-    Execution,
     ForwardingPolicy,
     UpstreamKey,
     fetched_request,
@@ -32,6 +32,13 @@ ADDED = (
     (b"Idempotency-Fencing-Token", b"42"),
     (b"Idempotency-Attempt", b"3"),
 )
+
+
+# What of a record matters to the upstream.
+CLAIMED = Record(
+    Identity(OPERATION_ID, "route", "route", b"scope", b"key"), State.CLAIMED, 42, OPERATION_ID, Event.CLAIM, "a", None,
+    None, 3, 0, 0,
+)  # fmt: skip
 
 
 def said_of_hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
@@ -56,8 +63,8 @@ def protected(
     replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
-    execution = Execution(OPERATION_ID, 42, key, key_headers, attempt=3, replaced=replaced)
-    sent = protected_request(RequestHead(b"POST", b"/", (HOST, *fields)), CLIENT, POLICY, execution).headers
+    request = RequestHead(b"POST", b"/", (HOST, *fields))
+    sent = protected_request(request, CLIENT, POLICY, CLAIMED, key, key_headers, replaced=replaced).headers
     assert sent[0] == HOST
     assert sent[-3:] == ADDED
     assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())

@@ -21,7 +21,7 @@ from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
-from gateway.protect import attempt, claiming, duplicates
+from gateway.protect import claiming, duplicates, operation
 from gateway.protect.operation import Operation
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched
@@ -42,7 +42,7 @@ SPOOLED = b'{"data":"' + b"x" * 300_000 + b'"}'
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements are repeated without pauses."""
     monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(attempt, "_PAUSE_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(operation, "_PAUSE_SECONDS_MIN", 0.001)
 
 
 def text(reply: Reply) -> str:
@@ -141,7 +141,7 @@ async def test_a_lost_answer_to_an_outcome(
 
 async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers are told that much while the write goes on; it lands in the end, and is what later ones get."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
         office.store.break_("complete", fault=refused())
         await office.journal.close()
@@ -164,8 +164,8 @@ async def test_a_store_that_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, verdict: Verdict
 ) -> None:
     """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(attempt, "_APPLY_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_APPLY_SECONDS_MAX", 0.01)
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(status))
         office.store.stop_before(event)
@@ -176,7 +176,7 @@ async def test_a_store_that_says_nothing(
 
 async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its caller was told that the store is away, the upstream need not wait with the rest of its answer."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
         office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
         office.store.break_("complete", fault=refused())
@@ -188,7 +188,7 @@ async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeyp
 
 async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that never left is known to have had no effect, whether or not that can be recorded now."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as office:
         office.store.break_("release", fault=refused())
         await office.journal.close()
@@ -340,7 +340,7 @@ async def test_how_it_ended_while_the_store_was_away(
     is_over: bool,
 ) -> None:
     """Those who waited are not told of an end that others may have gone on from; an answer is final."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
         first, hold = await office.begin(answer=ended)
         waiter = office.ask()
@@ -468,7 +468,7 @@ async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Pa
 
 async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That the answer is there is known, and the store knows less: it is not asked, and the repeat is to come back."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     async with coordination(tmp_path) as office:
         office.store.break_("complete", fault=refused())
         assert heard(await office.reply()) == (200, Verdict.JOURNALED)
@@ -801,7 +801,7 @@ async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held_up: bool
 ) -> None:
     """The store may have taken it when it was first told: from the end of that window on the store alone can tell."""
-    monkeypatch.setattr(attempt, "_STORE_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.1)
     async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
         gate = Gate()
         office.store.on("complete", replace(lost(), after=gate))

@@ -15,7 +15,7 @@ DEFECTS = (
     Defect(
         "sent-not-marked",
         "an attempt is marked before its claim, and not when it sends",
-        (Edit("protect/attempt.py", "        self.marks.mark_sent(operation.place)\n", ""),),
+        (Edit("protect/operation.py", "        self._marks.mark_sent(operation.place)\n", ""),),
         ("tests/integration/test_processes.py::test_killed_while_it_waits_for_the_upstream[sqlite]",),
     ),
     Defect(
@@ -24,9 +24,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/operation.py",
-                "                if operation.is_settled:\n"
-                "                    self._claiming.marks.unmark(operation.place)\n",
-                "                self._claiming.marks.unmark(operation.place)\n",
+                "                if operation.is_settled:\n                    self._marks.unmark(operation.place)\n",
+                "                self._marks.unmark(operation.place)\n",
             ),
         ),
         ("tests/protect/test_drain.py::test_what_was_not_sent_stays_marked_until_its_claim_has_ended[not-ended]",),
@@ -293,7 +292,7 @@ DEFECTS = (
     Defect(
         "lease-not-asked-before-sending",
         "the first byte goes out whether or not the lease is still trusted",
-        (Edit("protect/attempt.py", "if lease.clock() >= lease.trusted_until_seconds:", "if False:"),),
+        (Edit("protect/operation.py", "if lease.clock() >= lease.trusted_until_seconds:", "if False:"),),
         ("tests/protect/test_coordinator.py::test_a_lease_that_is_over_before_the_first_byte",),
     ),
     Defect(

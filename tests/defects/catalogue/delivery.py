@@ -175,7 +175,7 @@ DEFECTS = (
     Defect(
         "half-open-until-the-response",
         "after an outage one slow request keeps all others of its service waiting",
-        (Edit("protect/attempt.py", "            operation.delivery.on_send()\n", "            pass\n"),),
+        (Edit("protect/operation.py", "            operation.delivery.on_send()\n", "            pass\n"),),
         (_WORKER + "test_a_slow_request_after_an_outage",),
     ),
     Defect(
@@ -211,7 +211,7 @@ DEFECTS = (
     Defect(
         "unreadable-is-sent",
         "what cannot be decrypted is sent all the same, as nothing",
-        (Edit("protect/attempt.py", "if delivery is not None and delivery.unopenable is not None:", "if False:"),),
+        (Edit("protect/operation.py", "if delivery is not None and delivery.unopenable is not None:", "if False:"),),
         (_WORKER + "test_a_request_that_cannot_be_opened",),
     ),
     Defect(

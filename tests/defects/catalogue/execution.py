@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-ATTEMPT = "protect/attempt.py"
+ATTEMPT = "protect/operation.py"
 COORDINATOR = "protect/coordinator.py"
 DUPLICATES = "protect/duplicates.py"
 OUTCOME = "core/outcome.py"

@@ -81,7 +81,7 @@ DEFECTS = (
     Defect(
         "late-events-unsigned",
         "after an outage the service refuses every event that was signed before it",
-        (Edit("protect/attempt.py", "                if route.inbox is not None:\n", "                if False:\n"),),
+        (Edit("protect/operation.py", "                if route.inbox is not None:\n", "                if False:\n"),),
         (_WHOLE + "test_a_late_delivery_is_signed_again",),
     ),
     Defect(

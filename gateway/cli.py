@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ def _do(chosen: argparse.Namespace) -> int:
         case "run" | "deliver":
             return _run(chosen.config, is_deliverer=chosen.command == "deliver")
         case "check":
-            return _check(chosen.config, _Checks.of(chosen))
+            return _check(chosen)
         case "explain":
             return _explain(chosen)
         case "reload":
@@ -77,45 +76,27 @@ def _run(path: Path, *, is_deliverer: bool) -> int:
         return EXIT_FAILED  # already logged, in the configured format
 
 
-@dataclass(frozen=True, slots=True)
-class _Checks:
-    """The options of `check`."""
-
-    is_strict: bool
-    without_secrets: bool
-    without_files: bool
-    checks_store: bool
-    shows_effective: bool
-    compares: bool
-
-    @classmethod
-    def of(cls, chosen: argparse.Namespace) -> _Checks:
-        return cls(
-            chosen.strict, chosen.without_secrets, chosen.without_files, chosen.store, chosen.effective, chosen.diff
-        )
-
-
-def _check(path: Path, checks: _Checks) -> int:
+def _check(chosen: argparse.Namespace) -> int:
     from gateway.app.tls_files import state_dir_remarks, tls_remarks
     from gateway.config import Placeholders, notices
 
-    placeholders = Placeholders()
-    config = _load(path, placeholders if checks.without_secrets else None)
+    path, placeholders = chosen.config, Placeholders()
+    config = _load(path, placeholders if chosen.without_secrets else None)
     # What is asked for alone goes to standard output.
-    out = sys.stderr if checks.shows_effective or checks.compares else sys.stdout
-    if checks.shows_effective:
+    out = sys.stderr if chosen.effective or chosen.diff else sys.stdout
+    if chosen.effective:
         from gateway.config.effective import effective
 
         print(effective(config), end="")
-    elif checks.compares:
+    elif chosen.diff:
         _print_differences(config)
     else:
         _print_routes(path, config)
     if placeholders.names:
         print(f"not checked, because they have no value: {', '.join(placeholders.names)}", file=out)
-    remarks = [] if checks.without_files else [*tls_remarks(config), *state_dir_remarks(config)]
+    remarks = [] if chosen.without_files else [*tls_remarks(config), *state_dir_remarks(config)]
     notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
-    if checks.checks_store:
+    if chosen.store:
         from gateway.app.life import run
         from gateway.app.operating import check_store, look_at_server
 
@@ -124,14 +105,14 @@ def _check(path: Path, checks: _Checks) -> int:
         notes += run(check_store(config))
     for note in notes:
         print(f"note: {note}", file=out)
-    if checks.checks_store:
+    if chosen.store:
         print("the store: a start would not be refused", file=out)
     faults = [remark for remark in remarks if remark.is_fault]
     for fault in faults:
         print(f"{path}: {fault}", file=sys.stderr)
-    if notes and checks.is_strict:
+    if notes and chosen.strict:
         print(f"{PROGRAM}: with --strict, the notes above fail the check", file=sys.stderr)
-    return EXIT_WRONG if faults or (notes and checks.is_strict) else EXIT_OK
+    return EXIT_WRONG if faults or (notes and chosen.strict) else EXIT_OK
 
 
 def _print_differences(config: Config) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
 from gateway.admin.actions import operation_id_of
@@ -83,50 +83,55 @@ class Reading:
 
     def endpoints(self) -> list[Endpoint]:
         """Its paths."""
+        shown: dict[str, tuple[str, Callable[[web.Request], Awaitable[dict[str, Any]]]]] = {
+            "/ui/": ("overview", self._overview),
+            "/ui/operations": ("operations", lambda request: self._listed(request, {})),
+            "/ui/dead-letters": ("dead_letters", lambda request: self._listed(request, {"state": ["dead_letter"]})),
+            "/ui/sinks": ("sinks", self._sinks),
+            "/ui/sinks/{name}": ("events", self._events),
+            "/ui/pauses": ("pauses", self._pauses),
+            "/ui/journal": ("journal", self._journal),
+            "/ui/memory": ("memory", self._memory),
+            "/ui/audit": ("audit", self._audit),
+            "/ui/routes": ("routes", self._routes),
+            "/ui/observe": ("observe", self._observed),
+            "/ui/configuration": ("configuration", self._configured),
+        }
         return [
-            Endpoint("GET", "/ui/", Action.READ, self._overview),
-            Endpoint("GET", "/ui/operations", Action.READ, self._list),
+            *(Endpoint("GET", path, Action.READ, self._page(*each)) for path, each in shown.items()),
             Endpoint("GET", "/ui/operations/{id}", Action.READ, self._operation),
             Endpoint("GET", "/ui/operations/{id}/response", Action.READ_RESPONSE, self._response),
+            Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
             Endpoint("GET", "/ui/find", Action.READ, self._find_page),
             Endpoint("POST", "/ui/find", Action.READ, self._find),
-            Endpoint("GET", "/ui/dead-letters", Action.READ, self._dead_letters),
-            Endpoint("GET", "/ui/sinks", Action.READ, self._sinks),
-            Endpoint("GET", "/ui/sinks/{name}", Action.READ, self._events),
-            Endpoint("GET", "/ui/pauses", Action.READ, self._pauses),
-            Endpoint("GET", "/ui/journal", Action.READ, self._journal),
-            Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
-            Endpoint("GET", "/ui/memory", Action.READ, self._memory),
-            Endpoint("GET", "/ui/audit", Action.READ, self._audit),
-            Endpoint("GET", "/ui/routes", Action.READ, self._routes),
-            Endpoint("GET", "/ui/observe", Action.READ, self._observed),
             Endpoint("GET", "/ui/explain", Action.READ, self._explain_page),
             Endpoint("POST", "/ui/explain", Action.READ, self._explain),
-            Endpoint("GET", "/ui/configuration", Action.READ, self._configured),
         ]
+
+    def _page(self, template: str, values: Callable[[web.Request], Awaitable[dict[str, Any]]]) -> Handler:
+        async def show(request: web.Request) -> web.Response:
+            return self._site.page(request, template, **await values(request))
+
+        return show
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
-    async def _overview(self, request: web.Request) -> web.Response:
-        operations = self._operations
-        in_doubt = Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX)
-        health = self._process.health()
-        return self._site.page(
-            request,
-            "overview",
-            asked_at=_now(),
-            tally=await load(operations.tally()),
-            work=await load(self._oldest(in_doubt)),
-            backlog=await load(operations.backlog()),
-            sinks=await load(operations.sinks()),
-            memory=await load(operations.memory()),
-            journal=await operations.journal(limit=1),
-            health=health,
-            refused=health.get("configuration", ""),
-            workers=health.get("workers", {}),
-            digest=self._process.digest(),
-            counts=self._process.requests(),
-        )
+    async def _overview(self, _: web.Request) -> dict[str, Any]:
+        operations, process = self._operations, self._process
+        health = process.health()
+        return {
+            "tally": await load(operations.tally()),
+            "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
+            "backlog": await load(operations.backlog()),
+            "sinks": await load(operations.sinks()),
+            "memory": await load(operations.memory()),
+            "journal": await operations.journal(limit=1),
+            "health": health,
+            "refused": health.get("configuration", ""),
+            "workers": health.get("workers", {}),
+            "digest": process.digest(),
+            "counts": process.requests(),
+        }
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
         """The oldest of those that are found."""
@@ -134,13 +139,7 @@ class Reading:
         found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
         return found[:_WORK_LIST_MAX]
 
-    async def _list(self, request: web.Request) -> web.Response:
-        return await self._listed(request, "operations", {})
-
-    async def _dead_letters(self, request: web.Request) -> web.Response:
-        return await self._listed(request, "dead_letters", {"state": ["dead_letter"]})
-
-    async def _listed(self, request: web.Request, template: str, fixed: dict[str, list[str]]) -> web.Response:
+    async def _listed(self, request: web.Request, fixed: dict[str, list[str]]) -> dict[str, Any]:
         given = {name: request.query.getall(name) for name in request.query if request.query[name]}
         number = token_of(given.pop("page", ["0"])[0])
         size = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
@@ -157,27 +156,20 @@ class Reading:
         elif len(records) > size:
             records = records[:size]
             after = request.rel_url.update_query(after=str(records[-1].identity.operation_id))
-        return self._site.page(
-            request,
-            template,
-            records=records,
-            order="the oldest first" if is_sorted else "by id, because they are too many to be put in order",
-            now_us=found[0].now_us if found else 0,
-            after=after,
-            query=request.query,
-            states=_STATES,
-            routes=[route.name for route in self._operations.policies.routes],
-            asked_at=_now(),
-        )
+        return {
+            "records": records,
+            "order": "the oldest first" if is_sorted else "by id, because they are too many to be put in order",
+            "now_us": found[0].now_us if found else 0,
+            "after": after,
+            "query": request.query,
+            "states": _STATES,
+            "routes": [route.name for route in self._operations.policies.routes],
+        }
 
     async def _operation(self, request: web.Request) -> web.Response:
         inspected = await self._operations.inspect(operation_id_of(request.match_info))
         record = inspected.snapshot.record
-        values: dict[str, Any] = {
-            "id": inspected.operation_id,
-            "next": next_step(inspected, is_page=True),
-            "asked_at": _now(),
-        }
+        values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected, is_page=True)}
         if record is None:
             return self._site.page(request, "unknown", 404, **values)
         return self._site.page(
@@ -243,61 +235,50 @@ class Reading:
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
-    async def _sinks(self, request: web.Request) -> web.Response:
-        return self._site.page(request, "sinks", sinks=await self._operations.sinks(), asked_at=_now())
+    async def _sinks(self, _: web.Request) -> dict[str, Any]:
+        return {"sinks": await self._operations.sinks()}
 
-    async def _events(self, request: web.Request) -> web.Response:
+    async def _events(self, request: web.Request) -> dict[str, Any]:
         name, after = request.match_info["name"], request.query.get("after") or None
         page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
         next_after = request.rel_url.with_query(after=page[-1].event_id) if len(page) == _PAGE_SIZE else None
-        events = [event_document(event) for event in page]
-        return self._site.page(request, "events", name=name, events=events, after=next_after, asked_at=_now())
+        return {"name": name, "events": [event_document(event) for event in page], "after": next_after}
 
-    async def _pauses(self, request: web.Request) -> web.Response:
-        return self._site.page(
-            request,
-            "pauses",
-            paused=await self._operations.paused(),
-            audits=list(reversed(await self._operations.pause_audits())),
-            names=sorted({route.operation for route in self._operations.policies.routes}),
-            asked_at=_now(),
-        )
+    async def _pauses(self, _: web.Request) -> dict[str, Any]:
+        return {
+            "paused": await self._operations.paused(),
+            "audits": list(reversed(await self._operations.pause_audits())),
+            "names": sorted({route.operation for route in self._operations.policies.routes}),
+        }
 
-    async def _journal(self, request: web.Request) -> web.Response:
+    async def _journal(self, _: web.Request) -> dict[str, Any]:
         view = await self._operations.journal(limit=_JOURNAL_MAX)
-        entries = [kept(entry, view.now_us) for entry in view.entries]
-        return self._site.page(request, "journal", view=view, entries=entries, asked_at=_now())
+        return {"view": view, "entries": [kept(entry, view.now_us) for entry in view.entries]}
 
-    async def _memory(self, request: web.Request) -> web.Response:
-        return self._site.page(request, "memory", memory=await self._operations.memory(), asked_at=_now())
+    async def _memory(self, _: web.Request) -> dict[str, Any]:
+        return {"memory": await self._operations.memory()}
 
-    async def _audit(self, request: web.Request) -> web.Response:
+    async def _audit(self, request: web.Request) -> dict[str, Any]:
         given = request.query.get("before", "")
         audits = await self._operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
         before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
         notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._notes))]
-        return self._site.page(
-            request, "audit", audits=audits, before=before, is_first=not given, notes=notes, asked_at=_now()
-        )
+        return {"audits": audits, "before": before, "is_first": not given, "notes": notes}
 
-    async def _routes(self, request: web.Request) -> web.Response:
-        routes = [_route(policy) for policy in self._operations.policies.routes]
-        return self._site.page(request, "routes", routes=routes)
+    async def _routes(self, _: web.Request) -> dict[str, Any]:
+        return {"routes": [_route(policy) for policy in self._operations.policies.routes]}
 
-    async def _configured(self, request: web.Request) -> web.Response:
+    async def _configured(self, _: web.Request) -> dict[str, Any]:
         process = self._process
-        return self._site.page(
-            request,
-            "configuration",
-            lines=process.configuration().splitlines(),
-            digest=process.digest(),
-            refused=process.health().get("configuration", ""),
-            can_reload=process.reload is not None,
-        )
+        return {
+            "lines": process.configuration().splitlines(),
+            "digest": process.digest(),
+            "refused": process.health().get("configuration", ""),
+            "can_reload": process.reload is not None,
+        }
 
-    async def _observed(self, request: web.Request) -> web.Response:
-        routes = await self._operations.observed()
-        return self._site.page(request, "observe", routes=routes, note=NO_MEMORY, asked_at=_now())
+    async def _observed(self, _: web.Request) -> dict[str, Any]:
+        return {"routes": await self._operations.observed(), "note": NO_MEMORY}
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
@@ -326,10 +307,6 @@ def token_of(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise Malformed("expected a number")
     return int(text)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.resources import files
+from time import time_ns
 from typing import Any, Final
 
 import aiohttp_jinja2
@@ -125,6 +126,7 @@ class Site:
                 "person": None if requester is None else requester.person,
                 "form_token": form_token,
                 "Action": Action,
+                "asked_at": moment(time_ns() // 1000),
                 **values,
             },
         )

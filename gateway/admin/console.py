@@ -14,7 +14,7 @@ from gateway.admin.inspection import Inspected, next_step, recovery_rows
 from gateway.admin.journal import sentence, since_us, state_of, why_of
 from gateway.admin.view import ago, described, moment, printable, span, times_of
 from gateway.admin.view import since_us as record_since_us
-from gateway.core.operation import Delivery, Identity, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import Record, Snapshot, State
 from gateway.store.journal import JournalView
 
 Columns = tuple[tuple[str, int], ...]
@@ -124,74 +124,49 @@ def json_line(about: dict[str, Any]) -> str:
 def full_text(inspected: Inspected) -> Iterator[str]:
     """All that is known of one operation, as text."""
     record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
-    yield _line("operation", str(inspected.operation_id))
-    yield _line("state", inspected.snapshot.state.value)
+    rows: list[tuple[str, object]] = [("operation", inspected.operation_id), ("state", inspected.snapshot.state)]
     if record is not None:
-        yield from _record_text(inspected, record)
-    yield _line("store's now", moment(now_us))
-    for entry in inspected.audits:
-        yield _line("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}")
-    for kept_entry in inspected.journal.entries:
-        yield _line("journal here", sentence(kept_entry, inspected.journal.now_us))
-    yield _line("what to do", next_step(inspected))
+        rows += _rows_of(record, inspected)
+    rows.append(("store's now", moment(now_us)))
+    rows += [
+        ("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}") for entry in inspected.audits
+    ]
+    rows += [("journal here", sentence(entry, inspected.journal.now_us)) for entry in inspected.journal.entries]
+    for label, value in (*rows, ("what to do", next_step(inspected))):
+        if value is not None:
+            yield f"{label.ljust(_LABEL_WIDTH)}  {printable(str(value))}"
 
 
-def _record_text(inspected: Inspected, record: Record) -> Iterator[str]:
-    now_us = inspected.snapshot.now_us
-    yield from _identity_text(record.identity)
-    yield _line("token", str(record.token))
-    yield _line("attempts", str(record.attempts))
-    if record.holder:
-        yield _line("holder", record.holder)
-    if record.request is not None:
-        yield from _request_text(record.request)
-    yield _line("last event", record.last_event.value)
-    if record.doubt is not None:
-        yield _line("in doubt because", record.doubt)
+def _rows_of(record: Record, inspected: Inspected) -> Iterator[tuple[str, object]]:
+    """What is known of a record, as labels and values; None is not shown."""
+    identity, request, delivery = record.identity, record.request, record.delivery
+    yield "route", identity.route
+    yield "operation name", identity.operation if identity.operation != identity.route else None
+    yield "key", identity.key
+    yield "token", record.token
+    yield "attempts", record.attempts
+    yield "holder", record.holder or None
+    if request is not None:
+        yield "request", f"{request.method} {request.host}{request.path}"
+        yield "request id", request.request_id
+        yield "trace id", request.trace_id
+    yield "last event", record.last_event
+    yield "in doubt because", record.doubt
     if inspected.doubt is not None:
-        for label, text in recovery_rows(inspected.doubt):
-            yield _line(label, text)
-    if record.carries_doubt:
-        yield _line("carries doubt", "yes: an earlier attempt may have had its effect")
+        yield from recovery_rows(inspected.doubt)
+    yield "carries doubt", "yes: an earlier attempt may have had its effect" if record.carries_doubt else None
     for name, at_us in times_of(record):
-        yield _line(_LABELS[name], f"{moment(at_us)} ({ago(at_us, now_us)})")
-    if record.delivery is not None:
-        yield from _delivery_text(record.delivery)
-    if record.resource is not None:
-        yield _line("resource", printable(record.resource))
+        yield _LABELS[name], f"{moment(at_us)} ({ago(at_us, inspected.snapshot.now_us)})"
+    if delivery is not None:
+        yield "kept request", f"{delivery.request_bytes} bytes, encrypted"
+        yield "answers", delivery.answers
+        yield "last failure", delivery.failure
+        yield "dead letter, as", delivery.reason
+    if delivery is not None and delivery.lane is not None:
+        turn = "others of it go first" if delivery.is_behind else "it goes first"
+        yield "lane", f"{delivery.lane.hex()}, number {delivery.lane_number}; {turn}"
+    yield "resource", record.resource
     if record.response is not None:
         about = described(inspected.snapshot, has_body=True)["response"]
         size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
-        yield _line("response", f"{about['status']}, body {about['body']}{size}")
-
-
-def _identity_text(identity: Identity) -> Iterator[str]:
-    yield _line("route", identity.route)
-    if identity.operation != identity.route:
-        yield _line("operation name", identity.operation)
-    if identity.key is not None:
-        yield _line("key", identity.key)
-
-
-def _delivery_text(delivery: Delivery) -> Iterator[str]:
-    yield _line("kept request", f"{delivery.request_bytes} bytes, encrypted")
-    yield _line("answers", str(delivery.answers))
-    if delivery.failure is not None:
-        yield _line("last failure", delivery.failure)
-    if delivery.reason is not None:
-        yield _line("dead letter, as", delivery.reason)
-    if delivery.lane is not None:
-        turn = "others of it go first" if delivery.is_behind else "it goes first"
-        yield _line("lane", f"{delivery.lane.hex()}, number {delivery.lane_number}; {turn}")
-
-
-def _request_text(request: RequestInfo) -> Iterator[str]:
-    yield _line("request", f"{request.method} {request.host}{request.path}")
-    if request.request_id is not None:
-        yield _line("request id", request.request_id)
-    if request.trace_id is not None:
-        yield _line("trace id", request.trace_id)
-
-
-def _line(label: str, text: str) -> str:
-    return f"{label.ljust(_LABEL_WIDTH)}  {printable(text)}"
+        yield "response", f"{about['status']}, body {about['body']}{size}"

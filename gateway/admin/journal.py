@@ -22,7 +22,7 @@ import orjson
 
 from gateway.admin.fault import OutcomeRefused
 from gateway.admin.provided_response import ResponseRefused, read_response, written
-from gateway.admin.view import ago, moment, printable
+from gateway.admin.view import ago, moment, present, printable
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, State
 from gateway.store.base import wall_clock_us
@@ -79,7 +79,7 @@ def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
         "body_bytes": entry.body_bytes,
         "why": why_of(entry),
     }
-    return {name: value for name, value in about.items() if value is not None}
+    return present(about)
 
 
 def listed(view: JournalView) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -20,7 +21,6 @@ from gateway.core.operation import (
     NO_ATTEMPT,
     Delivery,
     Record,
-    RequestInfo,
     Snapshot,
     State,
     delivery_of,
@@ -88,12 +88,17 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
+def present(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What there is, without what is None."""
+    return {name: value for name, value in about.items() if value is not None}
+
+
 def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
     """An operation as JSON values. `has_body`: the snapshot was read with its body, if there is one."""
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
         return {"state": State.ABSENT.value, "now": moment(now_us)}
-    identity, is_reduced = record.identity, record.attempt_id == NO_ATTEMPT
+    identity, request, is_reduced = record.identity, record.request, record.attempt_id == NO_ATTEMPT
     about: dict[str, Any] = {
         "operation_id": str(identity.operation_id),
         "route": identity.route,
@@ -107,7 +112,7 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "last_event": record.last_event.value,
         "doubt": record.doubt,
         "upstream_status": doubted_status(record.doubt),
-        "request": None if record.request is None else _request(record.request),
+        "request": None if request is None else present({**asdict(request), "host": request.host or None}),
         "carries_doubt": record.carries_doubt,
         "resource": record.resource,
         "age_seconds": (now_us - record.first_claimed_us) // MICROSECONDS,
@@ -116,18 +121,7 @@ def described(snapshot: Snapshot, *, has_body: bool) -> dict[str, Any]:
         "response": None if record.response is None else _response(record.response, record.state, has_body=has_body),
         "now": moment(now_us),
     }
-    return {name: value for name, value in about.items() if value is not None}
-
-
-def _request(request: RequestInfo) -> dict[str, str]:
-    about = {
-        "method": request.method,
-        "host": request.host or None,
-        "path": request.path,
-        "request_id": request.request_id,
-        "trace_id": request.trace_id,
-    }
-    return {name: value for name, value in about.items() if value is not None}
+    return present(about)
 
 
 def _delivery(delivery: Delivery) -> dict[str, Any]:
@@ -141,50 +135,35 @@ def _delivery(delivery: Delivery) -> dict[str, Any]:
         "lane_number": delivery.lane_number or None,
         "waits_for_lane": delivery.is_behind or None,
     }
-    return {name: value for name, value in about.items() if value is not None}
-
-
-def _claim_times_of(record: Record) -> list[tuple[str, int]]:
-    if record.attempt_id == NO_ATTEMPT:
-        return []
-    times = [("first_claimed_at", record.first_claimed_us)]
-    if record.claimed_us != record.first_claimed_us:
-        times.append(("claimed_at", record.claimed_us))
-    return times
+    return present(about)
 
 
 def times_of(record: Record) -> list[tuple[str, int]]:
     """The times that are meaningful in the record's state."""
-    delivery = record.delivery
-    if delivery is None:
-        times = _claim_times_of(record)
-    else:
-        times = [("accepted_at", delivery.accepted_us)]
-        if record.attempts:
-            times.append(("claimed_at", record.claimed_us))
-        if record.state is State.DEAD_LETTER:
-            times.append(("dead_since", delivery.since_us))
-        elif delivery.since_us != delivery.accepted_us:
-            times.append(("requeued_at", delivery.since_us))
-        if record.state is State.ACCEPTED:
-            times.append(("next_attempt_at", delivery.next_attempt_us))
-        times.append(("deliver_until", delivery.deliver_until_us))
-    if record.completed_us is not None:
-        times.append(("completed_at", record.completed_us))
-    match record.state:
-        case State.CLAIMED:
-            times.append(("lease_until", record.lease_until_us))
-        case State.IN_DOUBT:
-            times.append(("in_doubt_since", in_doubt_since_us(record)))
-        case State.COMPLETED:
-            times += [("replay_until", record.replay_until_us), ("remember_until", record.remember_until_us)]
-        case State.RELEASED | State.TOMBSTONE:
-            times.append(("remember_until", record.remember_until_us))
-        case State.ACCEPTED | State.DEAD_LETTER | State.ABSENT:
-            pass
-        case _:
-            assert_never(record.state)
-    return times
+    delivery, state = record.delivery, record.state
+    is_dead, since_us = state is State.DEAD_LETTER, 0 if delivery is None else delivery.since_us
+    times: list[tuple[str, int | None]] = []
+    if delivery is not None:
+        times = [
+            ("accepted_at", delivery.accepted_us),
+            ("claimed_at", record.claimed_us if record.attempts else None),
+            ("dead_since", since_us if is_dead else None),
+            ("requeued_at", None if is_dead or since_us == delivery.accepted_us else since_us),
+            ("next_attempt_at", delivery.next_attempt_us if state is State.ACCEPTED else None),
+            ("deliver_until", delivery.deliver_until_us),
+        ]
+    elif record.attempt_id != NO_ATTEMPT:
+        is_first = record.claimed_us == record.first_claimed_us
+        times = [("first_claimed_at", record.first_claimed_us), ("claimed_at", None if is_first else record.claimed_us)]
+    is_ended = state in (State.COMPLETED, State.RELEASED, State.TOMBSTONE)
+    times += [
+        ("completed_at", record.completed_us),
+        ("lease_until", record.lease_until_us if state is State.CLAIMED else None),
+        ("in_doubt_since", in_doubt_since_us(record) if state is State.IN_DOUBT else None),
+        ("replay_until", record.replay_until_us if state is State.COMPLETED else None),
+        ("remember_until", record.remember_until_us if is_ended else None),
+    ]
+    return [(name, at_us) for name, at_us in times if at_us is not None]
 
 
 def since_us(record: Record) -> int:

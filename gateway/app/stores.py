@@ -183,10 +183,10 @@ def bare_store(
 
 
 def _redis_store(config: Config, sealing: Sealing, url: RedisUrl, witness_files: WitnessFiles | None) -> RedisStore:
-    from gateway.store.redis.durable import redis_store
+    from gateway.store.redis.durable import RedisStore
 
     replicas, outbox = config.store.replicas, outbox_of(config, sealing)
-    return redis_store(url.url.get_secret_value(), replicas=replicas, witness_files=witness_files, outbox=outbox)
+    return RedisStore(url.url.get_secret_value(), replicas=replicas, witness_files=witness_files, outbox=outbox)
 
 
 def is_portable(config: Config) -> bool:

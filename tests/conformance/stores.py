@@ -22,7 +22,7 @@ from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
-from gateway.store.redis.durable import redis_store
+from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
@@ -154,7 +154,7 @@ class RedisDatabase:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        return redis_store(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
+        return RedisStore(self.url, clock_us=self.clock, witness_files=witness_files, outbox=outbox)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -15,7 +15,7 @@ from gateway.store.memory.epoch import SeenFile
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.membership import Conditions
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.redis.durable import RedisStore, redis_store
+from gateway.store.redis.durable import RedisStore
 from tests.support.serving import serving
 
 WINDOW_US: Final = 3_600_000_000
@@ -24,7 +24,7 @@ QUICK: Final = Conditions(wait_seconds=3.0, probation_seconds=2.0)
 
 def alone(url: str, *, replicas: int | None = None, files: WitnessFiles | None = None) -> RedisStore:
     """The store at this URL."""
-    return redis_store(url, replicas=replicas, witness_files=files)
+    return RedisStore(url, replicas=replicas, witness_files=files)
 
 
 @asynccontextmanager

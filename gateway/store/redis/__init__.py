@@ -6,7 +6,6 @@
 *The fast tier.* `store` keeps copies at one or several servers, each a `node`. `seen` is for the shared note on the
 durable store, and `codec` for the bytes of a copy.
 
-*The durable store.* `durable` is the store, at a `primary` that keeps its `promise`. A `client` reads it and makes a
-`change`, whose bytes are an `entry`; `layout` names its keys. `inquiry` finds, `upkeep` sweeps, `members` are the
-gateways, and `resealing` is for what is encrypted again.
+*The durable store.* `durable` is the store, in layers of verbs: a `client` reads it at a `primary`, which keeps its
+`promise`, and makes a `change`; `inquiry` finds, `upkeep` sweeps, `members` are the gateways. `layout` names its keys.
 """

@@ -1,21 +1,26 @@
-"""One atomic change of the store: what must be as it was read, and what is then written.
+"""What the durable store writes: the bytes of a value, and one atomic change of several.
 
-It is a call of `lua/change.lua`, which decides nothing. `Kept` is an operation as it was read; `record_changes` says
-what a record that `lifecycle` returned writes.
+A value is a revision, the version of the packing, and columns; those of a record are the ones that the relational
+stores have. The revision is random: two values with one revision are the same write. A `Change` says what must be as it
+was read, and what is then written; it is a call of `lua/change.lua`, which decides nothing. `Kept` is an operation as
+it was read, and writes the record that `lifecycle` returned for it.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import due_us
 from gateway.core.operation import Record, SealedRequest, State
+from gateway.store.base import Unreadable
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, script
-from gateway.store.redis.entry import packed, packed_record, revision
+from gateway.store.relational.packing import pack, unpack
+from gateway.store.relational.rows import decode_whole, encode_whole
 
 SCRIPT: Final = script("change.lua")
 
@@ -23,6 +28,23 @@ DONE: Final = b"OK"
 MEMORY: Final = b"MEMORY"
 WITNESS: Final = b"WITNESS"
 """Replies of the script. Any other says that something else was changed meanwhile."""
+
+REVISION_BYTES: Final = 16
+"""As in `lua/change.lua`."""
+PACKING: Final = 1
+_HEAD: Final = REVISION_BYTES + 1
+
+
+def packed(values: tuple[Any, ...]) -> bytes:
+    """A new value, with a revision of its own."""
+    return os.urandom(REVISION_BYTES) + bytes((PACKING,)) + pack(values)
+
+
+def unpacked(value: bytes) -> tuple[Any, ...]:
+    """Undo `packed`. Raises `Unreadable` for what this program has not packed."""
+    if len(value) < _HEAD or value[REVISION_BYTES] != PACKING:
+        raise Unreadable("a value in Redis was written by another version of this program, or is damaged")
+    return unpack(value, _HEAD)
 
 
 @dataclass(slots=True)
@@ -40,16 +62,13 @@ class Change:
 
     floor: int | None = None
     """What the floor of tokens must be; None: anything."""
-    _keys: dict[str | bytes, int] = field(default_factory=dict)
+    _keys: dict[str | bytes, int] = field(default_factory=lambda: {layout.MEMORY: 1, layout.WITNESSES: 2})
     _conditions: list[str | bytes | int] = field(default_factory=list)
     _commands: list[str | bytes | int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._keys = {layout.MEMORY: 1, layout.WITNESSES: 2}
-
     def require(self, key: str | bytes, value: bytes | None) -> None:
         """The key has this value, or is absent."""
-        self._conditions += (self._index(key), revision(value))
+        self._conditions += (self._index(key), b"" if value is None else value[:REVISION_BYTES])
 
     def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self._commands += (command, self._index(key), len(arguments), *arguments)
@@ -67,6 +86,13 @@ class Change:
         head = (identity, held, *witness, conditions)
         return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
 
+    def count_sealed(self, before: str | None, after: str | None) -> None:
+        """Count that something is sealed with other keys than before; None: with none."""
+        if before != after:
+            for key_ids, by in ((before, -1), (after, 1)):
+                if key_ids is not None:
+                    self.then("HINCRBY", layout.SEALED, key_ids, by)
+
     def _index(self, key: str | bytes) -> int:
         return self._keys.setdefault(key, len(self._keys) + 1)
 
@@ -76,10 +102,10 @@ def lesson() -> RedisCommand:
     executes it, too."""
     change = Change()
     change.free()
-    for key, commands in _LESSON.items():
+    for kind, commands in _LESSON.items():
         for command, *arguments in commands:
-            change.then(str(command), f"{layout.TRIAL}:{key}", *arguments)
-        change.then("DEL", f"{layout.TRIAL}:{key}")
+            change.then(str(command), f"{layout.TRIAL}:{kind}", *arguments)
+        change.then("DEL", f"{layout.TRIAL}:{kind}")
     return change.call("")
 
 
@@ -105,41 +131,52 @@ class Kept:
         change.require(layout.record_key(self.operation_id), self.value)
         return change
 
+    def replace(
+        self, change: Change, after: Record | None, floor: int, now_us: int, request: SealedRequest | None = None
+    ) -> None:
+        """Write the record that the table returned, with the request that is kept from now on. The floor of tokens, as
+        it was read with the record, is raised over the token of a record that goes."""
+        before = self.record
+        is_new = before is None or after is None or after.identity is not before.identity
+        if before is not None and is_new and before.token > floor:
+            change.floor = floor
+            change.then("HSET", layout.MEMORY, "floor", max(before.token, now_us))
+        self.write(change, after, request)
 
-def keep_token(change: Change, kept: Kept, after: Record | None, floor: int, now_us: int) -> None:
-    """Raise the floor of tokens, as it was read with the record, over the token of a record that goes."""
-    before = kept.record
-    is_new = before is None or after is None or after.identity is not before.identity
-    if before is not None and is_new and before.token > floor:
-        change.floor = floor
-        change.then("HSET", layout.MEMORY, "floor", max(before.token, now_us))
-
-
-def write_record(change: Change, kept: Kept, after: Record | None, request: SealedRequest | None = None) -> None:
-    """Write the record that the table returned, with the request that is kept from now on."""
-    operation_id, before = kept.operation_id, kept.record
-    if after is None:
-        change.then("DEL", layout.record_key(operation_id))
-    else:
-        change.then("SET", layout.record_key(operation_id), packed_record(after))
-    _list(change, before, after)
-    body = None if after is None or after.response is None else after.response.body
-    if body is not None:
-        change.then("SET", layout.body_key(operation_id), body)
-    elif kept.has_body:
-        change.then("DEL", layout.body_key(operation_id))
-    if after is None or after.delivery is None:
-        if before is not None and before.delivery is not None:
-            change.then("DEL", layout.request_key(operation_id))
-    elif request is not None:
-        value = packed((request.acceptance_id.bytes, request.key_id, request.sealed))
-        change.then("SET", layout.request_key(operation_id), value)
-    if before is not None and before.state in _DOUBTED and not _is_same_doubt(before, after):
-        change.then("DEL", layout.recovery_key(operation_id))
+    def write(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
+        """As `replace`, where no token goes."""
+        operation_id, before = self.operation_id, self.record
+        if after is None:
+            change.then("DEL", layout.record_key(operation_id))
+        else:
+            change.then("SET", layout.record_key(operation_id), packed(encode_whole(after)))
+        _list(change, before, after)
+        body = None if after is None or after.response is None else after.response.body
+        if body is not None:
+            change.then("SET", layout.body_key(operation_id), body)
+        elif self.has_body:
+            change.then("DEL", layout.body_key(operation_id))
+        if after is None or after.delivery is None:
+            if before is not None and before.delivery is not None:
+                change.then("DEL", layout.request_key(operation_id))
+        elif request is not None:
+            value = packed((request.acceptance_id.bytes, request.key_id, request.sealed))
+            change.then("SET", layout.request_key(operation_id), value)
+        if before is not None and before.state in _DOUBTED and not _is_same_doubt(before, after):
+            change.then("DEL", layout.recovery_key(operation_id))
 
 
 # What the clock alone may have brought into doubt is still written as claimed.
 _DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
+
+
+def kept(operation_id: UUID, value: bytes | None, body: bytes | None) -> Kept | Unreadable:
+    """The operation whose record and body have these bytes, or why this program cannot read it."""
+    try:
+        record = None if value is None else decode_whole(unpacked(value), body)
+    except Unreadable as error:
+        return error
+    return Kept(operation_id, value, record, body is not None)
 
 
 def _is_same_doubt(before: Record, after: Record | None) -> bool:
@@ -154,15 +191,7 @@ def _list(change: Change, before: Record | None, after: Record | None) -> None:
         change.then("ZREM", was[0], was[1])
     if is_ is not None and is_ != was:
         change.then("ZADD", is_[0], is_[2], is_[1])
-    count_sealed(change, record_sealed_by(before), record_sealed_by(after))
-
-
-def count_sealed(change: Change, before: str | None, after: str | None) -> None:
-    """Count that something is sealed with other keys than before; None: with none."""
-    if before != after:
-        for key_ids, by in ((before, -1), (after, 1)):
-            if key_ids is not None:
-                change.then("HINCRBY", layout.SEALED, key_ids, by)
+    change.count_sealed(record_sealed_by(before), record_sealed_by(after))
 
 
 def record_sealed_by(record: Record | None) -> str | None:

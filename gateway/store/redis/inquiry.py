@@ -1,7 +1,7 @@
-"""What recovery, operators and starting gateways read: records by state, audits, living keys.
+"""What recovery, operators and starting gateways read: records by state, audits, living keys, what is sealed.
 
-It never changes a record; `lifecycle` decides what state a record is in. Lists are read part by part, and records in
-pieces, so that other calls get their turn in between.
+It changes recovery leases, and what is encrypted again; `lifecycle` decides what state a record is in. Lists are read
+part by part, and records in pieces, so that other calls get their turn in between.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gateway.core.operation import (
     Audit,
     Command,
     Record,
+    SealedRequest,
     Snapshot,
     State,
     in_doubt_since_us,
@@ -43,11 +44,13 @@ from gateway.store.operations import (
 )
 from gateway.store.recipes import Name
 from gateway.store.redis import layout
-from gateway.store.redis.change import Change, count_sealed
+from gateway.store.redis.change import Change, Kept, packed, record_sealed_by, unpacked
 from gateway.store.redis.client import Client
 from gateway.store.redis.connection import RedisCommand
-from gateway.store.redis.entry import packed, unpacked, unpacked_record
+from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
+from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.relational.inquiry import joined
+from gateway.store.relational.rows import decode_whole
 
 # What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
 # full refuses a transaction, and executes a script that writes nothing.
@@ -61,28 +64,260 @@ return lists
 
 # Records that are read in one exchange.
 PIECE_RECORDS_MAX: Final = 500
+# No list leads to what is sealed with one key.
+_SEARCHED_MAX: Final = 1_000
 
 _ENDLESS: Final = (State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.ACCEPTED)
 
 
-async def find(client: Client, query: Query) -> list[Snapshot]:
-    """See `ManagedStore.find`."""
-    states = query.states & {State.IN_DOUBT} if query.recoverable else query.states
-    if query.reason is not None:
-        states &= {State.DEAD_LETTER}
-    found: list[Snapshot] = []
-    if not states or query.limit <= 0:
+class Inquiry(Client):
+    """See `ManagedStore` and `SealedRows`."""
+
+    async def find(self, query: Query) -> list[Snapshot]:
+        states = query.states & {State.IN_DOUBT} if query.recoverable else query.states
+        if query.reason is not None:
+            states &= {State.DEAD_LETTER}
+        found: list[Snapshot] = []
+        if not states or query.limit <= 0:
+            return found
+        async for ids in self._pieces(query.after, is_doubt=states == {State.IN_DOUBT}):
+            records, now_us = await self._records(ids)
+            settled = (settle(record, now_us) for record in records)
+            fitting = [record for record in settled if record is not None and _fits(record, query, states, now_us)]
+            if query.recoverable:
+                fitting = await self._recoverable(fitting, now_us)
+            found += [Snapshot(_bodiless(record), now_us) for record in fitting]
+            if len(found) >= query.limit:
+                return found[: query.limit]
         return found
-    async for ids in pieces(client, query.after, is_doubt=states == {State.IN_DOUBT}):
-        records, now_us = await _records(client, ids)
-        settled = (settle(record, now_us) for record in records)
-        fitting = [record for record in settled if record is not None and _fits(record, query, states, now_us)]
-        if query.recoverable:
-            fitting = await _recoverable(client, fitting, now_us)
-        found += [Snapshot(_bodiless(record), now_us) for record in fitting]
-        if len(found) >= query.limit:
-            return found[: query.limit]
-    return found
+
+    async def _recoverable(self, records: Sequence[Record], now_us: int) -> list[Record]:
+        """Those whose recovery lease is free and whose pause is over."""
+        if not records:
+            return []
+        keys = [layout.recovery_key(record.identity.operation_id) for record in records]
+        (values,), _ = await self._read([("MGET", *keys)])
+        found = []
+        for record, value in zip(records, values, strict=True):
+            kept = _recovery_of(value)
+            if kept is None or kept.token != record.token or not (kept.is_held(now_us) or kept.is_put_off(now_us)):
+                found.append(record)
+        return found
+
+    async def _pieces(self, after: UUID | None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
+        """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
+        doubt."""
+        floor = b"" if after is None else after.bytes
+        for part in range(0 if after is None else layout.part_of(after), layout.PARTS):
+            lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
+            (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
+            ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})
+            for begin in range(0, len(ids), PIECE_RECORDS_MAX):
+                yield [UUID(bytes=each) for each in ids[begin : begin + PIECE_RECORDS_MAX]]
+
+    async def _records(self, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
+        """The records that can be read, without the bodies of their responses. A missing body is not taken for one
+        that was removed."""
+        (values,), now_us = await self._read([("MGET", *map(layout.record_key, operation_ids))])
+        found = []
+        for value in values:
+            try:
+                if value is not None:
+                    found.append(_bodiless(decode_whole(unpacked(value), b"")))
+            except Unreadable:
+                continue
+        return found, now_us
+
+    async def tally(self) -> Tally:
+        doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
+        (sealed, *lists), now_us = await self._read([("HGETALL", layout.SEALED), *doubt])
+        in_doubt, oldest_us = Counter[str](), now_us
+        for members in lists:
+            for member in members:
+                since_us, route = layout.in_list_of_doubt(member)
+                in_doubt[route] += 1
+                oldest_us = min(oldest_us, since_us)
+        replies, _ = await self._read([("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES])
+        lapsed = [UUID(bytes=member) for members in replies for member in members]
+        for begin in range(0, len(lapsed), PIECE_RECORDS_MAX):
+            records, _ = await self._records(lapsed[begin : begin + PIECE_RECORDS_MAX])
+            for record in records:
+                settled = settle(record, now_us)
+                if settled is not None and record.state is State.CLAIMED and settled.state is State.IN_DOUBT:
+                    in_doubt[record.identity.route] += 1
+                    oldest_us = min(oldest_us, in_doubt_since_us(settled))
+        pairs = iter(sealed)
+        counted = ((key_ids.decode(), int(number)) for key_ids, number in zip(pairs, pairs, strict=True))
+        seconds = (now_us - oldest_us) / MICROSECONDS
+        return Tally(in_doubt, seconds, sealed_counts(each for each in counted if each[1] > 0))
+
+    async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
+        """How many keys of each operation name are remembered. Reads all records, unless there are no names."""
+        counted = dict.fromkeys(names, Living())
+        if not counted:
+            return counted
+        async for ids in self._pieces(None):
+            records, now_us = await self._records(ids)
+            for settled in (settle(record, now_us) for record in records):
+                for name in counted if settled is not None else ():
+                    if settled is not None and is_of(settled.identity, *name):
+                        key_id = "" if settled.fingerprint is None else settled.fingerprint.key_id
+                        counted[name] = joined(counted[name], Living(1, _kept_until_us(settled), {key_id: 1}))
+        return counted
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        (value,), _ = await self._read([("GET", layout.request_key(operation_id))])
+        if value is None:
+            return None
+        acceptance_id, key_id, sealed = unpacked(value)
+        return SealedRequest(UUID(bytes=acceptance_id), key_id, sealed)
+
+    # -- recovery leases ----------------------------------------------------------------------------------------------
+
+    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+        (value,), _ = await self._read([("GET", layout.recovery_key(operation_id))])
+        return _recovery_of(value)
+
+    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+        async def attempt() -> tuple[RecoveryLease | None, Change | None]:
+            key = layout.recovery_key(operation_id)
+            (kept,), _, _ = await self._kept((operation_id,), "changes")
+            if isinstance(kept, StoreError):
+                raise kept
+            (value,), now_us = await self._read([("GET", key)], "changes")
+            record = settle(kept.record, now_us)
+            if record is None or record.state is not State.IN_DOUBT or record.token != token:
+                return None, None
+            columns = (token, 0, 0, 0, 0, "", 0) if value is None else unpacked(value)
+            if columns[0] != token:
+                columns = (token, 0, 0, 0, 0, "", 0)
+            _, tries, _, put_off_until_us, asked_us, finding, background_tries = columns
+            before = RecoveryState(*columns[:6])
+            if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
+                return None, None
+            # A time in the future comes from before the clock was set back; ignore it.
+            if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
+                return None, None
+            change = kept.change()
+            change.require(key, value)
+            # Urgent probes do not lengthen the pause.
+            background = background_tries + (not is_urgent)
+            state = (token, tries + 1, now_us + lease_us, put_off_until_us, asked_us, finding, background)
+            change.then("SET", key, packed(state))
+            return RecoveryLease(operation_id, token, tries, background_tries), change
+
+        return await self._change(attempt)
+
+    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+        key = layout.recovery_key(lease.operation_id)
+
+        async def attempt() -> tuple[None, Change | None]:
+            (value,), now_us = await self._read([("GET", key)], "changes")
+            if value is None:
+                return None, None
+            token, tries, _, _, _, _, background_tries = unpacked(value)
+            if (token, tries) != (lease.token, lease.tries + 1):
+                return None, None
+            change = Change()
+            change.require(key, value)
+            change.then("SET", key, packed((token, tries, 0, now_us + pause_us, now_us, finding, background_tries)))
+            return None, change
+
+        await self._change(attempt)
+
+    # -- audits -------------------------------------------------------------------------------------------------------
+
+    async def _last_audit(self) -> int:
+        """The highest number of an audit; 0 where there is none."""
+        (names,), _ = await self._read([("ZREVRANGE", layout.AUDITS, 0, 0)], "changes")
+        return int.from_bytes(names[0][:8]) if names else 0
+
+    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+        (fields,), _ = await self._read([("HGETALL", layout.audits_key(operation_id))])
+        pairs = iter(fields)
+        ordered = sorted(zip(pairs, pairs, strict=True))[-AUDITS_MAX:]
+        return [audit_entry(operation_id, *unpacked(value)) for _, value in ordered]
+
+    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+        highest = "+inf" if before is None else f"({before}"
+        (names,), _ = await self._read([("ZREVRANGEBYSCORE", layout.AUDITS, highest, "-inf", "LIMIT", 0, limit)])
+        found = []
+        for name, value in zip(names, await self._audit_values(names), strict=True):
+            if value is not None:
+                operation_id = UUID(bytes=name[8:])
+                entry = audit_entry(operation_id, *unpacked(value))
+                found.append(NumberedAudit(int.from_bytes(name[:8]), operation_id, entry))
+        return found
+
+    async def _audit_values(self, names: Iterable[bytes]) -> list[Any]:
+        """The audits of these names; None for one that is gone."""
+        values, _ = await self._read([("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names])
+        return values
+
+    # -- what is encrypted again --------------------------------------------------------------------------------------
+
+    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
+        match place:
+            case Place.RECORDS:
+                ids: list[UUID] = []
+                async for piece in self._pieces(after):
+                    ids += piece
+                    if len(ids) >= limit:
+                        break
+                kept, _, _ = await self._kept(ids[:limit], "reads")
+                return [_record_row(each, found) for each, found in zip(ids, kept, strict=False)]
+            case Place.AUDITS:
+                above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
+                (names,), _ = await self._read([("ZRANGEBYSCORE", layout.AUDITS, above, "+inf", "LIMIT", 0, limit)])
+                return [
+                    _audit_row(name, value) for name, value in zip(names, await self._audit_values(names), strict=True)
+                ]
+        # The rest is not kept here.
+        return []
+
+    async def sealed_examples(self, key_id: str) -> list[KeptRow]:
+        """No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
+        found: list[KeptRow] = []
+        after: UUID | None = None
+        for _ in range(_SEARCHED_MAX // PAGE_ROWS_MAX):
+            rows = await self.sealed_rows(Place.RECORDS, after, PAGE_ROWS_MAX)
+            found += [row.kept for row in rows if isinstance(row.kept, Record) and record_sealed_by(row.kept) == key_id]
+            if not rows or len(found) >= EXAMPLES_MAX:
+                break
+            after = rows[-1].after
+        return found[:EXAMPLES_MAX]
+
+    async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
+        made = [await self._resealing(row, again) for row, again in changes]
+        calls = [change.call(self._identity) for change in made if change is not None]
+        done = await self._write(calls) if calls else []
+        for outcome in done:
+            if isinstance(outcome, StoreError):
+                raise outcome
+        return sum(outcome is True for outcome in done)
+
+    async def _resealing(self, row: Row, again: KeptRow) -> Change | None:
+        """The change of a row that is as it was read."""
+        match row.kept, again:
+            case Record() as old, Record():
+                (kept,), _, _ = await self._kept((old.identity.operation_id,), "changes")
+                if isinstance(kept, StoreError) or kept.record != old:
+                    return None
+                change = kept.change()
+                kept.write(change, again)
+                return change
+            case Values() as old, Values():
+                (value,) = await self._audit_values((row.after,))
+                if value is None:
+                    return None
+                *about, who, why = unpacked(value)
+                if (who, why) != old.values:
+                    return None
+                change = Change()
+                change.then("HSET", layout.audits_key(old.columns[0]), row.after[:8], packed((*about, *again.values)))
+                change.count_sealed(*(_audit_sealed_by(Audit(*each.values)) for each in (old, again)))
+                return change
+        return None
 
 
 def _fits(record: Record, query: Query, states: Collection[State], now_us: int) -> bool:
@@ -97,92 +332,6 @@ def _bodiless(record: Record) -> Record:
     return record if record.response is None else replace(record, response=replace(record.response, body=None))
 
 
-async def _recoverable(client: Client, records: Sequence[Record], now_us: int) -> list[Record]:
-    """Those whose recovery lease is free and whose pause is over."""
-    if not records:
-        return []
-    keys = [layout.recovery_key(record.identity.operation_id) for record in records]
-    (values,), _ = await client.read([("MGET", *keys)])
-    found = []
-    for record, value in zip(records, values, strict=True):
-        kept = _recovery_of(value)
-        if kept is None or kept.token != record.token or not (kept.is_held(now_us) or kept.is_put_off(now_us)):
-            found.append(record)
-    return found
-
-
-async def every(client: Client, after: UUID | None = None) -> AsyncIterator[tuple[list[Record], int]]:
-    """All records in pieces, as they are written but for their bodies, and the time."""
-    async for ids in pieces(client, after):
-        yield await _records(client, ids)
-
-
-async def pieces(client: Client, after: UUID | None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
-    """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
-    doubt."""
-    floor = b"" if after is None else after.bytes
-    for part in range(0 if after is None else layout.part_of(after), layout.PARTS):
-        lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
-        (found,), _ = await client.read([("EVAL", _LISTS, len(lists), *lists)])
-        ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})
-        for begin in range(0, len(ids), PIECE_RECORDS_MAX):
-            yield [UUID(bytes=each) for each in ids[begin : begin + PIECE_RECORDS_MAX]]
-
-
-async def _records(client: Client, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
-    """The records that can be read, without the bodies of their responses. A missing body is not taken for one that
-    was removed."""
-    (values,), now_us = await client.read([("MGET", *map(layout.record_key, operation_ids))])
-    found = []
-    for value in values:
-        try:
-            if value is not None:
-                found.append(_bodiless(unpacked_record(value, b"")))
-        except Unreadable:
-            continue
-    return found, now_us
-
-
-async def tally(client: Client) -> Tally:
-    """See `ManagedStore.tally`."""
-    doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
-    (sealed, *lists), now_us = await client.read([("HGETALL", layout.SEALED), *doubt])
-    in_doubt, oldest_us = Counter[str](), now_us
-    for members in lists:
-        for member in members:
-            since_us, route = layout.in_list_of_doubt(member)
-            in_doubt[route] += 1
-            oldest_us = min(oldest_us, since_us)
-    lapsed: list[RedisCommand] = [("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES]
-    replies, _ = await client.read(lapsed)
-    ids = [UUID(bytes=member) for members in replies for member in members]
-    for begin in range(0, len(ids), PIECE_RECORDS_MAX):
-        records, _ = await _records(client, ids[begin : begin + PIECE_RECORDS_MAX])
-        for record in records:
-            settled = settle(record, now_us)
-            if settled is not None and record.state is State.CLAIMED and settled.state is State.IN_DOUBT:
-                in_doubt[record.identity.route] += 1
-                oldest_us = min(oldest_us, in_doubt_since_us(settled))
-    pairs = iter(sealed)
-    counted = ((key_ids.decode(), int(number)) for key_ids, number in zip(pairs, pairs, strict=True))
-    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(each for each in counted if each[1] > 0))
-
-
-async def count_living(client: Client, names: Collection[Name]) -> dict[Name, Living]:
-    """How many keys of each operation name are remembered. Reads all records, unless there are no names."""
-    counted = dict.fromkeys(names, Living())
-    if not counted:
-        return counted
-    async for records, now_us in every(client):
-        for record in records:
-            settled = settle(record, now_us)
-            for name in counted if settled is not None else ():
-                if settled is not None and is_of(settled.identity, *name):
-                    key_id = "" if settled.fingerprint is None else settled.fingerprint.key_id
-                    counted[name] = joined(counted[name], Living(1, _kept_until_us(settled), {key_id: 1}))
-    return counted
-
-
 def _kept_until_us(record: Record) -> int | None:
     """Until when a key is remembered that nothing more happens to; None: until something does."""
     if record.state in _ENDLESS:
@@ -190,140 +339,44 @@ def _kept_until_us(record: Record) -> int | None:
     return max(record.remember_until_us, record.replay_until_us if record.state is State.COMPLETED else 0)
 
 
-# -- recovery leases ---------------------------------------------------------------------------------------------------
-
-
 def _recovery_of(value: bytes | None) -> RecoveryState | None:
     return None if value is None else RecoveryState(*unpacked(value)[:6])
 
 
-async def recovery(client: Client, operation_id: UUID) -> RecoveryState | None:
-    """See `ManagedStore.recovery`."""
-    (value,), _ = await client.read([("GET", layout.recovery_key(operation_id))])
-    return _recovery_of(value)
-
-
-async def recover(
-    client: Client, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
-) -> RecoveryLease | None:
-    """See `ManagedStore.recover`."""
-    granted: list[RecoveryLease] = []
-
-    async def attempt() -> Change | None:
-        granted.clear()
-        key = layout.recovery_key(operation_id)
-        (kept,), _, _ = await client.kept((operation_id,), "changes")
-        if isinstance(kept, StoreError):
-            raise kept
-        (value,), now_us = await client.read([("GET", key)], "changes")
-        record = settle(kept.record, now_us)
-        if record is None or record.state is not State.IN_DOUBT or record.token != token:
-            return None
-        columns = (token, 0, 0, 0, 0, "", 0) if value is None else unpacked(value)
-        if columns[0] != token:
-            columns = (token, 0, 0, 0, 0, "", 0)
-        _, tries, _, put_off_until_us, asked_us, finding, background_tries = columns
-        before = RecoveryState(*columns[:6])
-        if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
-            return None
-        # A time in the future comes from before the clock was set back; ignore it.
-        if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
-            return None
-        change = kept.change()
-        change.require(key, value)
-        # Urgent probes do not lengthen the pause.
-        background = background_tries + (not is_urgent)
-        state = (token, tries + 1, now_us + lease_us, put_off_until_us, asked_us, finding, background)
-        change.then("SET", key, packed(state))
-        granted.append(RecoveryLease(operation_id, token, tries, background_tries))
-        return change
-
-    await client.change(attempt)
-    return granted[0] if granted else None
-
-
-async def put_off(client: Client, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-    """See `ManagedStore.put_off`."""
-    key = layout.recovery_key(lease.operation_id)
-
-    async def attempt() -> Change | None:
-        (value,), now_us = await client.read([("GET", key)], "changes")
-        if value is None:
-            return None
-        token, tries, _, _, _, _, background_tries = unpacked(value)
-        if (token, tries) != (lease.token, lease.tries + 1):
-            return None
-        change = Change()
-        change.require(key, value)
-        change.then("SET", key, packed((token, tries, 0, now_us + pause_us, now_us, finding, background_tries)))
-        return change
-
-    await client.change(attempt)
-
-
-# -- audits ------------------------------------------------------------------------------------------------------------
-
-
 def write_audit(change: Change, command: Command, audit: Audit, token: int, number: int, now_us: int) -> None:
     """Write who did this, under a number that is higher than all before."""
-    operation_id = operation_id_of(command)
-    name, event = _audit_name(number, operation_id), EVENT_OF[type(command)].value
-    values = (now_us, event, token, audit.who, audit.why)
-    change.then("HSET", layout.audits_key(operation_id), name[:8], packed(values))
+    operation_id, event = operation_id_of(command), EVENT_OF[type(command)].value
+    name = number.to_bytes(8) + operation_id.bytes
+    change.then("HSET", layout.audits_key(operation_id), name[:8], packed((now_us, event, token, audit.who, audit.why)))
     change.then("ZADD", layout.AUDITS, number, name)
     change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
-    count_sealed(change, None, audit_sealed_by(audit))
-
-
-def audit_sealed_by(audit: Audit) -> str | None:
-    """The id of the key that the audit is sealed with; None if it is in clear."""
-    return next((key_id_of(text) for text in (audit.why, audit.who) if text[:1] == SEALED_TEXT), None)
-
-
-def _audit_name(number: int, operation_id: UUID) -> bytes:
-    return number.to_bytes(8) + operation_id.bytes
+    change.count_sealed(None, _audit_sealed_by(audit))
 
 
 def drop_audit(name: bytes, value: bytes) -> Change:
     """Delete the audit of this name, which has this value."""
     change = Change()
     _, _, _, who, why = unpacked(value)
-    count_sealed(change, audit_sealed_by(Audit(who, why)), None)
+    change.count_sealed(_audit_sealed_by(Audit(who, why)), None)
     change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
     change.then("ZREM", layout.AUDITS, name)
     change.then("ZREM", layout.OLD_AUDITS, name)
     return change
 
 
-async def last_audit(client: Client) -> int:
-    """The highest number of an audit; 0 where there is none."""
-    (names,), _ = await client.read([("ZREVRANGE", layout.AUDITS, 0, 0)], "changes")
-    return int.from_bytes(names[0][:8]) if names else 0
+def _audit_sealed_by(audit: Audit) -> str | None:
+    """The id of the key that the audit is sealed with; None if it is in clear."""
+    return next((key_id_of(text) for text in (audit.why, audit.who) if text[:1] == SEALED_TEXT), None)
 
 
-async def audits(client: Client, operation_id: UUID) -> list[AuditEntry]:
-    """See `ManagedStore.audits`."""
-    (fields,), _ = await client.read([("HGETALL", layout.audits_key(operation_id))])
-    pairs = iter(fields)
-    ordered = sorted(zip(pairs, pairs, strict=True))[-AUDITS_MAX:]
-    return [audit_entry(operation_id, *unpacked(value)) for _, value in ordered]
+def _record_row(operation_id: UUID, found: Kept | Unreadable) -> Row:
+    if isinstance(found, Unreadable):
+        return Row(operation_id, None)
+    return Row(operation_id, found.record, is_gone=found.record is None)
 
 
-async def latest_audits(client: Client, before: int | None, limit: int) -> list[NumberedAudit]:
-    """See `ManagedStore.latest_audits`."""
-    highest = "+inf" if before is None else f"({before}"
-    (names,), _ = await client.read([("ZREVRANGEBYSCORE", layout.AUDITS, highest, "-inf", "LIMIT", 0, limit)])
-    found = []
-    for name, value in zip(names, await audit_values(client, names), strict=True):
-        if value is not None:
-            operation_id = UUID(bytes=name[8:])
-            entry = audit_entry(operation_id, *unpacked(value))
-            found.append(NumberedAudit(int.from_bytes(name[:8]), operation_id, entry))
-    return found
-
-
-async def audit_values(client: Client, names: Iterable[bytes]) -> list[Any]:
-    """The audits of these names; None for one that is gone."""
-    commands: list[RedisCommand] = [("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names]
-    values, _ = await client.read(commands)
-    return values
+def _audit_row(name: bytes, value: bytes | None) -> Row:
+    if value is None:
+        return Row(name, None, is_gone=True)
+    _, event, token, who, why = unpacked(value)
+    return Row(name, Values(Place.AUDITS, (UUID(bytes=name[8:]), event, token, who, why)))

@@ -46,6 +46,9 @@ class Primary:
         self._connecting = asyncio.Lock()
         self._found: tuple[Address, ...] = ()
         self._server: Server | None = None
+        self._is_open = False
+        # Why the memory is another one than at the start.
+        self._lost = ""
         self.place = ""
         """Where the server is, as it stays over a restart."""
         self.why_not = ""
@@ -62,7 +65,7 @@ class Primary:
 
     async def start(self) -> None:
         """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
-        self._server = None
+        self._server, self._is_open, self._lost = None, True, ""
         try:
             link = await self.link("changes")
             # What it has while replicas are missing was acknowledged, and can be served.
@@ -75,7 +78,20 @@ class Primary:
             await self.close()
             raise
 
+    def require_open(self) -> None:
+        """Raise `NotApplied` unless it is started, and `EpochChanged` once another memory was found."""
+        if not self._is_open:
+            raise NotApplied("the store is not open")
+        if self._lost:
+            raise EpochChanged(self._lost)
+
+    def lose(self, why: str) -> EpochChanged:
+        """What to raise: the memory is another one, and stays so until the next start."""
+        self._lost = why
+        return EpochChanged(why)
+
     async def close(self) -> None:
+        self._is_open = False
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
@@ -99,8 +115,9 @@ class Primary:
         *,
         keeps: bool = True,
         news: Sequence[RedisCommand] = (),
-    ) -> Written:
-        """Execute calls of scripts. With `keeps`, wait until disks and replicas have them. Raises `NotApplied` where
+    ) -> tuple[list[bytes | StoreError | None], bool]:
+        """Execute calls of scripts: what each returned, the error of one that was refused, None for one to be repeated;
+        and whether disks and replicas have what was done, for which it waits with `keeps`. Raises `NotApplied` where
         nothing was sent, and `Indefinite`. `news` is sent behind all that, and may be refused."""
         opened = await self.link(link)
         if keeps:
@@ -124,7 +141,7 @@ class Primary:
             # With its text it would be executed after the wait. What else was done is done, whatever comes of this.
             with suppress(StoreError):
                 await self._teach(opened)
-        return Written(found, is_kept)
+        return found, is_kept
 
     def require_promise(self) -> None:
         """Raise `NotApplied` while nothing may be acknowledged."""
@@ -156,7 +173,8 @@ class Primary:
         return self._access.link(await self._find())
 
     async def link(self, name: str) -> Link:
-        """An open link. Raises `NotApplied`, and `EpochChanged` where it leads to another server process."""
+        """An open link. Raises as `require_open`, and `EpochChanged` where it leads to another server process."""
+        self.require_open()
         link = self._links.get(name)
         if link is not None and link.is_open:
             return link
@@ -195,7 +213,7 @@ class Primary:
         if server.is_replica:
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
         if self._server is not None and server.run_id != self._server.run_id:
-            raise EpochChanged("Redis was restarted, or another server is the master now")
+            raise self.lose("Redis was restarted, or another server is the master now")
         self._server = server
         self.why_not = server.why_not(self._configured) or server.why_not_now(self._configured)
         self.place = str(link.address)
@@ -231,14 +249,3 @@ class Primary:
         links, self._links = self._links, {}
         for link in links.values():
             await link.leave()
-
-
-class Written:
-    """Replies of scripts: what each returned, the error of one that was refused, None for one to be repeated; and
-    whether disks and replicas have what was done."""
-
-    __slots__ = ("is_kept", "replies")
-
-    def __init__(self, replies: Sequence[bytes | StoreError | None], is_kept: bool) -> None:
-        self.replies = replies
-        self.is_kept = is_kept

@@ -24,7 +24,7 @@ DEFECTS = (
         (
             Edit(_SCRIPT, "if ARGV[1] ~= '' and memory[1] ~= ARGV[1] then", "if false then"),
             Edit(_SCRIPT, "if ARGV[3] ~= '' and ARGV[4] ~= '0' then", "if false then"),
-            Edit(_STORE, "if identity != self._client.identity:", "if False:"),
+            Edit(_STORE, "if identity != self._identity:", "if False:"),
         ),
         (_TESTS + "test_a_flush_is_noticed",),
     ),
@@ -37,11 +37,7 @@ DEFECTS = (
     Defect(
         "redis-alone-denies-what-took-effect",
         "what took effect is said not to be applied, because a later try of its neighbours failed",
-        (
-            Edit(
-                _STORE, "                    if not tries:\n                        raise", "                    raise"
-            ),
-        ),
+        (Edit(_STORE, "                if not tries:\n                    raise", "                raise"),),
         (_TESTS + "test_what_took_effect_before_the_rest_of_its_batch_failed",),
     ),
     Defect(
@@ -121,8 +117,8 @@ DEFECTS = (
         (
             Edit(
                 "store/redis/members.py",
-                "        if gateways is None:\n            return change\n",
-                "        if gateways is None:\n            return None\n",
+                "            return None, change\n\n        await self._change(attempt, link",
+                "            return None, change if gateways else None\n\n        await self._change(attempt, link",
             ),
         ),
         (_TESTS + "test_a_flush_while_nobody_writes",),

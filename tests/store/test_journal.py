@@ -536,7 +536,7 @@ async def test_a_file_that_was_never_finished_is_cleared_away(directory: Path) -
 
 
 @pytest.mark.parametrize(
-    "change", ["version = 2", "headers = x'ff'", "operation_id = x''"], ids=["newer", "fields", "id"]
+    "change", ["version = 2", "command = x'ff'", "operation_id = x''"], ids=["newer", "fields", "id"]
 )
 async def test_a_row_that_cannot_be_read_holds_nothing_up(directory: Path, change: str) -> None:
     """It stays for the program that wrote it, or for whoever looks into the file, and those behind it are read."""

@@ -26,35 +26,24 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
 
 import apsw
 
 from gateway.core.message import StoredResponse, pack_headers, unpack_headers
-from gateway.core.operation import (
-    EVENT_OF,
-    Abandon,
-    Bury,
-    Complete,
-    Event,
-    Forget,
-    OutcomeCommand,
-    Postpone,
-    Record,
-    Release,
-)
+from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand, Record
 from gateway.store.base import NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.directories import make_directory, sync_directory
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from gateway.store.level import JOURNAL_VERSION, JOURNAL_VERSIONS
 from gateway.store.relational.packing import pack, unpack
-from gateway.store.relational.rows import decode_resource, decode_whole, encode_resource, encode_whole
+from gateway.store.relational.rows import decode_whole, encode_whole
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 
 T = TypeVar("T")
@@ -71,9 +60,16 @@ BUSY_MS: Final = 1_000
 # What SQLite raises for a damaged journal, or for a file that never was one.
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 
-# The number of columns that `decode_row` takes, and of those of a claim.
-_ENTRY_COLUMNS: Final = 20
-_CLAIM_COLUMNS: Final = 2
+_COMMANDS: Final[dict[str, Callable[..., OutcomeCommand]]] = {
+    EVENT_OF[each].value: each for each in get_args(OutcomeCommand)
+}
+# The fields that every outcome begins with: operation id, token and attempt id.
+_IDS: Final = 3
+# What `decoded` takes, and behind it the body. Claim and memory may follow.
+_ENTRY: Final = (
+    "id, operation_id, token, event, route, journaled_us, length(body), refused_us, refused_why, version, attempt_id, "
+    "command"
+)
 
 # Columns and the file's own overhead, without the response.
 _ROW_BYTES: Final = 1_024
@@ -108,7 +104,7 @@ class JournalFile(Committer[apsw.Cursor]):
         path = directory / f"{name}{SUFFIX}"
         with _named_errors(path):
             make_directory(directory)
-            descriptor = lock(path)
+        with _locked(path) as descriptor:
             if descriptor is None:
                 raise NotApplied(f"{path} is in use")
             unfinished = path.with_suffix(".new")
@@ -122,7 +118,6 @@ class JournalFile(Committer[apsw.Cursor]):
             except BaseException:
                 remove(unfinished)
                 remove(path)
-                unlock(path, descriptor)
                 raise
         return journal
 
@@ -132,24 +127,19 @@ class JournalFile(Committer[apsw.Cursor]):
 
         Raises `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is.
         """
-        with _named_errors(path):
-            descriptor = lock(path)
+        with _locked(path) as descriptor:
             if descriptor is None:
                 return None
-            try:
-                if not path.exists():
-                    unlock(path, descriptor)
-                    return None
-                prepare_file(path)
-                journal = cls(path, descriptor)
-                journal._begin()
-                try:
-                    journal._examine(belongs_to)
-                except BaseException:
-                    journal.drop()
-                    raise
-            except BaseException:
+            if not path.exists():
                 unlock(path, descriptor)
+                return None
+            prepare_file(path)
+            journal = cls(path, descriptor)
+            journal._begin()
+            try:
+                journal._examine(belongs_to)
+            except BaseException:
+                journal.drop()
                 raise
         return journal
 
@@ -178,14 +168,13 @@ class JournalFile(Committer[apsw.Cursor]):
             bytes_ = 0
             # The loop may end before the last row; an open cursor would then go on holding the log.
             with closing(cursor.connection.cursor()) as rows:
-                for columns in rows.execute(statements()["select_waiting"], (after, -1)):
-                    try:
-                        entry = JournalEntry(EntryId(self.path.name, columns[0]), *decode_row(columns))
-                    except NotApplied:
+                for row in rows.execute(statements()["select_waiting"], (after, -1)):
+                    entry_id, route, command = EntryId(self.path.name, row[0]), row[4], decoded(row)
+                    if command is None:
                         # Only another version can read it: it must not hold up those behind it.
                         continue
-                    found.append(entry)
-                    bytes_ += cost_bytes(entry.command)
+                    found.append(JournalEntry(entry_id, route, command))
+                    bytes_ += cost_bytes(command)
                     if len(found) >= limit or bytes_ >= bytes_max:
                         break
             return found
@@ -196,16 +185,16 @@ class JournalFile(Committer[apsw.Cursor]):
         """All outcomes of an operation; whatever is encrypted stays so. Raises `NotApplied`."""
         if operation_id.bytes not in self.held:
             return []
-        select = statements()["select_whole_of"]
+        select = statements()["select_of"]
         rows = self._query(lambda cursor: fetch(cursor, select, (operation_id.bytes, OF_ONE_MAX)))
-        return list(decode_outcomes(self.path, operation_id, rows))
+        return [kept_outcome(self.path, row) for row in rows]
 
     def forget(self, rows: Sequence[int]) -> None:
         """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
 
         def write(cursor: apsw.Cursor) -> set[bytes]:
             found = {each for row in rows for (each,) in fetch(cursor, statements()["delete_entry"], (row,))}
-            return {each for each in found if not fetch(cursor, statements()["select_kept_of"], (each, None, 1))}
+            return {each for each in found if not fetch(cursor, statements()["has_any"], (each,))}
 
         self.held -= self._transact(write)
 
@@ -290,9 +279,9 @@ def _operations(cursor: apsw.Cursor) -> set[bytes]:
 
 def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, memory: str, now_us: int) -> int | Exception:
     try:
-        columns = encode_row(route, command, memory, now_us)
+        columns = _encoded(route, command, memory, now_us)
         ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
-    except (*DATA_ERRORS, ValueError) as error:
+    except (*DATA_ERRORS, ValueError, struct.error) as error:
         # SQLite undoes the failed statement only; the others stand.
         return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
     return int(row)
@@ -312,6 +301,19 @@ def _named_errors(path: Path) -> Iterator[None]:
         raise StartRefused(f"{path} cannot be written: {error}") from error
     except (apsw.Error, OSError) as error:
         raise NotApplied(f"{path} cannot be used: {error}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int | None]:
+    """Own the file at `path`, as `lock` does; given up where opening it fails."""
+    with _named_errors(path):
+        descriptor = lock(path)
+        try:
+            yield descriptor
+        except BaseException:
+            if descriptor is not None:
+                unlock(path, descriptor)
+            raise
 
 
 # -- its name and lock -------------------------------------------------------------------------------------------------
@@ -371,7 +373,9 @@ def remove_unfinished(directory: Path) -> None:
 def statements() -> dict[str, str]:
     """The text of each `.sql` file by its name."""
     folder = files("gateway.store.journal").joinpath("sql")
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+    return {
+        file.name.removesuffix(".sql"): file.read_text("utf-8").replace("{entry}", _ENTRY) for file in folder.iterdir()
+    }
 
 
 def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
@@ -417,105 +421,59 @@ def check_ours(handle: Handle, path: Path) -> None:
 # -- its rows ----------------------------------------------------------------------------------------------------------
 
 
-def encode_row(route: str, command: OutcomeCommand, memory: str, journaled_us: int) -> Row:
+def _encoded(route: str, command: OutcomeCommand, memory: str, journaled_us: int) -> Row:
     """An outcome as columns, in the order of `insert_entry.sql`."""
-    replay_us: int | None = None
-    remember_us: int | None = None
-    doubt: str | None = None
-    response_columns: Row = (None, None, None, None, None, None)
-    delivery_columns: Row = (None, None, None, None)
     claim: bytes | None = None
-    match command:
-        case Complete():
-            response, replay_us, remember_us = command.response, command.replay_us, command.remember_us
-            response_columns = (
-                response.status,
-                response.reason,
-                pack_headers(response.headers),
-                response.version or None,
-                encode_resource(command.resource),
-                response.body,
-            )
-            claim = None if command.granted is None else _encode_claim(command.granted)
-        case Release():
-            remember_us = command.remember_us
-        case Forget():
-            pass
-        case Abandon():
-            doubt = command.doubt
-            response_columns = (None, None, None, None, encode_resource(command.resource), None)
-        case Postpone():
-            delivery_columns = (command.pause_us, None, command.failure, command.is_answered)
-        case Bury():
-            delivery_columns = (None, command.reason, command.failure, command.is_answered)
-        case _:
-            assert_never(command)
+    if isinstance(command, Complete) and command.granted is not None:
+        # What repeats are compared and told by. Nothing in it is confidential: it would outlive a change of the keys.
+        identity = replace(command.granted.identity, key=None)
+        granted = replace(command.granted, identity=identity, probe=None, request=None, resource=None)
+        claim = pack(encode_whole(granted))
     ids = (command.operation_id.bytes, command.token, command.attempt_id.bytes)
     return (
         *(JOURNAL_VERSION, *ids, EVENT_OF[type(command)].value, route, journaled_us),
-        *(replay_us, remember_us, doubt, *response_columns, *delivery_columns),
-        *(claim, memory),
+        *(*packed(command), claim, memory),
     )
 
 
-def _encode_claim(record: Record) -> bytes:
-    """What repeats are compared and told by. Nothing in it is confidential: it would outlive a change of the keys."""
-    identity = replace(record.identity, key=None)
-    return pack(encode_whole(replace(record, identity=identity, probe=None, request=None, resource=None)))
+def packed(command: OutcomeCommand) -> tuple[bytes, bytes | None]:
+    """What a command has beside its ids, and the body of its response."""
+    parts = [getattr(command, each.name) for each in fields(command)[_IDS:]]
+    if not isinstance(command, Complete):
+        return pack(tuple(parts)), None
+    response, *rest, _ = parts
+    head = (response.status, response.reason, pack_headers(response.headers), response.version)
+    return pack((*head, *rest)), response.body
 
 
-def _decode_claim(claim: bytes | None) -> Record | None:
-    """Undo that. Raises `NotApplied` when it cannot be read."""
+def decoded(row: Row) -> OutcomeCommand | None:
+    """The command of a row; None if this program cannot read it."""
+    _, operation_id, token, event, _, _, _, _, _, version, attempt_id, parts, body, *_ = row
+    if version not in JOURNAL_VERSIONS or event not in _COMMANDS:
+        return None
     try:
-        return None if claim is None else decode_whole(unpack(claim), None)
+        ids, values = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id)), unpack(parts)
+        if _COMMANDS[event] is not Complete:
+            return _COMMANDS[event](*ids, *values)
+        status, reason, headers, api_version, *rest = values
+        return Complete(*ids, StoredResponse(status, reason, unpack_headers(headers), body, api_version), *rest)
+    except (Unreadable, struct.error, ValueError, TypeError, AttributeError):
+        return None
+
+
+def kept_entry(row: Row) -> KeptEntry:
+    """A row as operators see it. Raises ValueError for a damaged one."""
+    command = decoded(row)
+    status = command.response.status if isinstance(command, Complete) else None
+    _, operation_id, token, event, route, journaled_us, body_bytes, *refused = row[:9]
+    return KeptEntry(UUID(bytes=operation_id), token, event, route, journaled_us, status, body_bytes, *refused)
+
+
+def kept_outcome(path: Path, row: Row) -> KeptOutcome:
+    """A row of `select_of.sql` in a file. Raises `NotApplied`."""
+    claim, memory = row[-2:]
+    try:
+        granted: Record | None = None if claim is None else decode_whole(unpack(claim), None)
     except Unreadable as error:
         raise NotApplied(f"a claim in the journal cannot be read: {error}") from error
-
-
-def decode_row(columns: Row) -> tuple[str, OutcomeCommand]:
-    """Route name and command of a row of `select_waiting.sql`. Raises `NotApplied` when it cannot be read."""
-    try:
-        return _decoded(columns)
-    except (struct.error, ValueError, TypeError, AttributeError) as error:
-        raise NotApplied(f"an outcome in the journal is damaged: {type(error).__name__}") from error
-
-
-def decode_outcomes(path: Path, operation_id: UUID, rows: Sequence[Row]) -> Iterator[KeptOutcome]:
-    """The rows of `select_whole_of.sql` in a file. Raises `NotApplied`."""
-    for row in rows:
-        columns, kept = row[:_ENTRY_COLUMNS], row[_ENTRY_COLUMNS:-_CLAIM_COLUMNS]
-        claim, memory = row[-_CLAIM_COLUMNS:]
-        command: OutcomeCommand | None = None
-        with suppress(NotApplied):
-            command = decode_row(columns)[1]
-        yield KeptOutcome(
-            EntryId(path.name, row[0]), KeptEntry(operation_id, *kept), command, _decode_claim(claim), memory
-        )
-
-
-def _decoded(columns: Row) -> tuple[str, OutcomeCommand]:
-    (
-        _, version, operation_id, token, attempt_id, event, route,
-        replay_us, remember_us, doubt, status, reason, headers, api_version, resource, body,
-        pause_us, dead_letter, failure, is_answered,
-    ) = columns  # fmt: skip
-    ids = (UUID(bytes=operation_id), token, UUID(bytes=attempt_id))
-    if version in JOURNAL_VERSIONS:
-        match event:
-            case Event.COMPLETE:
-                response = StoredResponse(status, reason, unpack_headers(headers), body, api_version or b"")
-                return route, Complete(*ids, response, replay_us, remember_us, decode_resource(resource))
-            case Event.RELEASE:
-                return route, Release(*ids, remember_us)
-            case Event.FORGET:
-                return route, Forget(*ids)
-            case Event.ABANDON:
-                return route, Abandon(*ids, doubt, decode_resource(resource))
-            case Event.POSTPONE:
-                return route, Postpone(*ids, pause_us, failure, bool(is_answered))
-            case Event.BURY:
-                return route, Bury(*ids, dead_letter, failure, bool(is_answered))
-    raise NotApplied(
-        f"the outcome of operation {ids[0]} was journaled by another version of this program "
-        f"(version {version}, event {event!r}); this one leaves it alone"
-    )
+    return KeptOutcome(EntryId(path.name, row[0]), kept_entry(row), decoded(row), granted, memory)

@@ -15,7 +15,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -36,14 +35,6 @@ _Outcome = tuple[str, OutcomeCommand, str]
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has left beside the spool.
 BYTES_MAX: Final = 512 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What exists between `start` and `close`."""
-
-    worker: Worker
-    appends: WorkerBatches[_Outcome, EntryId]
 
 
 class SqliteJournal:
@@ -74,7 +65,9 @@ class SqliteJournal:
         self._host = HostJournalFiles(directory, belongs_to)
         self._held: tuple[set[bytes], ...] = ()
         self._tally = JournalTally()
-        self._running: _Running | None = None
+        # Between `start` and `close`.
+        self._worker: Worker | None = None
+        self._appends = WorkerBatches[_Outcome, EntryId](self._append_batch)
 
     @property
     def tally(self) -> JournalTally:
@@ -101,16 +94,15 @@ class SqliteJournal:
         except BaseException:
             worker.end(self._close)
             raise
-        appends = WorkerBatches[_Outcome, EntryId](self._append_batch)
-        appends.open(worker)
-        self._running = _Running(worker, appends)
+        self._appends.open(worker)
+        self._worker = worker
 
     async def close(self) -> None:
         """Release every file; empty ones are removed."""
-        running, self._running = self._running, None
-        if running is not None:
-            await running.appends.close()
-            await running.worker.stop(self._close)
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await self._appends.close()
+            await worker.stop(self._close)
 
     def holds(self, operation_id: UUID) -> bool:
         """See `Journal`."""
@@ -119,32 +111,33 @@ class SqliteJournal:
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         """See `Journal`."""
-        return await self._started().worker.run(self._outcomes, operation_id)
+        return await self._started().run(self._outcomes, operation_id)
 
     async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
         """See `Journal`."""
-        return await self._started().appends.submit((route, command, memory))
+        self._started()
+        return await self._appends.submit((route, command, memory))
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         """See `Journal`."""
-        return await self._started().worker.run(self._waiting, after, limit, bytes_max)
+        return await self._started().run(self._waiting, after, limit, bytes_max)
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
         """See `Journal`."""
-        await self._started().worker.run(self._forget, entry_ids)
+        await self._started().run(self._forget, entry_ids)
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
         """See `Journal`."""
-        await self._started().worker.run(self._refuse, refusals)
+        await self._started().run(self._refuse, refusals)
 
     async def adopt(self) -> int:
         """See `Journal`."""
-        return await self._started().worker.run(self._adopt_orphans)
+        return await self._started().run(self._adopt_orphans)
 
-    def _started(self) -> _Running:
-        if self._running is None:
+    def _started(self) -> Worker:
+        if self._worker is None:
             raise NotApplied("the journal is not open")
-        return self._running
+        return self._worker
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 

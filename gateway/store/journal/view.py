@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import apsw
 
 from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
-from gateway.core.message import pack_headers
 from gateway.core.operation import Abandon, Complete, OutcomeCommand
 from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
@@ -32,16 +32,18 @@ from gateway.store.journal.file import (
     DAMAGED,
     SUFFIX,
     check_ours,
-    decode_outcomes,
-    decode_row,
+    decoded,
     fetch,
+    kept_entry,
+    kept_outcome,
+    packed,
     statements,
 )
-from gateway.store.relational.rows import encode_resource
 
 # A file system may give two writes within this time the same time.
 _SAME_TIME_NS: Final = 100_000_000
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 Query = Callable[..., list[Any]]
 """Runs one statement, by its name, with these bindings; returns its rows."""
@@ -59,23 +61,12 @@ def view_journals(
 
     Outcomes of another owner than `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault.
     """
-    found: list[KeptEntry] = []
-    strangers: list[tuple[str, str]] = []
-    faults: list[str] = []
-    for path in _files(directory, faults):
-        try:
-            owner, entries = _kept_in(path, operation_id, is_refused, limit + 1)
-        except StoreError as error:
-            # No fault if it is gone: an owner removes its empty file.
-            if path.exists():
-                faults.append(str(error))
-            continue
-        found += entries
-        if entries and owner != belongs_to:
-            strangers.append((path.name, owner))
-    found.sort(key=lambda entry: entry.journaled_us)
+    found, faults = _each(directory, partial(_kept_in, operation_id, is_refused, limit + 1))
+    entries = sorted((entry for _, kept in found for entry in kept), key=lambda entry: entry.journaled_us)
+    owners = {path.name: owner for (path, owner), kept in found if kept and owner != belongs_to}
+    has_more = len(entries) > limit
     return JournalView(
-        wall_clock_us(), tuple(found[:limit]), tuple(strangers), tuple(faults), has_more=len(found) > limit
+        wall_clock_us(), tuple(entries[:limit]), tuple(owners.items()), tuple(map(str, faults)), has_more=has_more
     )
 
 
@@ -96,33 +87,23 @@ class HostJournalFiles:
 
     def stored_outcomes(self, operation_id: UUID, leave_out: Collection[str] = ()) -> list[KeptOutcome]:
         """As `outcomes`; whatever is encrypted stays so. Files of these names are left out."""
-        faults: list[str] = []
-        found: list[KeptOutcome] = []
-        paths = _files(self.directory, faults)
-        self._idle = {path: version for path in paths if (version := self._idle.get(path))}
-        for path in paths:
-            try:
-                found += [] if path.name in leave_out else self._outcomes_in(path, operation_id)
-            except StoreError:
-                if path.exists():
-                    raise
+        found, faults = _each(self.directory, partial(self._outcomes_in, operation_id, leave_out))
+        self._idle = {path: version for path, version in self._idle.items() if path.exists()}
         if faults:
-            raise NotApplied(faults[0])
-        return sorted(found, key=lambda each: each.entry.journaled_us)
+            raise faults[0]
+        return sorted((each for kept in found for each in kept), key=lambda each: each.entry.journaled_us)
 
-    def _outcomes_in(self, path: Path, operation_id: UUID) -> Iterator[KeptOutcome]:
-        version = _version_of(path)
-        if version is not None and self._idle.get(path) == version:
-            return
+    def _outcomes_in(self, operation_id: UUID, leave_out: Collection[str], path: Path) -> list[KeptOutcome]:
+        version = None if path.name in leave_out else _version_of(path)
+        if path.name in leave_out or (version is not None and self._idle.get(path) == version):
+            return []
         with opened(path) as query:
-            ((owner,),) = query("select_owner")
-            is_idle = owner != self._belongs_to or not any(query("count")[0][:2])
-            rows = [] if is_idle else query("select_whole_of", operation_id.bytes, OF_ONE_MAX)
+            is_idle = not self._owns(query) or not any(query("count")[0][:2])
+            rows = [] if is_idle else query("select_of", operation_id.bytes, OF_ONE_MAX)
+        self._idle.pop(path, None)
         if is_idle and version is not None:
             self._idle[path] = version
-        else:
-            self._idle.pop(path, None)
-        yield from decode_outcomes(path, operation_id, rows)
+        return [kept_outcome(path, row) for row in rows]
 
     def _opened(self, outcome: KeptOutcome) -> KeptOutcome:
         command: OutcomeCommand | None = None
@@ -132,64 +113,42 @@ class HostJournalFiles:
 
     def reseal(self) -> tuple[int, int]:
         """See `HostJournals`."""
-        changed = left = 0
-
-        def reseal(query: Query, row: Row) -> None:
-            nonlocal changed, left
-            number = self._reseal(query, row)
-            changed, left = changed + (number or 0), left + (number is None)
-
-        self._visit_all(reseal, changes=True)
-        return changed, left
+        done = [(number or 0, number is None) for number in self._visit_all(self._reseal, changes=True)]
+        return sum(changed for changed, _ in done), sum(is_left for _, is_left in done)
 
     def sealed(self) -> Counter[str]:
         """See `HostJournals`."""
-        found: Counter[str] = Counter()
+        return sum(self._visit_all(_keys_of), Counter())
 
-        def count(_query: Query, row: Row) -> None:
-            with suppress(NotApplied):
-                command = decode_row(row)[1]
-                response = command.response if isinstance(command, Complete) else None
-                resource = command.resource if isinstance(command, Complete | Abandon) else None
-                found.update((sealed_by(response=response, resource=resource) or "").split())
-
-        self._visit_all(count)
-        return found
-
-    def _visit_all(self, visit: Callable[[Query, Row], None], *, changes: bool = False) -> None:
+    def _visit_all(self, visit: Callable[[Query, Row], T], *, changes: bool = False) -> list[T]:
         """Read every outcome of this service and store that has anything confidential. Raises `StoreError`."""
-        faults: list[str] = []
-        for path in _files(self.directory, faults):
-            try:
-                with opened(path, changes=changes) as query:
-                    after = 0
-                    ((owner,),) = query("select_owner")
-                    while owner == self._belongs_to and (rows := query("select_responses", after)):
-                        after = rows[-1][0]
-                        for row in rows:
-                            visit(query, row)
-            except StoreError:
-                # An owner removes its empty file.
-                if path.exists():
-                    raise
+
+        def visit_file(path: Path) -> list[T]:
+            found, after = [], 0
+            with opened(path, changes=changes) as query:
+                while self._owns(query) and (rows := query("select_sealed", after)):
+                    after = rows[-1][0]
+                    found += [visit(query, row) for row in rows]
+            return found
+
+        visited, faults = _each(self.directory, visit_file)
         if faults:
-            raise NotApplied(faults[0])
+            raise faults[0]
+        return [each for found in visited for each in found]
+
+    def _owns(self, query: Query) -> bool:
+        return bool(query("select_owner") == [(self._belongs_to,)])
 
     def _reseal(self, query: Query, row: Row) -> int | None:
         """How many rows were changed: 0 where nothing is to be done, None where it cannot be."""
-        try:
-            _, command = decode_row(row)
-        except NotApplied:
+        if (command := decoded(row)) is None:
             return None
         resealing = Resealing(self._sealing)
         again = resealing.resealed_outcome(command)
         if resealing.reasons:
             return None
-        if again is command:
-            return 0
-        old, new = _confidential(command), _confidential(again)
         # The flush may have taken it meanwhile: then nothing is left.
-        return len(query("update_response", *new, row[0], old[1], old[3]))
+        return 0 if again is command else len(query("update_sealed", *packed(again), row[0], packed(command)[0]))
 
     def drop(self, entry_id: EntryId) -> bool:
         """See `HostJournals`."""
@@ -197,34 +156,46 @@ class HostJournalFiles:
             return bool(query("delete_refused", entry_id.row))
 
 
-def _confidential(command: OutcomeCommand) -> tuple[bytes | None, bytes | None, bytes | None, bytes | None]:
-    """The columns that are encrypted."""
+def _keys_of(_query: Query, row: Row) -> Counter[str]:
+    """The keys that an outcome is encrypted with."""
+    command = decoded(row)
+    response = command.response if isinstance(command, Complete) else None
     resource = command.resource if isinstance(command, Complete | Abandon) else None
-    if not isinstance(command, Complete):
-        return None, None, None, encode_resource(resource)
-    response = command.response
-    return response.reason, pack_headers(response.headers), response.body, encode_resource(resource)
+    return Counter((sealed_by(response=response, resource=resource) or "").split())
 
 
-def _kept_in(path: Path, operation_id: UUID | None, is_refused: bool | None, limit: int) -> tuple[str, list[KeptEntry]]:
-    """The owner of a file, and the requested outcomes in it, oldest first. Raises `StoreError`."""
+def _kept_in(
+    operation_id: UUID | None, is_refused: bool | None, limit: int, path: Path
+) -> tuple[tuple[Path, str], list[KeptEntry]]:
+    """A file and its owner, and the requested outcomes in it, oldest first. Raises `StoreError`."""
     with opened(path) as query:
         ((belongs_to,),) = query("select_owner")
         if operation_id is None:
             rows = query("select_kept", is_refused, limit)
         else:
-            rows = query("select_kept_of", operation_id.bytes, is_refused, limit)
-        return str(belongs_to), [KeptEntry(UUID(bytes=each), *rest) for each, *rest in rows]
+            rows = query("select_of", operation_id.bytes, limit)
+        kept = [kept_entry(row) for row in rows]
+    return (path, str(belongs_to)), [each for each in kept if is_refused in (None, each.refused_us is not None)]
 
 
-def _files(directory: Path, faults: list[str]) -> list[Path]:
+def _each(directory: Path, read: Callable[[Path], T]) -> tuple[list[T], list[StoreError]]:
+    """What `read` finds in each file, and what could not be read. No fault if it is gone: an owner removes its empty
+    file."""
+    found: list[T] = []
+    faults: list[StoreError] = []
     try:
-        return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+        paths = sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
     except FileNotFoundError:
-        return []
+        return [], []
     except OSError as error:
-        faults.append(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")
-        return []
+        return [], [NotApplied(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")]
+    for path in paths:
+        try:
+            found.append(read(path))
+        except StoreError as error:
+            if path.exists():
+                faults.append(error)
+    return found, faults
 
 
 def _version_of(path: Path) -> tuple[int, ...] | None:

@@ -1,7 +1,6 @@
--- The first schema. One row per outcome that the durable store has not applied: the command, column by column. NULL stands
--- for what a command does not have. `version` is that of the row format. `journaled_us` and `refused_us` are microseconds
--- of the host's clock, for people; the durations are the command's. `refused_us` is set when the durable store refused the
--- outcome: such a row is kept for an operator and not retried.
+-- The first schema. One row per outcome that the durable store has not applied. `version` is that of the row format.
+-- `journaled_us` and `refused_us` are microseconds of the host's clock, for people. `refused_us` is set when the durable
+-- store refused the outcome: such a row is kept for an operator and not retried.
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     version INTEGER NOT NULL,
@@ -13,21 +12,9 @@ CREATE TABLE entry (
     journaled_us INTEGER NOT NULL,
     refused_us INTEGER,
     refused_why TEXT,
-    replay_us INTEGER,
-    remember_us INTEGER,
-    doubt TEXT,
-    status INTEGER,
-    reason BLOB,
-    headers BLOB,
-    api_version BLOB,
-    resource BLOB,
+    -- What the command has beside its ids, packed in the order of its fields; of a response, all but the body.
+    command BLOB NOT NULL,
     body BLOB,
-    -- Of what is not delivered: the pause until the next attempt, or why it is a dead letter; why the attempt failed, and
-    -- whether the upstream answered it.
-    pause_us INTEGER,
-    dead_letter TEXT,
-    failure TEXT,
-    is_answered INTEGER,
     -- Of a response: the record of the claim that it ends, packed, for repeats while the durable store is away.
     claim BLOB,
     -- The lineage of the memory that granted the claim; empty where that is not known.

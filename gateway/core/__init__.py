@@ -15,5 +15,5 @@ what else services may read from it, `succession` which operations lose requests
 *What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
-`sealing` encrypts values, `confidential` says which of them are, and `resealing` puts them under the current key.
+`sealing` encrypts values, and `confidential` says which of them are.
 """

@@ -28,41 +28,36 @@ that. Clear values of before encryption was switched on are left as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
 from gateway.core.framing import framed
 from gateway.core.message import Headers, StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import (
     EVENT_OF,
-    Abandon,
-    Accept,
     Applied,
     Audit,
-    Claim,
     Command,
     Complete,
-    Disprove,
-    Erase,
     Event,
     Identity,
+    OutcomeCommand,
     ProbeTarget,
-    Prove,
-    Purge,
     Record,
-    Reinstate,
     RequestInfo,
-    Requeue,
     Result,
+    SealedRequest,
     Snapshot,
-    Takeover,
-    Withdraw,
+    audit_of,
+    operation_id_of,
 )
 from gateway.core.sealing import SEALED, SEALED_TEXT, KeyRing, Unopenable, key_id_of, open_value
 
 C = TypeVar("C", bound=Command)
+K = TypeVar("K", bound=Record | OutcomeCommand)
+P = TypeVar("P")
 
 # The header that all other headers are in. No HTTP message has a header of this name (RFC 9110 section 5.6.2).
 _HEADERS: Final = SEALED + b"headers"
@@ -71,8 +66,6 @@ _CUT_HEADERS: Final = ((_HEADERS, SEALED),)
 # How a value begins that has to be opened. No key, target or reference is empty: one that is was cut to nothing.
 _TEXT: Final = (SEALED_TEXT, "")
 _BYTES: Final = (SEALED, b"")
-# Commands with an audit, but no other confidential part.
-_AUDITED: Final = (Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
 
 _Known = Mapping[int, Any]
 """Clear values by the `id` of the sealed objects that were made of them: those need not be decrypted again."""
@@ -97,82 +90,48 @@ class Sealing:
 
     def sealed(self, command: C) -> C:
         """The command as a store or a journal keeps it."""
-        ring = self.ring
-        found: Any = command
-        if isinstance(command, Complete):
-            granted = command.granted
-            if ring is None and (granted is None or granted.sealed is None):
-                return command
-            found = replace(
-                command,
-                response=self._sealed_response(command.response, command.operation_id, command.token),
-                resource=sealed_resource(ring, command.resource, command.operation_id),
-                granted=granted if granted is None or granted.sealed is None else granted.sealed,
-            )
-        elif ring is None:
-            return command
-        elif isinstance(command, Claim | Accept):
-            operation_id = command.identity.operation_id
-            found = replace(
-                command,
-                identity=sealed_identity(ring, command.identity),
-                probe=sealed_probe(ring, command.probe, operation_id),
-                request=sealed_request(ring, command.request, operation_id),
-            )
-        elif isinstance(command, Takeover):
-            found = replace(command, request=sealed_request(ring, command.request, command.operation_id))
-        elif isinstance(command, Prove):
-            response = self._sealed_response(command.response, command.operation_id, command.read_token)
-            resource = sealed_resource(ring, command.resource, command.operation_id)
-            found = replace(command, response=response, resource=resource, audit=self._sealed_audit(command))
-        elif isinstance(command, Abandon):
-            found = replace(command, resource=sealed_resource(ring, command.resource, command.operation_id))
-        elif isinstance(command, _AUDITED):
-            found = replace(command, audit=self._sealed_audit(command))
-        result: C = found
-        return result
+        ring, changed = self.ring, dict[str, Any]()
+        granted = command.granted if isinstance(command, Complete) else None
+        if granted is not None and granted.sealed is not None:
+            changed["granted"] = granted.sealed
+        if ring is not None:
+            operation_id = operation_id_of(command)
+            token = command.token if isinstance(command, Complete) else getattr(command, "read_token", 0)
+            for name in _PARTS_OF[type(command)]:
+                if (part := getattr(command, name)) is not None:
+                    changed[name] = _PARTS[name].seal(ring, part, operation_id, token)
+            if (audit := audit_of(command)) is not None:
+                event = EVENT_OF[type(cast(Command, command))]
+                changed["audit"] = sealed_texts(ring, audit, of_audit(operation_id, event, token))
+        return _changed(command, changed)
 
     def opened(self, record: Record, known: _Known = _NOTHING) -> Record:
         """The record in clear, with the sealed one beside it. What cannot be opened is missing: of a response, all but
         its status. Such a response is one that was not stored."""
         if not is_sealed(record):
             return record
-        identity, probe, request, response = record.identity, record.probe, record.request, record.response
-        resource = record.resource
-        operation_id = identity.operation_id
+        operation_id, response, clear = record.identity.operation_id, record.response, dict[str, Any]()
         try:
-            identity = known.get(id(identity)) or self._opened_identity(identity)
-            probe = known.get(id(probe)) or self._opened_probe(probe, operation_id)
-            request = known.get(id(request)) or self._opened_request(request, operation_id)
-            resource = known.get(id(resource)) or self._opened_resource(resource, operation_id)
+            for name in _OF_OPERATION:
+                part = getattr(record, name)
+                clear[name] = known.get(id(part)) or self._opened(name, part, operation_id, record.token)
         except Unopenable as error:
-            identity, probe, request, resource = replace(record.identity, key=None), None, None, None
+            clear = {**dict.fromkeys(_OF_OPERATION), "identity": replace(record.identity, key=None)}
             self._on_unreadable(operation_id, str(error))
         if response is not None:
             response = known.get(id(response)) or self._response_or_status(response, operation_id, record.token)
-        return replace(
-            record,
-            identity=identity,
-            probe=probe,
-            request=request,
-            response=response,
-            resource=resource,
-            sealed=record,
-        )
+        return replace(record, **clear, response=response, sealed=record)
 
     def opened_copy(self, record: Record) -> Record:
         """As `opened`, for a record of which there is another copy. Raises `Unopenable`, and reports nothing."""
         if not is_sealed(record):
             return record
-        operation_id, response = record.identity.operation_id, record.response
-        return replace(
-            record,
-            identity=self._opened_identity(record.identity),
-            probe=self._opened_probe(record.probe, operation_id),
-            response=None if response is None else self.opened_response(response, operation_id, record.token),
-            resource=self._opened_resource(record.resource, operation_id),
-            sealed=record,
-        )
+        place = (record.identity.operation_id, record.token)
+        clear: dict[str, Any] = {name: self._opened(name, getattr(record, name), *place) for name in _PARTS}
+        return replace(record, **clear, sealed=record)
+
+    def _opened(self, name: str, part: Any, operation_id: UUID, token: int) -> Any:
+        return None if part is None else _PARTS[name].open(self.ring, part, operation_id, token)
 
     def opened_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with its record in clear."""
@@ -189,30 +148,21 @@ class Sealing:
         known = _known(command, sealed) if isinstance(result, Applied) and sealed is not command else _NOTHING
         return replace(result, snapshot=Snapshot(self.opened(record, known), result.snapshot.now_us))
 
-    def opened_outcome(self, command: C) -> C:
+    def opened_outcome(self, command: OutcomeCommand) -> OutcomeCommand:
         """A command that a journal kept, in clear; of a response that cannot be opened, the status."""
         try:
             return self.whole_outcome(command)
         except Unopenable as error:
-            found: Any = command
-            if isinstance(command, Complete | Abandon):
-                self._on_unreadable(command.operation_id, str(error))
-                found = replace(command, resource=None)
+            self._on_unreadable(command.operation_id, str(error))
+            clear: dict[str, Any] = dict.fromkeys(_PARTS_OF[type(command)])
             if isinstance(command, Complete):
-                found = replace(found, response=_status_alone(command.response))
-            result: C = found
-            return result
+                clear["response"] = _status_alone(command.response)
+            return _changed(command, clear)
 
-    def whole_outcome(self, command: C) -> C:
+    def whole_outcome(self, command: OutcomeCommand) -> OutcomeCommand:
         """As `opened_outcome`. Raises `Unopenable`, and reports nothing."""
-        found: Any = command
-        if isinstance(command, Complete | Abandon):
-            found = replace(command, resource=self._opened_resource(command.resource, command.operation_id))
-        if isinstance(command, Complete):
-            response = self.opened_response(command.response, command.operation_id, command.token)
-            found = replace(found, response=response)
-        result: C = found
-        return result
+        place, names = (command.operation_id, command.token), _PARTS_OF[type(command)]
+        return _changed(command, {name: self._opened(name, getattr(command, name), *place) for name in names})
 
     def is_old(self, value: bytes | str) -> bool:
         """Whether a value is clear, or sealed with another key than the current one. Without a key nothing is."""
@@ -220,76 +170,14 @@ class Sealing:
             return False
         return value[:1] not in (SEALED, SEALED_TEXT) or key_id_of(value) != self.ring.current_id
 
-    # -- responses -----------------------------------------------------------------------------------------------------
-
-    def _sealed_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
-        """A response that is sealed already, because it comes from a journal, stays as it is."""
-        ring, headers, body = self.ring, response.headers, response.body
-        if ring is None or is_sealed_response(response):
-            return response
-        content = pack_headers(((b"", response.reason), *headers))
-        kept = ((_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers"))),)
-        if body is not None:
-            body = ring.seal_value(body, _of_attempt(operation_id, token, b"body"))
-        return StoredResponse(response.status, b"", kept, body, response.version)
-
     def _response_or_status(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
         try:
-            return self.opened_response(response, operation_id, token)
+            return _opened_response(self.ring, response, operation_id, token)
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
             return _status_alone(response)
 
-    def opened_response(self, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
-        """The response in clear. Raises `Unopenable`."""
-        if not is_sealed_response(response):
-            return response
-        body = response.body
-        (_, value), *_ = response.headers
-        content = open_value(self.ring, value, _of_attempt(operation_id, token, b"headers"))
-        (_, reason), *headers = _unpacked(content)
-        if body is not None:
-            body = open_value(self.ring, body, _of_attempt(operation_id, token, b"body"))
-        return StoredResponse(response.status, reason, tuple(headers), body, response.version)
-
-    # -- what was written with the claim -------------------------------------------------------------------------------
-
-    def _opened_identity(self, identity: Identity) -> Identity:
-        key = identity.key
-        if key is None or key[:1] not in _TEXT:
-            return identity
-        content = open_value(self.ring, key, _of_operation(identity.operation_id, b"key"))
-        return replace(identity, key=content.decode("utf-8", "surrogatepass"))
-
-    def _opened_probe(self, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
-        if probe is None or probe.target[:1] not in _BYTES:
-            return probe
-        content = open_value(self.ring, probe.target, _of_operation(operation_id, b"probe"))
-        ((target, host),) = _unpacked(content)
-        return ProbeTarget(target, host)
-
-    def _opened_request(self, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
-        if request is None or request.path[:1] != SEALED_TEXT:
-            return request
-        content = open_value(self.ring, request.path, _of_operation(operation_id, b"request"))
-        ((host, path),) = _unpacked(content)
-        return replace(request, host=host.decode(), path=path.decode())
-
-    def _opened_resource(self, resource: str | None, operation_id: UUID) -> str | None:
-        if resource is None or resource[:1] not in _TEXT:
-            return resource
-        return open_value(self.ring, resource, _of_operation(operation_id, b"resource")).decode()
-
     # -- audits --------------------------------------------------------------------------------------------------------
-
-    def _sealed_audit(self, command: Prove | Disprove | Reinstate | Requeue | Withdraw | Purge | Erase) -> Audit | None:
-        if command.audit is None:
-            return None
-        if self.ring is None:
-            return command.audit
-        token = None if isinstance(command, Purge | Erase) else command.read_token
-        associated = of_audit(command.operation_id, EVENT_OF[type(command)], token)
-        return sealed_texts(self.ring, command.audit, associated)
 
     def sealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
         """The audit of a pause or of its end."""
@@ -304,7 +192,7 @@ class Sealing:
 
     def sealed_suspension(self, why: str, service: str, sink: str) -> str:
         """Why a sink is suspended."""
-        return why if self.ring is None else self.ring.seal_text(encoded(why), of_suspension(service, sink))
+        return why if self.ring is None else sealed_text(self.ring, why, of_suspension(service, sink))
 
     def opened_suspension(self, why: str, service: str, sink: str) -> str:
         """Undo `sealed_suspension`. One that cannot be opened says why in its place."""
@@ -315,9 +203,8 @@ class Sealing:
 
     def opened_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
         """An audit of an operation in clear. One that cannot be opened says why in its place."""
-        bound = None if event in (Event.PURGE, Event.ERASE) else token
         try:
-            return opened_texts(self.ring, audit, of_audit(operation_id, event, bound))
+            return opened_texts(self.ring, audit, of_audit(operation_id, event, token))
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
             return Audit("", f"({error})")
@@ -343,7 +230,7 @@ class Sealing:
         """Why an event was not published. The event's id stands behind it, because a list of sinks has no other."""
         if self.ring is None or not why:
             return why
-        return sealed_failure(self.ring, why, event_id, sink)
+        return sealed_failure(self.ring, why, sink, event_id)
 
     def opened_failure(self, why: str, sink: str, event_id: str | None = None) -> str:
         """Undo `sealed_failure`, for this event or, with None, for the one that the text names. A text that cannot be
@@ -352,6 +239,66 @@ class Sealing:
             return opened_failure(self.ring, why, sink, event_id)
         except Unopenable as error:
             return f"({error})"
+
+
+class Resealing(Sealing):
+    """Opens, and seals again with the current key. What is under that key already is opened, too, because another key
+    may have had its id, and stays as it is; so a pass that was interrupted is simply repeated. What cannot be opened
+    stays as it is, with one of the `reasons`."""
+
+    def __init__(self, sealing: Sealing) -> None:
+        """The keys of `sealing`."""
+        super().__init__(sealing.ring)
+        self.reasons: list[str] = []
+
+    def resealed(self, kept: K) -> K:
+        """A record as it is stored, or what a journal keeps, with every part under the current key; the same object if
+        all of them are."""
+        place = (kept.identity.operation_id if isinstance(kept, Record) else kept.operation_id, kept.token)
+        changed: dict[str, Any] = {}
+        for name in _PARTS_OF[type(kept)]:
+            part, (value, seal, open_) = getattr(kept, name), _PARTS[name]
+            if part is not None and (again := self._again(part, value(part), open_, seal, *place)) is not part:
+                changed[name] = again
+        return _changed(kept, changed)
+
+    def resealed_texts(self, audit: Audit, associated: bytes) -> Audit:
+        """As `resealed`, for two texts that are sealed as one."""
+        return self._again(audit, audit.why, opened_texts, sealed_texts, associated)
+
+    def resealed_text(self, text: str, associated: bytes) -> str:
+        """As `resealed`, for one text."""
+        return self._again(text, text, opened_text, sealed_text, associated)
+
+    def resealed_failure(self, why: str, event_id: str, sink: str) -> str:
+        """As `resealed`, for why an event was not published."""
+        return self._again(why, why or None, opened_failure, sealed_failure, sink, event_id)
+
+    def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
+        """As `resealed`, for a kept request."""
+        if (ring := self.ring) is None:
+            return kept
+        associated = of_request(operation_id, kept.acceptance_id)
+        try:
+            content = ring.open(kept.key_id, kept.sealed, associated)
+        except Unopenable as error:
+            self.reasons.append(str(error))
+            return kept
+        is_new = kept.key_id == ring.current_id
+        return kept if is_new else SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
+
+    def _again(
+        self, part: P, value: bytes | str | None, opened: Callable[..., P], sealed: Callable[..., P], *bound: Any
+    ) -> P:
+        """The part, sealed with the current key if its `value` is not."""
+        if self.ring is None or value is None:
+            return part
+        try:
+            clear = opened(self.ring, part, *bound)
+            return sealed(self.ring, clear, *bound) if self.is_old(value) else part
+        except Unopenable as error:
+            self.reasons.append(str(error))
+            return part
 
 
 NO_SEALING: Final = Sealing()
@@ -409,59 +356,122 @@ def _status_alone(response: StoredResponse) -> StoredResponse:
     return StoredResponse(response.status, b"", (), None, response.version)
 
 
-def _known(command: Command, sealed: Any) -> _Known:
-    known: dict[int, Any] = {}
-    match command:
-        case Claim() | Accept():
-            known[id(sealed.identity)] = command.identity
-            known[id(sealed.probe)] = command.probe
-            known[id(sealed.request)] = command.request
-        case Takeover():
-            known[id(sealed.request)] = command.request
-        case Complete():
-            known[id(sealed.response)] = command.response
-            known[id(sealed.resource)] = command.resource
-            granted = command.granted
-            if granted is not None and sealed.granted is not None:
-                known[id(sealed.granted.identity)] = granted.identity
-                known[id(sealed.granted.probe)] = granted.probe
-                known[id(sealed.granted.request)] = granted.request
-        case Prove():
-            known[id(sealed.response)] = command.response
-            known[id(sealed.resource)] = command.resource
-        case Abandon():
-            known[id(sealed.resource)] = command.resource
+def _changed(kept: P, changed: Mapping[str, Any]) -> P:
+    return cast(P, replace(cast(Any, kept), **changed)) if changed else kept
+
+
+def _known(command: Command, sealed: Command) -> _Known:
+    pairs = [(getattr(sealed, name), getattr(command, name)) for name in _PARTS_OF[type(command)]]
+    granted, kept = getattr(command, "granted", None), getattr(sealed, "granted", None)
+    if granted is not None and kept is not None:
+        pairs += ((getattr(kept, name), getattr(granted, name)) for name in _OF_OPERATION)
     # What a journal kept came sealed, and is the same object in both commands: its clear value is not known.
-    return {sealed_id: clear for sealed_id, clear in known.items() if id(clear) != sealed_id}
+    return {id(part): clear for part, clear in pairs if part is not clear}
 
 
-def sealed_identity(ring: KeyRing, identity: Identity) -> Identity:
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A part of records and commands, by the name of its field. `value` of a part is what it is sealed to, something
+    else where it is clear, and None where it has nothing confidential. `seal` and `open` get a ring, the part, and its
+    operation and token. `open` raises `Unopenable`, and leaves what is clear as it is."""
+
+    value: Callable[[Any], bytes | str | None]
+    seal: Callable[[KeyRing, Any, UUID, int], Any]
+    open: Callable[[KeyRing | None, Any, UUID, int], Any]
+
+
+def _sealed_identity(ring: KeyRing, identity: Identity, operation_id: UUID, _: int) -> Identity:
     if identity.key is None:
         return identity
     content = identity.key.encode("utf-8", "surrogatepass")
-    return replace(identity, key=ring.seal_text(content, _of_operation(identity.operation_id, b"key")))
+    return replace(identity, key=ring.seal_text(content, _of_operation(operation_id, b"key")))
 
 
-def sealed_probe(ring: KeyRing, probe: ProbeTarget | None, operation_id: UUID) -> ProbeTarget | None:
-    if probe is None:
-        return None
+def _opened_identity(ring: KeyRing | None, identity: Identity, operation_id: UUID, _: int) -> Identity:
+    key = identity.key
+    if key is None or key[:1] not in _TEXT:
+        return identity
+    content = open_value(ring, key, _of_operation(operation_id, b"key"))
+    return replace(identity, key=content.decode("utf-8", "surrogatepass"))
+
+
+def _sealed_probe(ring: KeyRing, probe: ProbeTarget, operation_id: UUID, _: int) -> ProbeTarget:
     content = pack_headers(((probe.target, probe.host),))
     return ProbeTarget(ring.seal_value(content, _of_operation(operation_id, b"probe")), b"")
 
 
-def sealed_resource(ring: KeyRing | None, resource: str | None, operation_id: UUID) -> str | None:
-    """One that is sealed already, because it comes from a journal, stays as it is."""
-    if ring is None or resource is None or resource[:1] == SEALED_TEXT:
+def _opened_probe(ring: KeyRing | None, probe: ProbeTarget, operation_id: UUID, _: int) -> ProbeTarget:
+    if probe.target[:1] not in _BYTES:
+        return probe
+    return ProbeTarget(*_unpacked(open_value(ring, probe.target, _of_operation(operation_id, b"probe")))[0])
+
+
+def _sealed_info(ring: KeyRing, request: RequestInfo, operation_id: UUID, _: int) -> RequestInfo:
+    content = pack_headers(((request.host.encode(), request.path.encode()),))
+    return replace(request, host="", path=ring.seal_text(content, _of_operation(operation_id, b"request")))
+
+
+def _opened_info(ring: KeyRing | None, request: RequestInfo, operation_id: UUID, _: int) -> RequestInfo:
+    if request.path[:1] != SEALED_TEXT:
+        return request
+    ((host, path),) = _unpacked(open_value(ring, request.path, _of_operation(operation_id, b"request")))
+    return replace(request, host=host.decode(), path=path.decode())
+
+
+def _sealed_resource(ring: KeyRing, resource: str, operation_id: UUID, _: int) -> str:
+    """One that is sealed already, because it comes from a journal, stays as it is; so does a response."""
+    if resource[:1] == SEALED_TEXT:
         return resource
     return ring.seal_text(resource.encode(), _of_operation(operation_id, b"resource"))
 
 
-def sealed_request(ring: KeyRing, request: RequestInfo | None, operation_id: UUID) -> RequestInfo | None:
-    if request is None:
-        return None
-    content = pack_headers(((request.host.encode(), request.path.encode()),))
-    sealed = ring.seal_text(content, _of_operation(operation_id, b"request"))
-    return RequestInfo(request.method, "", sealed, request.request_id, request.trace_id)
+def _opened_resource(ring: KeyRing | None, resource: str, operation_id: UUID, _: int) -> str:
+    if resource[:1] not in _TEXT:
+        return resource
+    return open_value(ring, resource, _of_operation(operation_id, b"resource")).decode()
+
+
+def _sealed_response(ring: KeyRing, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
+    body = response.body
+    if is_sealed_response(response):
+        return response
+    content = pack_headers(((b"", response.reason), *response.headers))
+    headers = ((_HEADERS, ring.seal_value(content, _of_attempt(operation_id, token, b"headers"))),)
+    if body is not None:
+        body = ring.seal_value(body, _of_attempt(operation_id, token, b"body"))
+    return StoredResponse(response.status, b"", headers, body, response.version)
+
+
+def _opened_response(ring: KeyRing | None, response: StoredResponse, operation_id: UUID, token: int) -> StoredResponse:
+    body = response.body
+    if not is_sealed_response(response):
+        return response
+    content = open_value(ring, response.headers[0][1], _of_attempt(operation_id, token, b"headers"))
+    (_, reason), *headers = _unpacked(content)
+    if body is not None:
+        body = open_value(ring, body, _of_attempt(operation_id, token, b"body"))
+    return StoredResponse(response.status, reason, tuple(headers), body, response.version)
+
+
+def _value_of_response(response: StoredResponse) -> bytes | None:
+    if is_sealed_response(response):
+        return response.headers[0][1]
+    return b"" if response.headers or response.reason or response.body else None
+
+
+_PARTS: Final[Mapping[str, _Part]] = {
+    "identity": _Part(lambda identity: identity.key, _sealed_identity, _opened_identity),
+    "probe": _Part(lambda probe: probe.target, _sealed_probe, _opened_probe),
+    "request": _Part(lambda request: request.path, _sealed_info, _opened_info),
+    "resource": _Part(lambda resource: resource, _sealed_resource, _opened_resource),
+    "response": _Part(_value_of_response, _sealed_response, _opened_response),
+}
+_OF_OPERATION: Final = tuple(name for name in _PARTS if name != "response")
+_PARTS_OF: Final[Mapping[type, tuple[str, ...]]] = {
+    kind: tuple(each.name for each in fields(kind) if each.name in _PARTS) for kind in (Record, *get_args(Command))
+}
 
 
 def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
@@ -488,7 +498,11 @@ def opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
     return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
 
 
-def sealed_failure(ring: KeyRing, why: str, event_id: str, sink: str) -> str:
+def sealed_text(ring: KeyRing, text: str, associated: bytes) -> str:
+    return ring.seal_text(encoded(text), associated)
+
+
+def sealed_failure(ring: KeyRing, why: str, sink: str, event_id: str) -> str:
     return f"{ring.seal_text(encoded(why), _of_failure(event_id, sink))} {event_id}"
 
 
@@ -515,8 +529,9 @@ def _of_attempt(operation_id: UUID, token: int, part: bytes) -> bytes:
     return b"%b attempt %d %b" % (operation_id.bytes, token, part)
 
 
-def of_audit(operation_id: UUID, event: Event, token: int | None) -> bytes:
-    return b"%b audit %b %d" % (operation_id.bytes, event.value.encode(), token or 0)
+def of_audit(operation_id: UUID, event: Event, token: int) -> bytes:
+    bound = 0 if event in (Event.PURGE, Event.ERASE) else token
+    return b"%b audit %b %d" % (operation_id.bytes, event.value.encode(), bound)
 
 
 def _row(name: str) -> bytes:

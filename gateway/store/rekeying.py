@@ -15,11 +15,10 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.confidential import Sealing, of_audit, of_pause, of_suspension
+from gateway.core.confidential import Resealing, Sealing, of_audit, of_pause, of_suspension
 from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.core.outbox import resealed_event
-from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
 
 PAGE_ROWS_MAX: Final = 50
@@ -76,8 +75,7 @@ def _request(again: Resealing, operation_id: UUID, acceptance_id: UUID, key_id: 
 
 
 def _audit(again: Resealing, operation_id: UUID, name: str, token: int, *texts: str) -> tuple[str, str]:
-    event = Event(name)
-    return _texts(again, of_audit(operation_id, event, None if event in (Event.PURGE, Event.ERASE) else token), *texts)
+    return _texts(again, of_audit(operation_id, Event(name), token), *texts)
 
 
 def _pause(again: Resealing, service: str, operation: str, *texts: str) -> tuple[str, str]:

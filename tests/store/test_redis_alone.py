@@ -18,9 +18,8 @@ import pytest
 import redis
 
 from gateway.admin.memory import accept_loss
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Resealing, Sealing
 from gateway.core.operation import Applied, Audit, State
-from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable

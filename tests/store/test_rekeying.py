@@ -12,11 +12,10 @@ from typing import Any
 import apsw
 import pytest
 
-from gateway.core.confidential import Sealing, of_request
+from gateway.core.confidential import Resealing, Sealing, of_request
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import Outbox, Part, Subscription
-from gateway.core.resealing import Resealing
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store import rekeying
 from gateway.store.operations import EventFate, EventReport

@@ -21,9 +21,8 @@ from uuid import UUID
 
 import apsw
 
-from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
+from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
 from gateway.core.operation import Abandon, Complete, OutcomeCommand
-from gateway.core.resealing import Resealing
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, KeptOutcome
@@ -144,7 +143,7 @@ class HostJournalFiles:
         if (command := decoded(row)) is None:
             return None
         resealing = Resealing(self._sealing)
-        again = resealing.resealed_outcome(command)
+        again = resealing.resealed(command)
         if resealing.reasons:
             return None
         # The flush may have taken it meanwhile: then nothing is left.

@@ -147,7 +147,13 @@ DEFECTS = (
     Defect(
         "key-in-clear-in-spite-of-encryption",
         "the caller's key is stored as it came",
-        (Edit(CONFIDENTIAL, "identity=sealed_identity(ring, command.identity)", "identity=command.identity"),),
+        (
+            Edit(
+                CONFIDENTIAL,
+                'return replace(identity, key=ring.seal_text(content, _of_operation(operation_id, b"key")))',
+                "return identity",
+            ),
+        ),
         (_SEALED + "test_nothing_can_be_read_beside_the_store[sqlite]",),
     ),
     Defect(
@@ -156,8 +162,8 @@ DEFECTS = (
         (
             Edit(
                 CONFIDENTIAL,
-                "granted=granted if granted is None or granted.sealed is None else granted.sealed",
-                "granted=granted",
+                'changed["granted"] = granted.sealed',
+                'changed["granted"] = granted',
             ),
         ),
         (_SEALED + "test_a_gateway_without_the_key_loses_nothing[sqlite]",),
@@ -173,7 +179,7 @@ DEFECTS = (
         "what is clear beside something that is encrypted with the current key stays clear for ever",
         (
             Edit(
-                "core/resealing.py",
+                CONFIDENTIAL,
                 "if self.is_old(value) else part",
                 "if self.is_old(value) and clear is not part else part",
             ),
@@ -185,9 +191,9 @@ DEFECTS = (
         "rekey says that nothing is left, and what another key of that id encrypted cannot be read",
         (
             Edit(
-                "core/resealing.py",
-                "clear = opened(part)",
-                "clear = opened(part) if self.is_old(value) else part",
+                CONFIDENTIAL,
+                "clear = opened(self.ring, part, *bound)",
+                "clear = opened(self.ring, part, *bound) if self.is_old(value) else part",
             ),
         ),
         (

@@ -195,7 +195,7 @@ class Link:
             try:
                 async with asyncio.timeout(seconds):
                     await self.send(commands)
-                    return [await self._reply() for _ in commands]
+                    return await self._replies(len(commands))
             except TimeoutError:
                 await self.close()
                 raise Indefinite(f"no reply from Redis within {seconds:g} s") from None
@@ -258,13 +258,16 @@ class Link:
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
 
-    async def _reply(self) -> Any:
-        try:
-            return await self._connection.read_response()
-        except exceptions.ResponseError as error:
-            return error
-        except (exceptions.RedisError, OSError) as error:
-            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+    async def _replies(self, number: int) -> list[Any]:
+        replies: list[Any] = []
+        while len(replies) < number:
+            try:
+                replies.append(await self._connection.read_response())
+            except exceptions.ResponseError as error:
+                replies.append(error)
+            except (exceptions.RedisError, OSError) as error:
+                raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+        return replies
 
 
 def _with_text(command: RedisCommand) -> RedisCommand:
@@ -292,6 +295,22 @@ def time_us(time: Sequence[bytes]) -> int:
     """A reply of `TIME` in microseconds."""
     seconds, microseconds = time
     return int(seconds) * MICROSECONDS + int(microseconds)
+
+
+def info_lines(reply: bytes) -> dict[str, str]:
+    """What a server says of itself in a reply of `INFO` or `CLUSTER INFO`."""
+    return dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+
+
+def run_lines(link: Link, reply: Any) -> dict[str, str]:
+    """The lines of a reply of `INFO`, which have the run id. Raises `NotApplied` for a server that does not say it."""
+    if error := refusal(reply):
+        raise NotApplied(f"{link} refused INFO, which has its run id: {error}")
+    lines = info_lines(reply)
+    if "run_id" not in lines or "role" not in lines:
+        # Without it a restart would go unnoticed.
+        raise NotApplied(f"the reply of {link} to INFO has no run id or no role")
+    return lines
 
 
 def refusal(reply: Any) -> str:

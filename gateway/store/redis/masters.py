@@ -10,10 +10,10 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.store.base import NotApplied, StoreError
-from gateway.store.redis.connection import CONNECT_SECONDS, Access, Address, Link, refusal
+from gateway.store.redis.connection import CONNECT_SECONDS, Access, Address, Link, info_lines, refusal
 from gateway.store.redis.keys import SLOTS
 
 # By master, the slots that it has.
@@ -27,52 +27,35 @@ _LOOK_SECONDS: Final = 5.0
 _UNDECIDED_SECONDS: Final = 0.25
 
 
-class Masters(Protocol):
-    @property
-    def look_seconds(self) -> float | None:
-        """How often to look again although nothing has happened; None: never."""
+class Masters:
+    """The server that the URL names."""
+
+    look_seconds: float | None = None
+    """How often to look again although nothing has happened; None: never."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     async def find(self, known: Collection[Address]) -> Found:
         """The masters now; `known` are those of the last look. Raises StoreError."""
+        return {self._access.seeds[0]: _ALL_SLOTS}
 
     async def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when a server reports another master. Until cancelled."""
+        """Call `wake` when a server reports another master. Until cancelled, if any server reports one."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close what is open between looks."""
 
 
 def masters_of(access: Access) -> Masters:
-    match access.kind:
-        case "sentinel":
-            return _Sentinels(access)
-        case "cluster":
-            return _Cluster(access)
-        case _:
-            return _Single(access)
+    return {"sentinel": _Sentinels, "cluster": _Cluster}.get(access.kind, Masters)(access)
 
 
-class _Single:
-    """The server that the URL names."""
-
-    look_seconds = None
-
-    def __init__(self, access: Access) -> None:
-        self._found = {access.seeds[0]: _ALL_SLOTS}
-
-    async def find(self, known: Collection[Address]) -> Found:
-        return self._found
-
-    async def listen(self, wake: Callable[[], None]) -> None:
-        """Nobody reports anything."""
-
-    async def close(self) -> None:
-        """There is nothing open."""
-
-
-class _Sentinels:
+class _Sentinels(Masters):
     """The master that most sentinels name, of those that reply."""
 
     def __init__(self, access: Access) -> None:
+        super().__init__(access)
         self.look_seconds = _LOOK_SECONDS
         self._name = access.name
         self._links = [access.sentinel_link(address) for address in access.seeds]
@@ -125,13 +108,8 @@ class _Sentinels:
             await link.close()
 
 
-class _Cluster:
+class _Cluster(Masters):
     """The masters that a node of the cluster names. One that has lost its slots says so itself: MOVED."""
-
-    look_seconds = None
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
 
     async def find(self, known: Collection[Address]) -> Found:
         asked = dict.fromkeys((*known, *self._access.seeds))
@@ -159,14 +137,8 @@ class _Cluster:
             return f"{link} refused CLUSTER SLOTS or CLUSTER INFO: {error}"
         if not (found := _masters_in(slots, address)):
             return f"{link} knows of no slots: the cluster has yet to be made"
-        lines = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
-        return lines.get(b"cluster_state") == b"ok", int(lines.get(b"cluster_current_epoch", 0)), found
-
-    async def listen(self, wake: Callable[[], None]) -> None:
-        """Nobody reports anything."""
-
-    async def close(self) -> None:
-        """There is nothing open."""
+        lines = info_lines(info)
+        return lines.get("cluster_state") == "ok", int(lines.get("cluster_current_epoch", 0)), found
 
 
 def _masters_in(slots: Sequence[Any], asked: Address) -> dict[Address, list[range]]:

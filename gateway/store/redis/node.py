@@ -30,6 +30,7 @@ from gateway.store.redis.connection import (
     RedisCommand,
     refusal,
     refusal_code,
+    run_lines,
     script,
     time_us,
 )
@@ -409,17 +410,12 @@ class Node:
 
     def _checked_run_id(self, link: Link, info: Any) -> bytes:
         """The run id in a reply of INFO. Raises NotApplied where the server is none to be used."""
-        if error := refusal(info):
-            raise NotApplied(f"{link} refused INFO, which has its run id: {error}")
-        lines = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
-        if lines.get(b"cluster_enabled") == b"1" and self._access.kind != "cluster":
+        lines = run_lines(link, info)
+        if lines.get("cluster_enabled") == "1" and self._access.kind != "cluster":
             raise NotApplied(f"{link} is a node of a cluster; write redis+cluster://{self.address}")
-        if lines.get(b"role") == b"slave":
+        if lines["role"] == "slave":
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
-        if b"run_id" not in lines:
-            # Without it a restart would go unnoticed.
-            raise NotApplied(f"the reply of {link} to INFO has no run id")
-        return bytes(lines[b"run_id"])
+        return lines["run_id"].encode()
 
     async def _learn(self, link: Link, *, is_stale: bool = False) -> None:
         """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes

@@ -205,7 +205,7 @@ class Primary:
     async def _greet(self, link: Link) -> None:
         """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""
         try:
-            server = read(await link.exchange(LOOK, READ_SECONDS))
+            server = read(link, await link.exchange(LOOK, READ_SECONDS))
         except Indefinite as error:
             raise NotApplied(*error.args) from error
         if server.is_cluster:

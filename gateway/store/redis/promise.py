@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from gateway.core.immutable import immutable
 from gateway.store.base import NotApplied
-from gateway.store.redis.connection import RedisCommand, refusal
+from gateway.store.redis.connection import Link, RedisCommand, refusal, run_lines
 
 SETTINGS: Final = (
     "appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "replica-read-only",
@@ -94,14 +94,10 @@ class Server:
         return f"replicas that have caught up: {self.replicas}, and store.replicas is {replicas}"
 
 
-def read(replies: Sequence[Any]) -> Server:
+def read(link: Link, replies: Sequence[Any]) -> Server:
     """Decode the replies to `LOOK`. Raises `NotApplied` for a server that does not say what it is."""
     info, *rest = replies
-    if error := refusal(info):
-        raise NotApplied(f"Redis refused INFO, which has its run id: {error}")
-    lines = dict(line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
-    if "run_id" not in lines or "role" not in lines:
-        raise NotApplied("the reply of Redis to INFO has no run id or no role")
+    lines = run_lines(link, info)
     if lines.get("loading", "0") != "0":
         raise NotApplied("Redis is loading its data")
     settings = {

@@ -71,7 +71,7 @@ DEFECTS = (
     Defect(
         "node-of-a-cluster-taken-for-a-server",
         "a plain URL of a node of a cluster is up, and refuses most reads",
-        (Edit(NODE, 'lines.get(b"cluster_enabled") == b"1" and', "False and"),),
+        (Edit(NODE, 'lines.get("cluster_enabled") == "1" and', "False and"),),
         (_GROUPS + "test_a_plain_url_of_a_node_says_what_to_write",),
     ),
     Defect(

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 from uuid import UUID
@@ -304,16 +304,18 @@ class RecoveryLease:
 class RecoveryState:
     """The probes of an operation in doubt under this token; they say nothing about another token.
 
-    `tries` counts the leases. The lease is held until `held_until_us`; no background probe starts before
-    `put_off_until_us`. `asked_us` is when the last probe ended (0: none has), and `finding` is its result.
+    `tries` counts the leases, and `background_tries` those that were not urgent. The lease is held until
+    `held_until_us`; no background probe starts before `put_off_until_us`. `asked_us` is when the last probe ended (0:
+    none has), and `finding` is its result.
     """
 
     token: int
-    tries: int
-    held_until_us: int
-    put_off_until_us: int
-    asked_us: int
-    finding: str
+    tries: int = 0
+    held_until_us: int = 0
+    put_off_until_us: int = 0
+    asked_us: int = 0
+    finding: str = ""
+    background_tries: int = 0
 
     def is_held(self, now_us: int) -> bool:
         """Whether somebody has the lease. One that ends too late is of a clock that was set back, and over."""
@@ -322,6 +324,17 @@ class RecoveryState:
     def is_put_off(self, now_us: int) -> bool:
         """Whether no background probe starts yet. A pause that begins in the future is over, for the same reason."""
         return self.asked_us <= now_us < self.put_off_until_us
+
+    def leased(self, now_us: int, lease_us: int, *, is_urgent: bool) -> RecoveryState | None:
+        """With a new lease; None while there may be none."""
+        if self.is_held(now_us) or (self.is_put_off(now_us) and not is_urgent):
+            return None
+        # A time in the future comes from before the clock was set back; ignore it.
+        if self.asked_us <= now_us < self.asked_us + PROBE_FLOOR_US:
+            return None
+        # Urgent probes do not lengthen the pause.
+        background_tries = self.background_tries + (not is_urgent)
+        return replace(self, tries=self.tries + 1, held_until_us=now_us + lease_us, background_tries=background_tries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.confidential import sealed_by
-from gateway.core.lifecycle import due_us
 from gateway.core.operation import Record, SealedRequest, State
 from gateway.store.base import Unreadable
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, script
 from gateway.store.relational.packing import pack, unpack
-from gateway.store.relational.rows import decode_whole, encode_whole
+from gateway.store.relational.rows import COLUMNS, Row, decode_whole, encode_whole
 
 SCRIPT: Final = script("change.lua")
 
@@ -33,6 +31,7 @@ REVISION_BYTES: Final = 16
 """As in `lua/change.lua`."""
 PACKING: Final = 1
 _HEAD: Final = REVISION_BYTES + 1
+_SEALED_BY: Final = COLUMNS.index("sealed_by")
 
 
 def packed(values: tuple[Any, ...]) -> bytes:
@@ -124,6 +123,8 @@ class Kept:
     value: bytes | None = None
     record: Record | None = None
     has_body: bool = False
+    row: Row | None = None
+    """The columns of the record."""
 
     def change(self) -> Change:
         """A change that requires the record to be as it was read."""
@@ -146,11 +147,17 @@ class Kept:
     def write(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
         """As `replace`, where no token goes."""
         operation_id, before = self.operation_id, self.record
-        if after is None:
+        row = None if after is None else encode_whole(after)
+        if row is None:
             change.then("DEL", layout.record_key(operation_id))
         else:
-            change.then("SET", layout.record_key(operation_id), packed(encode_whole(after)))
-        _list(change, before, after)
+            change.then("SET", layout.record_key(operation_id), packed(row))
+        was, is_ = layout.place_of(before, self.row), layout.place_of(after, row)
+        if was is not None and (is_ is None or was[:2] != is_[:2]):
+            change.then("ZREM", was[0], was[1])
+        if is_ is not None and is_ != was:
+            change.then("ZADD", is_[0], is_[2], is_[1])
+        change.count_sealed(sealed_by_of(self.row), sealed_by_of(row))
         body = None if after is None or after.response is None else after.response.body
         if body is not None:
             change.then("SET", layout.body_key(operation_id), body)
@@ -172,30 +179,20 @@ _DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
 
 def kept(operation_id: UUID, value: bytes | None, body: bytes | None) -> Kept | Unreadable:
     """The operation whose record and body have these bytes, or why this program cannot read it."""
+    if value is None:
+        return Kept(operation_id, has_body=body is not None)
     try:
-        record = None if value is None else decode_whole(unpacked(value), body)
+        row = unpacked(value)
+        return Kept(operation_id, value, decode_whole(row, body), body is not None, row)
     except Unreadable as error:
         return error
-    return Kept(operation_id, value, record, body is not None)
 
 
 def _is_same_doubt(before: Record, after: Record | None) -> bool:
     return after is not None and after.token == before.token and after.state is State.IN_DOUBT
 
 
-def _list(change: Change, before: Record | None, after: Record | None) -> None:
-    """Move the operation to the list that it now belongs to, and count what it is sealed with."""
-    was = None if before is None else layout.place_of(before, due_us(before))
-    is_ = None if after is None else layout.place_of(after, due_us(after))
-    if was is not None and (is_ is None or was[:2] != is_[:2]):
-        change.then("ZREM", was[0], was[1])
-    if is_ is not None and is_ != was:
-        change.then("ZADD", is_[0], is_[2], is_[1])
-    change.count_sealed(record_sealed_by(before), record_sealed_by(after))
-
-
-def record_sealed_by(record: Record | None) -> str | None:
-    """See `sealed_by`."""
-    if record is None:
-        return None
-    return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)
+def sealed_by_of(row: Row | None) -> str | None:
+    """With which keys the columns of a record are sealed; None: with none, or there is none."""
+    found: str | None = None if row is None else row[_SEALED_BY]
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,7 +31,6 @@ from gateway.store.base import StoreError, Unreadable
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
-    PROBE_FLOOR_US,
     AuditEntry,
     Living,
     NumberedAudit,
@@ -44,7 +43,7 @@ from gateway.store.operations import (
 )
 from gateway.store.recipes import Name
 from gateway.store.redis import layout
-from gateway.store.redis.change import Change, Kept, packed, record_sealed_by, unpacked
+from gateway.store.redis.change import Change, Kept, packed, sealed_by_of, unpacked
 from gateway.store.redis.client import Client
 from gateway.store.redis.connection import RedisCommand
 from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
@@ -188,23 +187,16 @@ class Inquiry(Client):
             record = settle(kept.record, now_us)
             if record is None or record.state is not State.IN_DOUBT or record.token != token:
                 return None, None
-            columns = (token, 0, 0, 0, 0, "", 0) if value is None else unpacked(value)
-            if columns[0] != token:
-                columns = (token, 0, 0, 0, 0, "", 0)
-            _, tries, _, put_off_until_us, asked_us, finding, background_tries = columns
-            before = RecoveryState(*columns[:6])
-            if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
-                return None, None
-            # A time in the future comes from before the clock was set back; ignore it.
-            if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
+            before = _recovery_of(value)
+            if before is None or before.token != token:
+                before = RecoveryState(token)
+            state = before.leased(now_us, lease_us, is_urgent=is_urgent)
+            if state is None:
                 return None, None
             change = kept.change()
             change.require(key, value)
-            # Urgent probes do not lengthen the pause.
-            background = background_tries + (not is_urgent)
-            state = (token, tries + 1, now_us + lease_us, put_off_until_us, asked_us, finding, background)
-            change.then("SET", key, packed(state))
-            return RecoveryLease(operation_id, token, tries, background_tries), change
+            change.then("SET", key, packed(astuple(state)))
+            return RecoveryLease(operation_id, token, before.tries, before.background_tries), change
 
         return await self._change(attempt)
 
@@ -213,14 +205,14 @@ class Inquiry(Client):
 
         async def attempt() -> tuple[None, Change | None]:
             (value,), now_us = await self._read([("GET", key)], "changes")
-            if value is None:
+            before = _recovery_of(value)
+            if before is None or (before.token, before.tries) != (lease.token, lease.tries + 1):
                 return None, None
-            token, tries, _, _, _, _, background_tries = unpacked(value)
-            if (token, tries) != (lease.token, lease.tries + 1):
-                return None, None
+            until_us = now_us + pause_us
+            state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
             change = Change()
             change.require(key, value)
-            change.then("SET", key, packed((token, tries, 0, now_us + pause_us, now_us, finding, background_tries)))
+            change.then("SET", key, packed(astuple(state)))
             return None, change
 
         await self._change(attempt)
@@ -277,15 +269,17 @@ class Inquiry(Client):
 
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:
         """No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
-        found: list[KeptRow] = []
-        after: UUID | None = None
-        for _ in range(_SEARCHED_MAX // PAGE_ROWS_MAX):
-            rows = await self.sealed_rows(Place.RECORDS, after, PAGE_ROWS_MAX)
-            found += [row.kept for row in rows if isinstance(row.kept, Record) and record_sealed_by(row.kept) == key_id]
-            if not rows or len(found) >= EXAMPLES_MAX:
-                break
-            after = rows[-1].after
-        return found[:EXAMPLES_MAX]
+        found, searched = list[KeptRow](), 0
+        async for ids in self._pieces(None):
+            for begin in range(0, len(ids), PAGE_ROWS_MAX):
+                kept, _, _ = await self._kept(ids[begin : begin + PAGE_ROWS_MAX], "reads")
+                for each in kept:
+                    if isinstance(each, Kept) and each.record is not None and sealed_by_of(each.row) == key_id:
+                        found.append(each.record)
+                searched += len(kept)
+                if searched >= _SEARCHED_MAX or len(found) >= EXAMPLES_MAX:
+                    return found[:EXAMPLES_MAX]
+        return found
 
     async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
         made = [await self._resealing(row, again) for row, again in changes]
@@ -340,7 +334,7 @@ def _kept_until_us(record: Record) -> int | None:
 
 
 def _recovery_of(value: bytes | None) -> RecoveryState | None:
-    return None if value is None else RecoveryState(*unpacked(value)[:6])
+    return None if value is None else RecoveryState(*unpacked(value))
 
 
 def write_audit(change: Change, command: Command, audit: Audit, token: int, number: int, now_us: int) -> None:

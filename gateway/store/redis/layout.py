@@ -11,6 +11,7 @@ from uuid import UUID
 
 from gateway.core.operation import Record, State, in_doubt_since_us
 from gateway.store.redis.keys import KEY_PREFIX
+from gateway.store.relational.rows import COLUMNS, Row
 
 _TEXT: Final = f"{KEY_PREFIX}durable:"
 _PREFIX: Final = _TEXT.encode()
@@ -44,6 +45,8 @@ DUE: Final = [f"{_TEXT}due:{part}" for part in range(PARTS)]
 """All others, by the time of their next row of the clock."""
 _NEVER: Final = "+inf"
 
+_DUE_US: Final = COLUMNS.index("due_us")
+
 
 def part_of(operation_id: UUID) -> int:
     return operation_id.bytes[0] * PARTS // _FIRST_BYTES
@@ -70,8 +73,10 @@ def audits_key(operation_id: UUID) -> bytes:
     return _PREFIX + b"a:" + operation_id.bytes
 
 
-def place_of(record: Record, due_us: int | None) -> tuple[str, bytes, int | str]:
-    """The list that a record is in, under which name and with which score."""
+def place_of(record: Record | None, row: Row | None) -> tuple[str, bytes, int | str] | None:
+    """The list that the record with these columns is in, under which name and with which score."""
+    if record is None or row is None:
+        return None
     operation_id = record.identity.operation_id
     part = part_of(operation_id)
     if record.state is State.CLAIMED:
@@ -79,6 +84,7 @@ def place_of(record: Record, due_us: int | None) -> tuple[str, bytes, int | str]
     if record.state is State.IN_DOUBT:
         since = in_doubt_since_us(record).to_bytes(_SINCE_BYTES)
         return DOUBT[part], operation_id.bytes + since + record.identity.route.encode(), record.lease_until_us
+    due_us = row[_DUE_US]
     return DUE[part], operation_id.bytes, _NEVER if due_us is None else due_us
 
 

@@ -20,7 +20,6 @@ from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
 from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.operations import (
     AUDITS_MAX,
-    PROBE_FLOOR_US,
     SEALED_COUNT_MAX,
     Agreement,
     AuditEntry,
@@ -122,36 +121,27 @@ def recover(
     record = settle(locked.record, now_us)
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
-    kept = cursor.row("select_recovery", (operation_id.bytes,))
-    tries = put_off_until_us = asked_us = background_tries = 0
-    finding = ""
-    if kept is not None and kept[0] == token:
-        *state, background_tries = kept
-        before = RecoveryState(*state)
-        tries, put_off_until_us, asked_us, finding = (
-            before.tries, before.put_off_until_us, before.asked_us, before.finding,
-        )  # fmt: skip
-        if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):
-            return None
-        # A time in the future comes from before the clock was set back; ignore it.
-        if asked_us <= now_us < asked_us + PROBE_FLOOR_US:
-            return None
+    before = recovery(cursor, operation_id)
+    if before is None or before.token != token:
+        before = RecoveryState(token)
+    state = before.leased(now_us, lease_us, is_urgent=is_urgent)
+    if state is None:
+        return None
     cursor.change(
         "upsert_recovery",
         (
             operation_id.bytes,
             token,
-            now_us + lease_us,
-            put_off_until_us,
-            tries + 1,
-            # Urgent probes do not lengthen the pause.
-            background_tries + (not is_urgent),
-            asked_us,
-            finding,
+            state.held_until_us,
+            state.put_off_until_us,
+            state.tries,
+            state.background_tries,
+            state.asked_us,
+            state.finding,
             now_us + RECOVERY_CHECK_US,
         ),
     )
-    return RecoveryLease(operation_id, token, tries, background_tries)
+    return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
 
 def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
@@ -165,7 +155,7 @@ def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, fi
 def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
     """The probes of the operation, if any are kept."""
     kept = cursor.row("select_recovery", (operation_id.bytes,))
-    return None if kept is None else RecoveryState(*kept[:-1])
+    return None if kept is None else RecoveryState(*kept)
 
 
 def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:

@@ -170,9 +170,9 @@ DEFECTS = (
         "everybody who retries probes at the same time",
         (
             Edit(
-                "store/relational/inquiry.py",
-                "if before.is_held(now_us) or (before.is_put_off(now_us) and not is_urgent):",
-                "if before.is_put_off(now_us) and not is_urgent:",
+                "store/operations.py",
+                "if self.is_held(now_us) or (self.is_put_off(now_us) and not is_urgent):",
+                "if self.is_put_off(now_us) and not is_urgent:",
             ),
         ),
         ("tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_lease[sqlite]",),
@@ -234,7 +234,7 @@ DEFECTS = (
     Defect(
         "retries-hammer-the-service",
         "a service that does not know is asked as often as anybody repeats",
-        (Edit("store/relational/inquiry.py", "if asked_us <= now_us < asked_us + PROBE_FLOOR_US:", "if False:"),),
+        (Edit("store/operations.py", "if self.asked_us <= now_us < self.asked_us + PROBE_FLOOR_US:", "if False:"),),
         ("tests/conformance/test_recovery.py::test_nobody_asks_again_at_once[sqlite]",),
     ),
     Defect(

@@ -100,7 +100,7 @@ async def _resolve(operations: Operations, place: Place, asked: ResolveAsked, au
 
 
 async def _requeue_many(operations: Operations, _: Place, asked: RequeueAsked, audit: Audit) -> Requeueing:
-    bulk = await listed(operations, asked.wanted)
+    bulk = await listed(operations, asked.query, asked.rate)
     try:
         async for _outcome in bulk.run(operations, audit, seconds_max=_BULK_SECONDS):
             pass

@@ -232,9 +232,9 @@ class AdminApi:
         async def carry_out(request: web.Request) -> web.Response:
             asked = parsed(change.asked, json_object(await _body(request)))
             requester = request[REQUESTER]
+            audit = asked.audit_as(requester.person)
             if isinstance(asked, ResolveAsked) and asked.force:
                 requester.require(Action.FORCE)
-            audit = asked.audit_as(requester.person)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
             if isinstance(result, Changed | Refused):

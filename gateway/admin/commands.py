@@ -32,7 +32,7 @@ from gateway.admin.memory import MemoryState
 from gateway.admin.observed import NO_MEMORY, ObservedRoute
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
-from gateway.admin.requeueing import Wanted, listed
+from gateway.admin.requeueing import dead_letters, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.sinks import event_document, event_line
 from gateway.admin.view import described
@@ -142,12 +142,12 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
     for name in chosen.route:
         if operations.policies.named(name) is None:
             _note(f"there is no route {name} in the configuration")
-    names = chosen.state or [(State.IN_DOUBT if chosen.reason is None else State.DEAD_LETTER).value]
-    states = frozenset(State(name) for name in (STATES if EVERY_STATE in names else names))
+    usual = State.IN_DOUBT if chosen.reason is None else State.DEAD_LETTER
+    names = STATES if EVERY_STATE in chosen.state else chosen.state or [usual]
     query = Query(
-        states=states,
-        routes=frozenset(chosen.route) or None,
-        age_us=chosen.older_than or 0,
+        frozenset(map(State, names)),
+        frozenset(chosen.route) or None,
+        chosen.older_than or 0,
         reason=chosen.reason,
         limit=PAGE_SIZE_MAX,
     )
@@ -236,11 +236,11 @@ def _requeue(chosen: argparse.Namespace) -> Job:
             f"to requeue many, give --limit (at most {REQUEUE_LIMIT_MAX}) and --rate (at most {REQUEUE_RATE_MAX} a "
             "second): they are delivered beside new requests"
         )
-    wanted = Wanted(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit, chosen.rate)
-    return Job(lambda operations, _: _requeue_many(operations, wanted, audit), Needs.TIERS, changes=True)
+    wanted = dead_letters(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit)
+    return Job(lambda operations, _: _requeue_many(operations, wanted, chosen.rate, audit), Needs.TIERS, changes=True)
 
 
-async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) -> None:
+async def _requeue_many(operations: Operations, wanted: Query, rate: int, audit: Audit) -> None:
     without_route = [name for name in sorted(wanted.routes or ()) if operations.policies.named(name) is None]
     if without_route:
         # Dead letters outlive the name of their route.
@@ -249,7 +249,7 @@ async def _requeue_many(operations: Operations, wanted: Wanted, audit: Audit) ->
             if name not in waiting:
                 raise no_such_route(name, operations.policies)
             _note(f"there is no route {name} in the configuration")
-    bulk = await listed(operations, wanted)
+    bulk = await listed(operations, wanted, rate)
     try:
         async for operation_id, outcome in bulk.run(operations, audit):
             is_done = isinstance(outcome, Changed) and not outcome.is_repeat

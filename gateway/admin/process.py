@@ -26,12 +26,8 @@ Reload = Callable[[], Awaitable[Reloaded]]
 """Read the file again, and wait for what comes of it. Never raises."""
 
 
-class Explain(Protocol):
-    """Says what the gateway would do with a request: see `explain.serving`."""
-
-    async def __call__(
-        self, request: bytes, peer: str, response: int | None, *, with_record: bool
-    ) -> Mapping[str, Any]: ...
+Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]
+"""Says what the gateway would do with a request: see `explain.serving`."""
 
 
 @dataclass(frozen=True, slots=True)

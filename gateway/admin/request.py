@@ -16,17 +16,17 @@ from gateway.admin.fault import Malformed
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.operations import PAGE_SIZE_MAX, audit_by
 from gateway.admin.provided_response import response_of
-from gateway.admin.requeueing import Wanted
+from gateway.admin.requeueing import dead_letters
 from gateway.admin.resolution import Happened, NothingHappened, Ruling
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, State, microseconds
+from gateway.options import EVERY_STATE, STATES
 from gateway.store.operations import Query
 
 _PAGE_SIZE: Final = 100
 _FAULTS_MAX: Final = 5
-_STATES: Final = {state.value: frozenset((state,)) for state in State if state is not State.ABSENT}
-_ALL_STATES: Final = {**_STATES, "all": frozenset().union(*_STATES.values())}
+_STATES: Final = {**{name: frozenset((State(name),)) for name in STATES}, EVERY_STATE: frozenset(map(State, STATES))}
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -90,9 +90,9 @@ def _microseconds(text: str) -> int:
 
 
 def _states(names: list[str]) -> frozenset[State]:
-    if not _ALL_STATES.keys() >= set(names):
-        raise ValueError(f"it is one of {', '.join(_ALL_STATES)}")
-    return frozenset().union(*(_ALL_STATES[name] for name in names))
+    if not _STATES.keys() >= set(names):
+        raise ValueError(f"it is one of {', '.join(_STATES)}")
+    return frozenset().union(*(_STATES[name] for name in names))
 
 
 _Once = BeforeValidator(_only)
@@ -245,7 +245,7 @@ class DecideAsked(Asked):
 
 
 class RequeueAsked(Asked):
-    """Which dead letters to requeue, by `route`, `reason` and how long they are dead, and how: see `Wanted`."""
+    """Which dead letters to requeue, by `route`, `reason` and how long they are dead; at most `limit`, at this rate."""
 
     route: str | None = None
     reason: _Reason | None = None
@@ -254,16 +254,16 @@ class RequeueAsked(Asked):
     rate: int = Field(ge=1, le=REQUEUE_RATE_MAX)
 
     @cached_property
-    def wanted(self) -> Wanted:
+    def query(self) -> Query:
         if self.route is None and self.reason is None and self.older_than is None:
             raise ValueError("say which: by route, reason or older_than")
         routes = None if self.route is None else frozenset((self.route,))
         age_us = 0 if self.older_than is None else _microseconds(self.older_than)
-        return Wanted(routes, self.reason, age_us, self.limit, self.rate)
+        return dead_letters(routes, self.reason, age_us, self.limit)
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
-        _ = self.wanted
+        _ = self.query
         return self
 
 

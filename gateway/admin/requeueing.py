@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,18 +23,9 @@ from gateway.store.operations import Query
 _COUNT_MAX: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which dead letters: of these routes (None: all), for this reason (None: any), and dead for at least `age_us`.
-
-    At most `limit` are requeued, `rate` a second.
-    """
-
-    routes: frozenset[str] | None
-    reason: str | None
-    age_us: int
-    limit: int
-    rate: int
+def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int, limit: int) -> Query:
+    """At most `limit` dead letters: of these routes (None: all), for this reason (None: any), dead for `age_us`."""
+    return Query(frozenset((State.DEAD_LETTER,)), routes, age_us, reason=reason, limit=limit)
 
 
 @dataclass(slots=True)
@@ -107,17 +98,10 @@ async def _requeue(operations: Operations, operation_id: UUID, audit: Audit) -> 
         return Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
 
 
-async def listed(operations: Operations, wanted: Wanted) -> Requeueing:
-    """The bulk requeue of what matches now. Raises `NotApplied`."""
-    query = Query(
-        states=frozenset((State.DEAD_LETTER,)),
-        routes=wanted.routes,
-        age_us=wanted.age_us,
-        reason=wanted.reason,
-        limit=PAGE_SIZE_MAX,
-    )
-    found = Requeueing([], wanted.rate)
-    async for page in operations.pages(query):
+async def listed(operations: Operations, wanted: Query, rate: int) -> Requeueing:
+    """The requeue of the dead letters that match now, `rate` a second. Raises `NotApplied`."""
+    found = Requeueing([], rate)
+    async for page in operations.pages(replace(wanted, limit=PAGE_SIZE_MAX)):
         for snapshot in page:
             record = snapshot.record
             if record is None or record.delivery is None or not operations.policies.is_own(record):

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
@@ -76,6 +75,7 @@ class RoutePolicy:
     treatment: Treatment
 
 
+@dataclass(frozen=True, slots=True)
 class Policies:
     """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
 
@@ -84,24 +84,13 @@ class Policies:
     `delivering`: which kept requests they deliver; None: that is not known.
     """
 
-    def __init__(
-        self,
-        service: str,
-        routes: Sequence[RoutePolicy],
-        sinks: Mapping[str, str] = MappingProxyType({}),
-        *,
-        identity_secret: bytes | None = None,
-        decision_secrets: Sequence[bytes] = (),
-        modes: Mapping[str, RouteMode] = MappingProxyType({}),
-        delivering: Delivering | None = None,
-    ) -> None:
-        self.service = service
-        self.identity_secret = identity_secret
-        self._decision_secrets = decision_secrets
-        self.routes = tuple(routes)
-        self.sinks = sinks
-        self.modes = modes
-        self._delivering = delivering
+    service: str
+    routes: Sequence[RoutePolicy]
+    sinks: Mapping[str, str] = field(default_factory=dict)
+    identity_secret: bytes | None = None
+    decision_secrets: Sequence[bytes] = ()
+    modes: Mapping[str, RouteMode] = field(default_factory=dict)
+    delivering: Delivering | None = None
 
     def stored_ids(self, decision_id: UUID) -> list[UUID]:
         """What stores may have as the id of this decision, the one to write first.
@@ -110,7 +99,7 @@ class Policies:
         right.
         """
         content = framed(b"decision", decision_id.bytes)
-        keyed = [hmac.digest(secret, content, "sha256")[:16] for secret in self._decision_secrets]
+        keyed = [hmac.digest(secret, content, "sha256")[:16] for secret in self.decision_secrets]
         return [UUID(bytes=each, version=5) for each in keyed] or [decision_id]
 
     def named(self, name: str) -> RoutePolicy | None:
@@ -127,9 +116,9 @@ class Policies:
 
     def is_delivered(self, record: Record) -> bool:
         """Whether one of the routes delivers its kept request, as far as is known."""
-        if self._delivering is None:
+        if self.delivering is None:
             return bool(self.routes_with(record.identity.operation))
-        return self._delivering.includes(record.identity)
+        return self.delivering.includes(record.identity)
 
     def route_of(self, record: Record) -> RoutePolicy | None:
         """Its route, unless that was removed, or its name now belongs to another operation."""

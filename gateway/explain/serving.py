@@ -32,9 +32,7 @@ class Explainer:
         self._journals = journals
         self._read: tuple[Config, Document] | None = None
 
-    async def __call__(
-        self, request: bytes, peer: str, response: int | None, *, with_record: bool
-    ) -> Mapping[str, Any]:
+    async def __call__(self, request: bytes, peer: str, response: int | None, with_record: bool) -> Mapping[str, Any]:
         """The explanation as JSON values. Raises `CannotExplain`, and `StoreError` where the record is not read."""
         if response is not None and not 200 <= response <= 599:
             raise CannotExplain("a status of a response is from 200 to 599")

@@ -11,7 +11,7 @@ import pytest
 from gateway.admin.fault import NoSuch
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
-from gateway.admin.requeueing import Requeueing, Wanted, listed
+from gateway.admin.requeueing import Requeueing, dead_letters, listed
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
@@ -356,12 +356,12 @@ async def test_many_at_a_rate() -> None:
     for _ in range(5):
         await dead(desk)
     others = [await dead(desk, reason="unreadable"), (await desk.kept(State.ACCEPTED)).identity.operation_id]
-    wanted = Wanted(frozenset(("charge",)), "unauthorized", 0, 3, 50)
-    bulk = await listed(desk.operations, wanted)
+    wanted, rate = dead_letters(frozenset(("charge",)), "unauthorized", 0, 3), 50
+    bulk = await listed(desk.operations, wanted, rate)
     watch = await run(bulk, desk)
     assert str(bulk) == "3 requeued, 0 skipped, 2 left"
     assert watch.pauses == pytest.approx([0.02, 0.02])
-    bulk = await listed(desk.operations, wanted)
+    bulk = await listed(desk.operations, wanted, rate)
     await run(bulk, desk)
     assert str(bulk) == "2 requeued, 0 skipped, 0 left"
     assert Counter(record.state for record in desk.memory.records.values()) == {State.ACCEPTED: 6, State.DEAD_LETTER: 1}
@@ -372,13 +372,13 @@ async def test_many_twice() -> None:
     """What is a dead letter again is not requeued by the same command, but by one with another reason."""
     desk = Desk()
     operation_id = await dead(desk)
-    wanted = Wanted(None, "unauthorized", 0, 10, 1000)
-    await run(await listed(desk.operations, wanted), desk)
+    wanted, rate = dead_letters(None, "unauthorized", 0, 10), 1000
+    await run(await listed(desk.operations, wanted, rate), desk)
     record = desk.record(operation_id)
     assert record is not None
     desk.attempted(record, State.DEAD_LETTER)
     for audit, said in ((AUDIT, "0 requeued, 1 skipped, 0 left"), (BOB, "1 requeued, 0 skipped, 0 left")):
-        bulk = await listed(desk.operations, wanted)
+        bulk = await listed(desk.operations, wanted, rate)
         await run(bulk, desk, audit)
         assert str(bulk) == said
 
@@ -390,7 +390,7 @@ async def test_age_is_since_it_died() -> None:
     old = await dead(desk)
     desk.memory.clock.advance(3600)
     desk.attempted(waiting, State.DEAD_LETTER)
-    bulk = await listed(desk.operations, Wanted(None, None, microseconds(3600), 10, 1000))
+    bulk = await listed(desk.operations, dead_letters(None, None, microseconds(3600), 10), 1000)
     assert bulk.operation_ids == [old]
 
 
@@ -399,7 +399,7 @@ async def test_many_for_a_bounded_time() -> None:
     desk = Desk()
     for _ in range(5):
         await dead(desk)
-    bulk = await listed(desk.operations, Wanted(None, "unauthorized", 0, 10, 1))
+    bulk = await listed(desk.operations, dead_letters(None, "unauthorized", 0, 10), 1)
     await run(bulk, desk, seconds_max=2.0)
     assert str(bulk) == "2 requeued, 0 skipped, 3 left"
 
@@ -409,8 +409,8 @@ async def test_somebody_was_faster() -> None:
     desk = Desk()
     for _ in range(4):
         await dead(desk)
-    wanted = Wanted(None, "unauthorized", 0, 10, 1000)
-    first, second = await listed(desk.operations, wanted), await listed(desk.operations, wanted)
+    wanted, rate = dead_letters(None, "unauthorized", 0, 10), 1000
+    first, second = await listed(desk.operations, wanted, rate), await listed(desk.operations, wanted, rate)
     await run(first, desk)
     await run(second, desk, BOB)
     assert (str(first), str(second)) == ("4 requeued, 0 skipped, 0 left", "0 requeued, 4 skipped, 0 left")
@@ -422,7 +422,7 @@ async def test_a_store_that_goes_away_meanwhile() -> None:
     for _ in range(3):
         await dead(desk)
     store = FaultyStore(desk.store)
-    bulk = await listed(desk.operations, Wanted(None, "unauthorized", 0, 10, 1000))
+    bulk = await listed(desk.operations, dead_letters(None, "unauthorized", 0, 10), 1000)
     run_ = bulk.run(Operations(store, POLICIES, patience_seconds=0.0), AUDIT)
     await anext(run_)
     store.on(Event.REQUEUE, refused())

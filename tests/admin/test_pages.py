@@ -142,7 +142,7 @@ class Port:
         return browser
 
 
-async def nothing_explained(request: bytes, peer: str, response: int | None, *, with_record: bool) -> dict[str, Any]:
+async def nothing_explained(request: bytes, peer: str, response: int | None, with_record: bool) -> dict[str, Any]:
     """Satisfies `Explain`."""
     raise CannotExplain("there is nothing to explain with")
 

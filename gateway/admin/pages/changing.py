@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -46,14 +47,14 @@ _RELOAD: Final = Page(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Changing:
     """`note` logs who did what."""
 
-    def __init__(self, site: Site, operations: Operations, process: Process, note: Callable[[str, str], None]) -> None:
-        self._site = site
-        self._operations = operations
-        self._process = process
-        self._note = note
+    site: Site
+    operations: Operations
+    process: Process
+    note: Callable[[str, str], None]
 
     def endpoints(self) -> list[Endpoint]:
         """Its paths. The page of a change has the same path and needs the same role."""
@@ -93,28 +94,28 @@ class Changing:
             asked = parsed(change.asked, {"why": audit.why, **known})
             about = f"{page.title}, {request.path}: {audit.why}"
             try:
-                result = await change.carry_out(self._operations, request.match_info, asked, audit)
+                result = await change.carry_out(self.operations, request.match_info, asked, audit)
             except (Fault, NotDead):
-                self._note(audit.who, f"was refused: {about}")
+                self.note(audit.who, f"was refused: {about}")
                 raise
-            self._note(audit.who, f"did: {about}")
+            self.note(audit.who, f"did: {about}")
             return self._done(request, page.title, result)
 
         return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
 
     def _typed(self, request: web.Request) -> str:
         """What has to be typed to confirm: the beginning of an operation's id, or the name of the service."""
-        return _beginning(request) if "/operations/" in request.path else self._operations.policies.service
+        return _beginning(request) if "/operations/" in request.path else self.operations.policies.service
 
     async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
         record = None
         if "/operations/" in request.path:
-            snapshot = await self._operations.read(operation_id_of(request.match_info))
+            snapshot = await self.operations.read(operation_id_of(request.match_info))
             record = snapshot.record
             if record is None:
                 raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
         form = await form_of(request) if status != 200 else {}
-        return self._site.page(
+        return self.site.page(
             request,
             "confirm",
             status,
@@ -130,18 +131,18 @@ class Changing:
 
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         async def read(operation_id: UUID) -> Record | None:
-            return (await self._operations.read(operation_id)).record
+            return (await self.operations.read(operation_id)).record
 
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
-            return await acknowledge(self._process.journals, operation_id, token, audit, read)
+            return await acknowledge(self.process.journals, operation_id, token, audit, read)
         except OutcomeRefused as error:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
     async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
-        if self._process.reload is None:
+        if self.process.reload is None:
             raise Fault(409, "no-file", "This gateway was not started from a file.")
-        report = await self._process.reload()
+        report = await self.process.reload()
         if report.result == "refused":
             text = f"Refused, and nothing was changed:\n{report.detail}"
             raise Fault(422 if report.is_file_wrong else 409, "reload-refused", text)
@@ -154,7 +155,7 @@ class Changing:
         notes = result.notes if isinstance(result, Changed) else ()
         if isinstance(result, Refused):
             status = 404 if result.reason is Refusal.UNKNOWN else 409
-        return self._site.page(
+        return self.site.page(
             request,
             "done",
             status,
@@ -170,7 +171,7 @@ class Changing:
     async def _resolving(
         self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
     ) -> web.Response:
-        inspected = await self._operations.inspect(operation_id_of(request.match_info))
+        inspected = await self.operations.inspect(operation_id_of(request.match_info))
         snapshot, treatment = inspected.snapshot, inspected.treatment
         record = snapshot.record
         if record is None:
@@ -181,7 +182,7 @@ class Changing:
                 "Resolve",
                 Refused(Refusal.STATE, f"It is {record.state}: there is nothing to resolve.", snapshot),
             )
-        return self._site.page(
+        return self.site.page(
             request,
             "resolve",
             status,
@@ -212,17 +213,17 @@ class Changing:
         except (Malformed, ResponseRefused) as error:
             return await self._resolving(request, 400, str(error), why, way)
         is_confirmed = form.get("confirmed") == "yes"
-        result = await self._operations.resolve(
+        result = await self.operations.resolve(
             operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
         )
         may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
         if (is_confirmed and not may_be_forced) or (isinstance(result, Refused) and not may_be_forced):
             if isinstance(result, Changed):
-                self._note(audit.who, f"resolved operation {operation_id}: {audit.why}")
+                self.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
             return self._done(request, "Resolve", result)
         if isinstance(result, Changed) and result.is_repeat:
             return self._done(request, "Resolve", result)
-        return self._site.page(
+        return self.site.page(
             request,
             "preview",
             409 if may_be_forced else 200,
@@ -245,7 +246,7 @@ class Changing:
         record = result.snapshot.record
         if not isinstance(ruling, Happened) or record is None:
             return {"replayed": None}
-        command = resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
+        command = resolution(record, ruling, audit, self.operations.policies.treatment_of(record))
         if not isinstance(command, Prove):
             return {"replayed": None}
         kept = command.response.headers

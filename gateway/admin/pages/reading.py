@@ -33,6 +33,7 @@ from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.core.outcome import meaning_of
 from gateway.observe.side_port import terse
+from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError
 from gateway.store.operations import Query
 
@@ -45,7 +46,6 @@ _JOURNAL_MAX: Final = 200
 _HEADERS_MAX: Final = 200
 # The fields of the form that stay as they were written.
 _EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "with_record")
-_STATES: Final = (*(state.value for state in State if state is not State.ABSENT), "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,15 @@ async def load(call: Awaitable[T]) -> Loaded[T]:
         return Loaded(None, str(error) or type(error).__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class Reading:
     """`notes` are what people did that changed no operation; `note` adds one."""
 
-    def __init__(
-        self,
-        site: Site,
-        operations: Operations,
-        process: Process,
-        notes: Iterable[Note],
-        note: Callable[[str, str], None],
-    ) -> None:
-        self._site = site
-        self._operations = operations
-        self._process = process
-        self._notes = notes
-        self._note = note
+    site: Site
+    operations: Operations
+    process: Process
+    notes: Iterable[Note]
+    note: Callable[[str, str], None]
 
     def endpoints(self) -> list[Endpoint]:
         """Its paths."""
@@ -110,14 +103,14 @@ class Reading:
 
     def _page(self, template: str, values: Callable[[web.Request], Awaitable[dict[str, Any]]]) -> Handler:
         async def show(request: web.Request) -> web.Response:
-            return self._site.page(request, template, **await values(request))
+            return self.site.page(request, template, **await values(request))
 
         return show
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
     async def _overview(self, _: web.Request) -> dict[str, Any]:
-        operations, process = self._operations, self._process
+        operations, process = self.operations, self.process
         health = process.health()
         return {
             "tally": await load(operations.tally()),
@@ -135,7 +128,7 @@ class Reading:
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
         """The oldest of those that are found."""
-        found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]
+        found = [snapshot for snapshot in await self.operations.page(query) if snapshot.record is not None]
         found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
         return found[:_WORK_LIST_MAX]
 
@@ -144,7 +137,7 @@ class Reading:
         number = token_of(given.pop("page", ["0"])[0])
         size = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
         query = parsed(ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
-        found = await self._operations.page(query)
+        found = await self.operations.page(query)
         records = [snapshot.record for snapshot in found if snapshot.record is not None]
         # The store finds them by id. So many at most are put in order here.
         is_sorted, after = len(found) < query.limit and query.after is None, None
@@ -162,17 +155,17 @@ class Reading:
             "now_us": found[0].now_us if found else 0,
             "after": after,
             "query": request.query,
-            "states": _STATES,
-            "routes": [route.name for route in self._operations.policies.routes],
+            "states": (*STATES, EVERY_STATE),
+            "routes": [route.name for route in self.operations.policies.routes],
         }
 
     async def _operation(self, request: web.Request) -> web.Response:
-        inspected = await self._operations.inspect(operation_id_of(request.match_info))
+        inspected = await self.operations.inspect(operation_id_of(request.match_info))
         record = inspected.snapshot.record
         values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected, is_page=True)}
         if record is None:
-            return self._site.page(request, "unknown", 404, **values)
-        return self._site.page(
+            return self.site.page(request, "unknown", 404, **values)
+        return self.site.page(
             request,
             "operation",
             **values,
@@ -188,7 +181,7 @@ class Reading:
 
     async def _response(self, request: web.Request) -> web.Response:
         operation_id = operation_id_of(request.match_info)
-        record = (await self._operations.read(operation_id)).record
+        record = (await self.operations.read(operation_id)).record
         if record is None or record.response is None or record.response.body is None:
             raise Fault(404, "no-response", "There is no response with its body.")
         return self._download(request, operation_id, written(record.response), "the response")
@@ -196,14 +189,14 @@ class Reading:
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
         try:
-            _, content = await exported(self._process.journals, operation_id, token)
+            _, content = await exported(self.process.journals, operation_id, token)
         except OutcomeRefused as error:
             raise Fault(404, "no-response", f"{error}.") from None
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
         # To the log and the audit page: nothing of the operation changes.
-        self._note(request[REQUESTER].person.name, f"read {what} of operation {operation_id}")
+        self.note(request[REQUESTER].person.name, f"read {what} of operation {operation_id}")
         name = f'attachment; filename="{operation_id}.http"'
         return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
 
@@ -213,9 +206,9 @@ class Reading:
         return self._finding(request)
 
     def _finding(self, request: web.Request, status: int = 200, **values: Any) -> web.Response:
-        routes = [route.name for route in self._operations.policies.routes]
+        routes = [route.name for route in self.operations.policies.routes]
         about = {"mistake": None, "unknown": None, "chosen": "", "id": "", **values}
-        return self._site.page(request, "find", status, routes=routes, **about)
+        return self.site.page(request, "find", status, routes=routes, **about)
 
     async def _find(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -226,50 +219,50 @@ class Reading:
                 return self._finding(request, 400, mistake="this is not the id of an operation", id=given)
         route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
-            operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
+            operation_id = self.operations.identify(route, _headers_in(text_in(form, "headers")), body)
         except (CannotIdentify, Malformed) as error:
             return self._finding(request, 400, mistake=str(error), chosen=route)
-        if (await self._operations.read(operation_id)).record is None:
+        if (await self.operations.read(operation_id)).record is None:
             return self._finding(request, 404, unknown=operation_id, chosen=route)
         return see_other(f"/ui/operations/{operation_id}")
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     async def _sinks(self, _: web.Request) -> dict[str, Any]:
-        return {"sinks": await self._operations.sinks()}
+        return {"sinks": await self.operations.sinks()}
 
     async def _events(self, request: web.Request) -> dict[str, Any]:
         name, after = request.match_info["name"], request.query.get("after") or None
-        page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
+        page = await self.operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
         next_after = request.rel_url.with_query(after=page[-1].event_id) if len(page) == _PAGE_SIZE else None
         return {"name": name, "events": [event_document(event) for event in page], "after": next_after}
 
     async def _pauses(self, _: web.Request) -> dict[str, Any]:
         return {
-            "paused": await self._operations.paused(),
-            "audits": list(reversed(await self._operations.pause_audits())),
-            "names": sorted({route.operation for route in self._operations.policies.routes}),
+            "paused": await self.operations.paused(),
+            "audits": list(reversed(await self.operations.pause_audits())),
+            "names": sorted({route.operation for route in self.operations.policies.routes}),
         }
 
     async def _journal(self, _: web.Request) -> dict[str, Any]:
-        view = await self._operations.journal(limit=_JOURNAL_MAX)
+        view = await self.operations.journal(limit=_JOURNAL_MAX)
         return {"view": view, "entries": [kept(entry, view.now_us) for entry in view.entries]}
 
     async def _memory(self, _: web.Request) -> dict[str, Any]:
-        return {"memory": await self._operations.memory()}
+        return {"memory": await self.operations.memory()}
 
     async def _audit(self, request: web.Request) -> dict[str, Any]:
         given = request.query.get("before", "")
-        audits = await self._operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
+        audits = await self.operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
         before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
-        notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._notes))]
+        notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self.notes))]
         return {"audits": audits, "before": before, "is_first": not given, "notes": notes}
 
     async def _routes(self, _: web.Request) -> dict[str, Any]:
-        return {"routes": [_route(policy) for policy in self._operations.policies.routes]}
+        return {"routes": [_route(policy) for policy in self.operations.policies.routes]}
 
     async def _configured(self, _: web.Request) -> dict[str, Any]:
-        process = self._process
+        process = self.process
         return {
             "lines": process.configuration().splitlines(),
             "digest": process.digest(),
@@ -278,7 +271,7 @@ class Reading:
         }
 
     async def _observed(self, _: web.Request) -> dict[str, Any]:
-        return {"routes": await self._operations.observed(), "note": NO_MEMORY}
+        return {"routes": await self.operations.observed(), "note": NO_MEMORY}
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
@@ -288,15 +281,14 @@ class Reading:
     def _explaining(self, request: web.Request, form: Form, status: int = 200, **values: Any) -> web.Response:
         about = {"mistake": None, "found": None, **values}
         written = {name: text_in(form, name) for name in _EXPLAINED}
-        return self._site.page(request, "explain", status, form=written, **about)
+        return self.site.page(request, "explain", status, form=written, **about)
 
     async def _explain(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         try:
             response = token_of(text) if (text := text_in(form, "response")) else None
-            found = await self._process.explain(
-                _request_in(form), text_in(form, "peer"), response, with_record="with_record" in form
-            )
+            peer, with_record = text_in(form, "peer"), "with_record" in form
+            found = await self.process.explain(_request_in(form), peer, response, with_record)
         except (CannotExplain, Malformed) as error:
             return self._explaining(request, form, 400, mistake=str(error))
         return self._explaining(request, form, found=found)

@@ -36,7 +36,7 @@ from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.sinks import event_document
 from gateway.admin.view import described
-from gateway.core.operation import Audit
+from gateway.core.operation import Audit, State
 from gateway.store.base import Indefinite, NotApplied
 
 _LOG = logging.getLogger("gateway")
@@ -54,13 +54,15 @@ _BULK_SECONDS: Final = 30.0
 @dataclass(frozen=True, slots=True)
 class Page:
     """How a browser asks for a change, and what it means. `typed` asks for the beginning of the operation's id, or the
-    name of the service, as a confirmation. `path`: where it is not that of the API."""
+    name of the service, as a confirmation. `path`: where it is not that of the API. `states`: the operations whose page
+    leads to it."""
 
     title: str
     meaning: str
     button: str
     typed: bool = False
     path: str = ""
+    states: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Requeue",
             "Its kept request is delivered to the service as soon as possible. No attempt of it had an effect.",
             "Requeue it",
+            states=(State.DEAD_LETTER,),
         ),
     ),
     Change(
@@ -133,6 +136,7 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Withdraw",
             "Its kept request is dropped and never delivered. Nothing happened; if its caller sends it again, it runs.",
             "Withdraw it",
+            states=(State.DEAD_LETTER, State.ACCEPTED),
         ),
     ),
     Change(Action.REQUEUE, "/requeue", RequeueAsked, _requeue_many),
@@ -146,6 +150,7 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Its recorded response is dropped for good: repeats get an error instead of it. The key is remembered and "
             "does not run again.",
             "Drop the response",
+            states=(State.COMPLETED,),
         ),
     ),
     Change(
@@ -159,6 +164,7 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "if no client will repeat it.",
             "Forget the key",
             typed=True,
+            states=(State.RELEASED, State.TOMBSTONE),
         ),
     ),
     Change(

@@ -14,7 +14,7 @@ from gateway.admin.fault import NoSuch
 from gateway.admin.resolution import Policies, Refusal, Refused, Treatment, resolution_id_of, when
 from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw, delivery_of
-from gateway.store.operations import AuditEntry, Backlog, Pause, PauseAudit
+from gateway.store.operations import AuditEntry, Pause, PauseAudit
 
 Decision = Requeue | Withdraw
 
@@ -137,8 +137,8 @@ class Paused:
 
     def __str__(self) -> str:
         pause = self.pause
-        named = _named(self.operation, self.routes)
-        return f"{named}, since {moment(pause.since_us)}, by {printable(pause.who)}: {printable(pause.why)}"
+        about = named(self.operation, self.routes)
+        return f"{about}, since {moment(pause.since_us)}, by {printable(pause.who)}: {printable(pause.why)}"
 
 
 def pause_document(entry: PauseAudit) -> dict[str, Any]:
@@ -158,11 +158,6 @@ def pause_line(entry: PauseAudit) -> str:
     return f"{moment(entry.at_us)}  {entry.operation} {done} by {printable(entry.who)}: {printable(entry.why)}"
 
 
-def paused_in(backlog: Backlog, policies: Policies) -> list[Paused]:
-    """The pauses of a service, by operation name."""
-    return [Paused(name, policies.routes_with(name), pause) for name, pause in sorted(backlog.paused.items())]
-
-
 def operation_named(name: str, policies: Policies, paused: Sequence[Paused] = ()) -> str:
     """The operation name of a route of this name, else the operation name itself. Raises `NoSuch`."""
     route = policies.named(name)
@@ -179,23 +174,7 @@ def no_such_route(name: str, policies: Policies) -> NoSuch:
     return NoSuch("no-such-route", f"there is no route {name!r}; the configuration has {names}")
 
 
-def pausing(operation: str, policies: Policies, *, is_new: bool) -> str:
-    """The text for a pause."""
-    named = _named(operation, policies.routes_with(operation))
-    return (
-        f"{'Paused' if is_new else 'Paused already'}: {named}. Within seconds gateways deliver nothing of it any more. "
-        "Requests are accepted and kept, and the time does not count against their deadline; attempts under way go on. "
-        "To end it: resume."
-    )
-
-
-def resuming(operation: str, policies: Policies, *, was_paused: bool) -> str:
-    """The text for the end of a pause."""
-    named = _named(operation, policies.routes_with(operation))
-    return f"Resumed: {named} is delivered again within seconds." if was_paused else f"It is not paused: {named}."
-
-
-def _named(operation: str, routes: Sequence[str]) -> str:
+def named(operation: str, routes: Sequence[str]) -> str:
     """An operation name, with its routes unless it is the name of the only one."""
     if tuple(routes) == (operation,):
         return operation

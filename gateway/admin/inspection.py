@@ -13,7 +13,7 @@ from gateway.admin.delivery import Paused
 from gateway.admin.journal import advice_of, kept
 from gateway.admin.memory import MemoryState
 from gateway.admin.resolution import Treatment
-from gateway.admin.view import advice, ago, audited, described, foreign, moment, stranded_advice
+from gateway.admin.view import advice, ago, described, foreign, moment, stranded_advice
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
 from gateway.store.journal import JournalView
@@ -141,7 +141,11 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
         about["paused"] = inspected.pause.document
     if journal.entries:
         about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
-    return {**about, "audits": audited(inspected.audits), "next": next_step(inspected)}
+    audits = [
+        {"at": moment(each.at_us), "event": each.event, "token": each.token, "who": each.who, "why": each.why}
+        for each in inspected.audits
+    ]
+    return {**about, "audits": audits, "next": next_step(inspected)}
 
 
 def next_step(inspected: Inspected, *, is_page: bool = False) -> str:

@@ -26,13 +26,11 @@ from gateway.admin.delivery import (
     decided,
     decided_before,
     earlier,
+    named,
     no_such_route,
     nothing_to_decide,
     operation_named,
-    paused_in,
-    pausing,
     requeueing,
-    resuming,
     withdrawal,
 )
 from gateway.admin.fault import CannotIdentify, NoSuch, NotDead
@@ -61,8 +59,7 @@ from gateway.admin.resolution import (
     without_peer,
     would_resolve,
 )
-from gateway.admin.sinks import SinkView, suspending, views
-from gateway.admin.sinks import resuming as sink_resuming
+from gateway.admin.sinks import SinkView, views
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest
@@ -358,7 +355,8 @@ class Operations:
 
     async def paused(self) -> list[Paused]:
         """The operation names that are paused."""
-        return paused_in(await self.backlog(), self.policies)
+        paused = (await self.backlog()).paused
+        return [Paused(name, self.policies.routes_with(name), pause) for name, pause in sorted(paused.items())]
 
     async def pause(self, name: str, audit: Audit) -> str:
         """Deliver nothing new of this route, or operation name; returns the text. Repeatable.
@@ -367,7 +365,11 @@ class Operations:
         """
         operation = operation_named(name, self.policies)
         is_new = await self._changed(self._store.cold.pause(self.policies.service, operation, audit))
-        return pausing(operation, self.policies, is_new=is_new)
+        paused, about = "Paused" if is_new else "Paused already", named(operation, self.policies.routes_with(operation))
+        return (
+            f"{paused}: {about}. Within seconds gateways deliver nothing of it any more. Requests are accepted and "
+            "kept, and the time does not count against their deadline; attempts under way go on. To end it: resume."
+        )
 
     async def pause_audits(self) -> list[PauseAudit]:
         """The last pauses and their ends, oldest first. Raises `NotApplied`."""
@@ -377,7 +379,8 @@ class Operations:
         """End a pause, also one of a name that no route has any more. Otherwise as `pause`."""
         operation = operation_named(name, self.policies, await self.paused())
         was_paused = await self._changed(self._store.cold.resume(self.policies.service, operation, audit))
-        return resuming(operation, self.policies, was_paused=was_paused)
+        about = named(operation, self.policies.routes_with(operation))
+        return f"Resumed: {about} is delivered again within seconds." if was_paused else f"It is not paused: {about}."
 
     # -- sinks --------------------------------------------------------------------------------------------------------
 
@@ -407,17 +410,17 @@ class Operations:
     async def suspend_sink(self, name: str, audit: Audit) -> str:
         """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
-        why = f"{audit.who}: {audit.why}"
-        return suspending(
-            name, is_new=await self._changed(self._store.cold.suspend_sink(self.policies.service, name, why))
-        )
+        suspend = self._store.cold.suspend_sink(self.policies.service, name, f"{audit.who}: {audit.why}")
+        suspended = "Suspended" if await self._changed(suspend) else "Suspended already"
+        kept = "all other events are kept until it is resumed"
+        return f"{suspended}: {name}. Publications under way go on; {kept}."
 
     async def resume_sink(self, name: str) -> str:
         """Publish to this sink again; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
-        return sink_resuming(
-            name, was_suspended=await self._changed(self._store.cold.resume_sink(self.policies.service, name))
-        )
+        if await self._changed(self._store.cold.resume_sink(self.policies.service, name)):
+            return f"Resumed: {name} gets what waited within seconds."
+        return f"It is not suspended: {name}."
 
     async def _known_sink(self, name: str) -> None:
         if name not in self.policies.sinks:
@@ -442,19 +445,7 @@ class Operations:
         if isinstance(result, Applied):
             text = "Its response is dropped. The key is remembered and does not run again"
             return self._dropped(f"{text}, until {moment(snapshot.record.remember_until_us)}.", snapshot)
-        match snapshot.record.state:
-            case State.TOMBSTONE:
-                text = (
-                    "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge."
-                )
-            case State.RELEASED:
-                text = "It has no response: nothing happened. To forget the key as well, erase it."
-            case State.CLAIMED:
-                text = f"It is being executed by {snapshot.record.holder}; there is no response to purge yet."
-            case State.ACCEPTED | State.DEAD_LETTER:
-                text = "It was not delivered, and has no response to purge. To drop its request, withdraw it."
-            case _:
-                text = "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."
+        text = _NOTHING_TO_PURGE.get(snapshot.record.state, _DOUBT_TO_PURGE).format(snapshot.record.holder)
         return Refused(Refusal.STATE, text, snapshot)
 
     async def erase(self, operation_id: UUID, audit: Audit, *, is_sure: bool) -> Changed | Refused:
@@ -470,21 +461,11 @@ class Operations:
             is_gone = before is not None and (after is None or after.token != before.token)
             if isinstance(result, Applied) or (was_lost and is_gone):
                 return self._dropped("The key is forgotten: the next request with it runs.", snapshot)
-        match snapshot.state:
-            case State.ABSENT:
-                return unknown(operation_id, snapshot)
-            case State.RELEASED | State.TOMBSTONE if not is_sure:
-                return Refused(Refusal.UNSURE, _ERASING, snapshot)
-            case State.COMPLETED:
-                text = "It still has a response: purge it first."
-            case State.CLAIMED:
-                text = "It is being executed, and cannot be erased."
-            case State.IN_DOUBT:
-                text = "It is in doubt, and doubt cannot be erased: resolve it first."
-            case State.ACCEPTED | State.DEAD_LETTER:
-                text = "Its request is kept, to be delivered: withdraw it first."
-            case _:
-                text = "It changed meanwhile; look again."
+        if snapshot.state is State.ABSENT:
+            return unknown(operation_id, snapshot)
+        if snapshot.state in (State.RELEASED, State.TOMBSTONE) and not is_sure:
+            return Refused(Refusal.UNSURE, _ERASING, snapshot)
+        text = _NOT_TO_ERASE.get(snapshot.state, "It changed meanwhile; look again.")
         return Refused(Refusal.STATE, text, snapshot)
 
     def _dropped(self, text: str, snapshot: Snapshot) -> Changed:
@@ -557,6 +538,21 @@ class Operations:
             self._store.cold.announce_work()
 
 
+_NOTHING_TO_PURGE: Final = {
+    State.TOMBSTONE: "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge.",
+    State.RELEASED: "It has no response: nothing happened. To forget the key as well, erase it.",
+    State.CLAIMED: "It is being executed by {}; there is no response to purge yet.",
+    State.ACCEPTED: "It was not delivered, and has no response to purge. To drop its request, withdraw it.",
+    State.DEAD_LETTER: "It was not delivered, and has no response to purge. To drop its request, withdraw it.",
+}
+_DOUBT_TO_PURGE: Final = "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."
+_NOT_TO_ERASE: Final = {
+    State.COMPLETED: "It still has a response: purge it first.",
+    State.CLAIMED: "It is being executed, and cannot be erased.",
+    State.IN_DOUBT: "It is in doubt, and doubt cannot be erased: resolve it first.",
+    State.ACCEPTED: "Its request is kept, to be delivered: withdraw it first.",
+    State.DEAD_LETTER: "Its request is kept, to be delivered: withdraw it first.",
+}
 _ERASING: Final = (
     "To erase is to forget the key: a request with it runs again, and may have its effect a second time. Say yes to "
     "confirm that no client will repeat it."

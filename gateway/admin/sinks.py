@@ -94,16 +94,3 @@ def event_line(event: KeptEvent) -> str:
     return (
         f"{event.event_id}  {event.type.value}  {event.operation_id}  {moment(event.at_us)}  {event.tries} tries{why}"
     )
-
-
-def suspending(name: str, *, is_new: bool) -> str:
-    """The text for a suspension."""
-    return (
-        f"{'Suspended' if is_new else 'Suspended already'}: {name}. Publications under way go on; all other events are "
-        "kept until it is resumed."
-    )
-
-
-def resuming(name: str, *, was_suspended: bool) -> str:
-    """The text for the end of a suspension."""
-    return f"Resumed: {name} gets what waited within seconds." if was_suspended else f"It is not suspended: {name}."

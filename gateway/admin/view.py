@@ -7,7 +7,7 @@ relative to the store's clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
@@ -27,7 +27,6 @@ from gateway.core.operation import (
     in_doubt_since_us,
 )
 from gateway.core.recovery import doubted_status
-from gateway.store.operations import AuditEntry
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
 
@@ -173,20 +172,6 @@ def since_us(record: Record) -> int:
     if record.delivery is None or (record.attempts and record.state is not State.DEAD_LETTER):
         return record.claimed_us
     return record.delivery.since_us
-
-
-def audited(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
-    """The changes by operators and probes, oldest first."""
-    return [
-        {
-            "at": moment(entry.at_us),
-            "event": entry.event.value,
-            "token": entry.token,
-            "who": entry.who,
-            "why": entry.why,
-        }
-        for entry in entries
-    ]
 
 
 def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_page: bool = False) -> str:

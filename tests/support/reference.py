@@ -17,6 +17,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gateway.admin.access import Action
+from gateway.admin.actions import CHANGES, LOOKS
 from gateway.config import Config, section
 from gateway.config.descriptions import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
@@ -341,6 +343,20 @@ def _usage(action: argparse.Action) -> str:
     return option + (f": {more}" if more else "")
 
 
+# -- admin API ---------------------------------------------------------------------------------------------------------
+
+
+def admin_api() -> str:
+    """Every question and change, with its role and what may be given."""
+    rows = [
+        (f"`GET {look.path}`", Action.READ.role or "", [] if look.query is None else list(look.query.model_fields))
+        for look in LOOKS
+    ]
+    rows += [(f"`POST {change.path}`", change.action.role or "", list(change.asked.model_fields)) for change in CHANGES]
+    rows.append(("`POST /config/reload`", Action.RELOAD.role or "", []))
+    return _table(("request", "role", "query or body"), [(*row, _names(names)) for *row, names in rows])
+
+
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 _LOG_FIELDS = {
@@ -390,6 +406,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "log-fields": log_fields,
     "settings": settings,
     "commands": commands,
+    "admin-api": admin_api,
 }
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
-from gateway.admin.actions import operation_id_of
+from gateway.admin.actions import CHANGES, operation_id_of
 from gateway.admin.authentication import REQUESTER, Endpoint, Note
 from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
@@ -172,6 +172,7 @@ class Reading:
             record=record,
             now_us=inspected.snapshot.now_us,
             is_own=inspected.treatment is not None,
+            changes=[each for each in CHANGES if each.page is not None and record.state in each.page.states],
             timeline=_timeline(inspected),
             facts=_facts(inspected),
             audits=inspected.audits,

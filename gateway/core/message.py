@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, Self, TypeVar
 
 from gateway.core.immutable import immutable
@@ -52,7 +53,7 @@ TARGET_OVERRIDES: Final = (b"x-original-url", b"x-rewrite-url")
 
 def pack_headers(headers: Headers) -> bytes:
     """Headers, or other pairs, as one value: all lengths, their number first, and then all names and values."""
-    parts = [part for header in headers for part in header]
+    parts = list(chain.from_iterable(headers))
     return struct.pack(f">{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
 
 

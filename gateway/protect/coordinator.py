@@ -178,22 +178,28 @@ class Coordinator:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     async def _reply_to(self, request: Request) -> Reply | Untouched:
-        """Steps 3 to 7, for a request that is identified."""
+        """Steps 3 to 7, for a request that is identified. Closes its body, unless somebody else has it by then."""
         operation_id, route = request.identity.operation_id, request.route
         request.operation_id = operation_id
-        if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
-            return await self._send_home(self.regions, home, request)
-        if route.inbox is not None and route.accept is not None:
-            return await self.receiving.receive(request, route.inbox, route.accept)
         reply: Reply | Untouched | None = None
-        is_journaled = self.journaling.holds(operation_id)
-        if operation_id.int not in self.operations.in_flight and not is_journaled:
-            snapshot = self.recall(operation_id)
-            if snapshot is not None or self.look_up is not None:
-                reply = await self._reply_from_copy(snapshot, request)
-                is_journaled = reply is None and self.journaling.holds(operation_id)
-        if reply is None:
-            reply = await self._join_or_execute(request, is_journaled=is_journaled)
+        try:
+            if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
+                return await self._send_home(self.regions, home, request)
+            if route.inbox is not None and route.accept is not None:
+                return await self.receiving.receive(request, route.inbox, route.accept)
+            is_journaled = self.journaling.holds(operation_id)
+            if operation_id.int not in self.operations.in_flight and not is_journaled:
+                snapshot = self.recall(operation_id)
+                if snapshot is None and self.look_up is not None:
+                    snapshot = await self._look_up_copy(operation_id, self.look_up)
+                    is_journaled = self.journaling.holds(operation_id)
+                if snapshot is not None:
+                    reply = self.duplicates.reply_without_waiting(snapshot, request)
+            if reply is None:
+                reply = await self._join_or_execute(request, is_journaled=is_journaled)
+        finally:
+            if request.owner is None and not request.is_executed and not isinstance(reply, Untouched):
+                request.taken.close()
         if isinstance(reply, Untouched):
             return reply
         if reply.verdict in _UNKNOWN:
@@ -206,74 +212,51 @@ class Coordinator:
     async def _join_or_execute(self, request: Request, *, is_journaled: bool) -> Reply | Untouched:
         """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
         order, operation_id = next(self.operations.orders), request.identity.operation_id
-        found: Reply | Untouched | Seen | None = None
         is_asked = False
-        try:
-            for _ in range(_ROUNDS_MAX):
-                in_flight = operation_id.int in self.operations.in_flight
-                if is_journaled and not in_flight:
-                    is_asked, found = True, await self.duplicates.reply_from_journal(request)
-                elif in_flight or self.is_draining:
-                    found = await self._wait_as_duplicate(request, order)
-                elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
-                    return refusal
-                elif request.is_async and request.route.accept is not None:
-                    found = await self._accept(request, request.route.accept)
+        for _ in range(_ROUNDS_MAX):
+            found: Reply | Untouched | Seen | None
+            in_flight = operation_id.int in self.operations.in_flight
+            if is_journaled and not in_flight:
+                is_asked, found = True, await self.duplicates.reply_from_journal(request)
+            elif in_flight or self.is_draining:
+                found = await self._wait_as_duplicate(request, order)
+            elif (refusal := self._refuse_if_overloaded(request.route, starts_claim=True)) is not None:
+                return refusal
+            elif request.is_async and request.route.accept is not None:
+                found = await self._accept(request, request.route.accept)
+            else:
+                # Rule 19.
+                operation = self.operations.begin(request)
+                try:
+                    ended = await operation.first
+                except asyncio.CancelledError:
+                    operation.left()
+                    raise
+                if isinstance(ended, Conclusion):
+                    return ended.reply
+                if isinstance(ended, Unavailable):
+                    found = await self._reply_without_claim(request, operation, ended)
                 else:
-                    # Rule 19.
-                    operation = self.operations.begin(request)
-                    try:
-                        ended = await operation.first
-                    except asyncio.CancelledError:
-                        operation.left()
-                        raise
-                    if isinstance(ended, Conclusion):
-                        return ended.reply
-                    if isinstance(ended, Unavailable):
-                        found = await self._reply_without_claim(request, operation, ended)
-                    else:
-                        found = ended or self.duplicates.still_in_flight(operation, status=504)
-                if isinstance(found, Seen):
-                    found = await self._reply_from_seen(found, request)
-                if found is not None:
-                    return found
-                is_journaled = not is_asked and self.journaling.holds(operation_id)
-            return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
-        finally:
-            if request.owner is None and not request.is_executed and not isinstance(found, Untouched):
-                request.taken.close()
+                    found = ended or self.duplicates.still_in_flight(operation, status=504)
+            if isinstance(found, Seen):
+                found = await self._reply_from_seen(found, request)
+            if found is not None:
+                return found
+            is_journaled = not is_asked and self.journaling.holds(operation_id)
+        return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
 
     async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
         """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
-        try:
-            reply = await regions.send(
-                home,
-                request.head,
-                request.taken.outbound(),
-                request.hop,
-                shape=request.route.shape,
-                operation_id=request.identity.operation_id,
-                wait_seconds=request.route.target.answer_within_seconds,
-            )
-        finally:
-            request.taken.close()
+        reply = await regions.send(
+            home,
+            request.head,
+            request.taken.outbound(),
+            request.hop,
+            shape=request.route.shape,
+            operation_id=request.identity.operation_id,
+            wait_seconds=request.route.target.answer_within_seconds,
+        )
         request.is_reported_there = reply.source is Source.SERVICE
-        return reply
-
-    async def _reply_from_copy(self, snapshot: Snapshot | None, request: Request) -> Reply | None:
-        """Step 3, with the copy of this process or, without one, of the fast tier. Closes the request's body, unless
-        there is no reply yet."""
-        reply = None
-        try:
-            if snapshot is None and self.look_up is not None:
-                snapshot = await self._look_up_copy(request.identity.operation_id, self.look_up)
-            if snapshot is not None:
-                reply = self.duplicates.reply_without_waiting(snapshot, request)
-        except BaseException:
-            request.taken.close()
-            raise
-        if reply is not None:
-            request.taken.close()
         return reply
 
     async def _unless_journaled(self, reply: Reply, request: Request) -> Reply:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
+from operator import itemgetter
 from typing import Final
 
 from gateway.core.identity.fingerprint import DEFINING
@@ -25,8 +26,8 @@ from gateway.core.message import (
     connection_options,
     folded_name,
     header_values,
-    indexed,
     is_forwarding_header,
+    values_by_name,
 )
 from gateway.core.operation import Record
 from gateway.core.replay import GATEWAY_HEADERS
@@ -58,7 +59,7 @@ _OF_THE_CALLER: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x
 _NOT_FETCHED: Final = frozenset((*DEFINING, b"digest", b"idempotency-key", b"prefer", b"repr-digest"))
 
 # The kinds of headers to forwarding, by name.
-_PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER = range(6)
+_PLAIN, _DROPPED, _HOST, _FORWARDING, _ENVOY, _PREFER, _CONNECTION = range(7)
 
 _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 
@@ -189,7 +190,7 @@ def fetched_request(
 
 def region_request(request: RequestHead, signed: bytes) -> RequestHead:
     """The request as it came, for a gateway of another region. `signed` is the value of `REGION_HEADER`."""
-    options = _named_headers(indexed(request.headers))
+    options = connection_options(request.headers)
     sent = [
         header
         for header in request.headers
@@ -206,23 +207,23 @@ def region_response_headers(headers: Headers) -> Headers:
 
 def response_headers(headers: Headers, *, upgraded: bool = False) -> Headers:
     """The upstream's headers for the client. With `upgraded` they are those of a 101, which keeps its `Upgrade`."""
-    headers = indexed(headers)
-    if upgraded:
-        dropped = (_NOT_FOR_CLIENTS | _named_headers(headers)) - {b"upgrade"}
-        return (*(header for header in headers if header[0].lower() not in dropped), (b"Connection", b"Upgrade"))
-    if b"connection" in headers.by_name and (options := _named_headers(headers)):
-        dropped = _NOT_FOR_CLIENTS | options
-        return tuple([header for header in headers if header[0].lower() not in dropped])
-    return tuple([header for header in headers if _FOR_CLIENTS[header[0]]])
+    kinds = set(map(_FOR_CLIENTS.__getitem__, map(_name_of, headers)))
+    if upgraded or _CONNECTION in kinds:
+        dropped = _NOT_FOR_CLIENTS | connection_options(headers)
+        if upgraded:
+            dropped -= {b"upgrade"}
+        headers = tuple([header for header in headers if header[0].lower() not in dropped])
+        return (*headers, (b"Connection", b"Upgrade")) if upgraded else headers
+    if _DROPPED in kinds:
+        return tuple([header for header in headers if _FOR_CLIENTS[header[0]] == _PLAIN])
+    return tuple(headers)
 
 
-def _named_headers(headers: IndexedHeaders) -> frozenset[bytes]:
-    """The headers that `Connection` names and that are there. Mostly none: it usually names `keep-alive`."""
-    return connection_options(headers).intersection(headers.by_name)
-
-
-def _is_for_clients(name: bytes) -> bool:
-    return name.lower() not in _NOT_FOR_CLIENTS
+def _kind_for_clients(name: bytes) -> int:
+    lower = name.lower()
+    if lower == b"connection":
+        return _CONNECTION
+    return _DROPPED if lower in _NOT_FOR_CLIENTS else _PLAIN
 
 
 def _kind_of(header_name: bytes) -> int:
@@ -245,7 +246,8 @@ def _kind_of(header_name: bytes) -> int:
 
 _KINDS: Final = NameTable(_kind_of)
 _FOLDED: Final = NameTable(folded_name)
-_FOR_CLIENTS: Final = NameTable(_is_for_clients)
+_FOR_CLIENTS: Final = NameTable(_kind_for_clients)
+_name_of: Final = itemgetter(0)
 
 
 def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protected: bool) -> list[tuple[bytes, bytes]]:
@@ -254,8 +256,9 @@ def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protecte
     `Connection` cannot remove `Host`, without which the upstream would not know the addressed host. A protected request
     also loses Envoy's instructions and the preferences that the gateway heeds.
     """
-    headers = indexed(headers)
-    options = _named_headers(headers) if b"connection" in headers.by_name else ()
+    by_name = values_by_name(headers)
+    # Mostly none is there: it usually names `keep-alive`.
+    options = connection_options(headers).intersection(by_name) if b"connection" in by_name else ()
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
     sent: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None

@@ -46,28 +46,22 @@ class Receiving:
         self._recall = recall
 
     async def receive(self, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
-        """The reply to a genuine event. Takes the ownership of the request's body.
+        """The reply to a genuine event. The caller closes the request's body.
 
         When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
         """
-        try:
-            snapshot = self._recall(request.identity.operation_id)
-            if snapshot is None or snapshot.record is None:
-                found = await self._accepting.accept(request, policy)
-                if isinstance(found, Reply):
-                    # An event that was delivered may be repeated while the store is away.
-                    is_unknown = found.verdict in (Verdict.STORE_UNAVAILABLE, Verdict.IN_DOUBT)
-                    known = await self._find(request) if is_unknown else None
-                    if known is not None:
-                        return await self._reply_to_repeat(known, request, inbox, policy)
-                    return found
-                snapshot = found.snapshot
-                if isinstance(found, Accepted):
-                    return _acknowledged(inbox, Verdict.ACCEPTED)
-            return await self._reply_to_repeat(snapshot, request, inbox, policy)
-        finally:
-            if request.owner is None:
-                request.taken.close()
+        snapshot = self._recall(request.identity.operation_id)
+        if snapshot is None or snapshot.record is None:
+            found = await self._accepting.accept(request, policy)
+            if isinstance(found, Reply):
+                # An event that was delivered may be repeated while the store is away.
+                is_unknown = found.verdict in (Verdict.STORE_UNAVAILABLE, Verdict.IN_DOUBT)
+                known = await self._find(request) if is_unknown else None
+                return found if known is None else await self._reply_to_repeat(known, request, inbox, policy)
+            snapshot = found.snapshot
+            if isinstance(found, Accepted):
+                return _acknowledged(inbox, Verdict.ACCEPTED)
+        return await self._reply_to_repeat(snapshot, request, inbox, policy)
 
     async def _find(self, request: Request) -> Snapshot | None:
         with suppress(StoreError):

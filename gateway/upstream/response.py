@@ -279,12 +279,9 @@ class ResponseReceiver:
             self._seen = seen
             return b""
         self._seen, self._judge = b"", None
-        self._read_head(head, judge.get_status_code())
-        return seen[size:]
-
-    def _read_head(self, text: bytes, status: int) -> None:
-        """Split a head that llhttp accepted: each line ends with CRLF, each name is a token before the first colon."""
-        lines = text[: -len(_HEAD_END)].split(b"\r\n")
+        status = judge.get_status_code()
+        # llhttp accepted it: each line ends with CRLF, each name is a token before the first colon.
+        lines = seen[:end].split(b"\r\n")
         status_line = lines.pop(0)
         reason = status_line[_REASON_AT:]
         if status < 100 or _CONTROL.search(reason):
@@ -303,21 +300,24 @@ class ResponseReceiver:
         # Past its constructor, which would go through the headers once more.
         headers = tuple.__new__(IndexedHeaders, pairs)
         headers.by_name = values
-        head = ResponseHead(status, reason, headers)
-        if status >= 200 or status == 101:
-            self._begin_body(head, values, is_http_1_0=status_line.startswith(_HTTP_1_0))
-            return
+        self._take_head(ResponseHead(status, reason, headers), values, status_line.startswith(_HTTP_1_0))
+        return seen[size:]
+
+    def _keep_interim(self, head: ResponseHead) -> None:
         self._interim_count += 1
         if self._interim_count > INTERIM_RESPONSES_MAX:
             raise ResponseInvalid(Unknown.INTERIM_FLOOD, f"more than {INTERIM_RESPONSES_MAX} interim responses")
-        if status != 100:  # `Expect` is never forwarded
+        if head.status != 100:  # `Expect` is never forwarded
             self._interims = (*self._interims, head)
 
-    def _begin_body(self, head: ResponseHead, values: dict[bytes, list[bytes]], *, is_http_1_0: bool) -> None:
-        """Decide where the body ends (RFC 9112 section 6.3).
+    def _take_head(self, head: ResponseHead, values: dict[bytes, list[bytes]], is_http_1_0: bool) -> None:
+        """Keep an interim head. For a final one, decide where the body ends (RFC 9112 section 6.3).
 
         llhttp has refused a malformed or repeated length, and one beside a transfer coding.
         """
+        if head.status < 200 and head.status != 101:
+            self._keep_interim(head)
+            return
         length = int(values[b"content-length"][0]) if b"content-length" in values else None
         codings = values.get(b"transfer-encoding")
         if codings and (is_http_1_0 or len(codings) > 1 or codings[0].lower() != b"chunked"):

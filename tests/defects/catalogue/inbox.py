@@ -60,8 +60,8 @@ DEFECTS = (
         (
             Edit(
                 INBOX,
-                "                    return found\n",
-                "                    return _acknowledged(inbox, found.verdict)\n",
+                "                return found if known is None else await",
+                "                return _acknowledged(inbox, found.verdict) if known is None else await",
             ),
         ),
         (_WHOLE + "test_the_store_is_down",),

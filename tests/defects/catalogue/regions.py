@@ -7,13 +7,7 @@ from tests.defects.defect import Defect, Edit
 _FILE = "protect/regions.py"
 _TESTS = "tests/http/gateway/test_regions.py::"
 _BETWEEN = "tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions"
-# Whoever goes on with a request still needs its body.
-_BODY_KEPT = Edit(
-    "protect/coordinator.py",
-    "        finally:\n            request.taken.close()\n        request.is_reported_there",
-    "        finally:\n            pass\n        request.is_reported_there",
-)
-_SENT_HOME = "            return await self._send_home(self.regions, home, request)\n"
+_SENT_HOME = "                return await self._send_home(self.regions, home, request)\n"
 
 DEFECTS = (
     Defect(
@@ -56,13 +50,13 @@ DEFECTS = (
         "home-away-claimed-here",
         "while an operation's home cannot be reached, the region that got its request claims it",
         (
-            _BODY_KEPT,
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self.regions, home, request)\n"
-                "            if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
-                "                return reply\n",
+                "                reply = await self._send_home(self.regions, home, request)\n"
+                "                if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
+                "                    return reply\n"
+                "                reply = None\n",
             ),
         ),
         (_BETWEEN,),
@@ -83,15 +77,14 @@ DEFECTS = (
         "home-silent-sent-from-here",
         "what the home does not answer is sent to the service from here, as if there were no store",
         (
-            _BODY_KEPT,
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "            reply = await self._send_home(self.regions, home, request)\n"
-                "            if reply.source is Source.SERVICE:\n"
-                "                return reply\n"
-                "            request.body = WholeBody(request.taken)\n"
-                "            return Untouched(request, Verdict.UNPROTECTED)\n",
+                "                reply = await self._send_home(self.regions, home, request)\n"
+                "                if reply.source is not Source.SERVICE:\n"
+                "                    request.body = WholeBody(request.taken)\n"
+                "                    reply = Untouched(request, Verdict.UNPROTECTED)\n"
+                "                return reply\n",
             ),
         ),
         (_BETWEEN,),

@@ -261,6 +261,8 @@ class Record:
     delivery: Delivery | None = None
     lease_us: int = 0
     sealed: Record | None = field(default=None, compare=False, repr=False)
+    replay: object = field(init=False, default=None, compare=False, repr=False)
+    """What every repeat gets, once one has got it."""
 
     @property
     def carries_doubt(self) -> bool:

@@ -109,13 +109,8 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     """
     status, is_bytes = reply.status, isinstance(reply.body, bytes)
     length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
-    lines, has_date = [b"HTTP/1.1 %d %b" % (status, reply.reason)], False
-    for header in reply.headers:
-        kind = _KINDS[header[0]]
-        if kind != _REPLACED:
-            lines.append(b": ".join(header))
-            if kind == _DATE:
-                has_date = True
+    written, has_date = reply.lines or _lines_of(reply)
+    lines = [written]
     if reply.verdict is not None and shows_status:
         lines.append(_STATUS_LINES[reply.verdict])
     elif reply.would is not None:
@@ -136,7 +131,8 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
         keep_alive = False
     if not keep_alive or minor == 0:
         lines.append(b"Connection: keep-alive" if keep_alive else b"Connection: close")
-    return Framed(_head(status, lines), sends_body, is_chunked, length, keep_alive)
+    lines += (b"", b"")
+    return Framed(b"\r\n".join(lines), sends_body, is_chunked, length, keep_alive)
 
 
 def bare_head(head: ResponseHead) -> bytes:
@@ -144,8 +140,9 @@ def bare_head(head: ResponseHead) -> bytes:
 
     `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
     """
-    kept = [header for header in head.headers if header[0].lower() not in _LENGTHS]
-    return _head(head.status, [b"HTTP/1.1 %d %b" % (head.status, head.reason), *map(b": ".join, kept)])
+    kept = tuple([header for header in head.headers if header[0].lower() not in _LENGTHS])
+    lines, _ = _lines_of(Reply(head.status, head.reason, kept, b""), is_bare=True)
+    return lines + b"\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
@@ -164,13 +161,21 @@ def _length_of_what_is_not_sent(method: bytes, reply: Reply, body_bytes: int | N
     return b"%d" % body_bytes if body_bytes else None
 
 
-def _head(status: int, lines: list[bytes]) -> bytes:
-    head = b"\r\n".join(lines) + b"\r\n\r\n"
+def _lines_of(reply: Reply, *, is_bare: bool = False) -> tuple[bytes, bool]:
+    """See `Reply.lines`. They are kept, because a replay is written again and again; what is added to them holds no
+    line of its own. `is_bare`: with the headers that framing replaces."""
+    status, lines, has_date = reply.status, [b"HTTP/1.1 %d %b" % (reply.status, reply.reason)], False
+    for header in reply.headers:
+        kind = _KINDS[header[0]]
+        if kind != _REPLACED or is_bare:
+            lines.append(b": ".join(header))
+            has_date |= kind == _DATE
+    text, ends = b"\r\n".join(lines), len(lines) - 1
     # A header or reason that smuggles a line would add a line.
-    ends = len(lines) + 1
-    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head or not 100 <= status <= 999:
+    if text.count(b"\n") != ends or text.count(b"\r") != ends or b"\0" in text or not 100 <= status <= 999:
         raise ReplyInvalid("a header or the reason of a reply holds CR, LF or NUL, or its status is not valid")
-    return head
+    object.__setattr__(reply, "lines", (text, has_date))
+    return text, has_date
 
 
 @dataclass(slots=True, eq=False)

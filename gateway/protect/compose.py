@@ -6,7 +6,7 @@ Pure. Other modules decide which reply a request gets; this one decides what it 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, cast
 
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State, is_withdrawn
@@ -28,18 +28,18 @@ def expires_header(record: Record) -> tuple[bytes, bytes]:
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:
-    """The recorded response, in a coding that this request accepts."""
+    """The recorded response, in a coding that this request accepts. Where it has none, all repeats get the same."""
+    if record.replay is not None:
+        return cast(Reply, record.replay)
     stored = record.response
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
     # When it expires is unknown until the durable store has the record.
     expires = (expires_header(record),) if record.replay_until_us else ()
-    decode_for: tuple[bytes, ...] | None = None
-    for name, _ in stored.headers:
-        if name.lower() == b"content-encoding":
-            decode_for = _unaccepted_by(request_headers, stored.headers, stored.body)
+    is_coded = any(name.lower() == b"content-encoding" for name, _ in stored.headers)
+    decode_for = _unaccepted_by(request_headers, stored.headers, stored.body) if is_coded else None
     verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
-    return Reply(
+    reply = Reply(
         stored.status,
         stored.reason,
         (*stored.headers, REPLAYED_HEADER, *expires),
@@ -49,6 +49,9 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
         decode_for,
         source=Source.RECORD,
     )
+    if not is_coded:
+        object.__setattr__(record, "replay", reply)
+    return reply
 
 
 def own_reply(reply: Reply) -> Reply:

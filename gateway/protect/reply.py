@@ -6,6 +6,7 @@ Replies are immutable, except for their bodies. The edge makes bodies and writes
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import field
 from email.utils import formatdate
 from enum import Enum, StrEnum
 from functools import lru_cache
@@ -113,6 +114,8 @@ class Reply:
     first_operation: UUID | None = None
     source: Source = Source.GATEWAY
     would: str | None = None
+    lines: tuple[bytes, bool] | None = field(init=False, default=None, compare=False, repr=False)
+    """Of a reply that was written: its status line with the headers, and whether `Date` is one of them."""
 
 
 def reason_phrase(status: int) -> bytes:

@@ -45,26 +45,27 @@ def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> 
     is_misused = verdict in _MISUSED and operation_id is not None
     by_name = values_by_name(head.headers)
     request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
+    # By their order, which takes half as long: every reply has one.
     return RequestAnswered(
-        route=route.name,
-        verdict=verdict,
-        status=reply.status,
-        duration_seconds=duration_seconds,
-        method=head.method.decode("latin-1"),
-        operation_id=operation_id,
-        upstream_status=request.upstream_status,
-        upstream_seconds=request.upstream_seconds,
-        attempt=request.attempt,
-        request_id=None if request_id is None else logged(request_id[0]),
-        trace_id=None if parent is None else logged(parent[0]),
-        why=reply.why,
-        differs=reply.differs,
-        first_operation=reply.first_operation,
-        scope=scope_name(request.identity.scope_digest) if is_misused else None,
-        kind=kind,
-        trace=request.context,
-        origin=request.origin,
-        waited_seconds=duration_seconds - request.waits_from_seconds if kind is Kind.WAITED else None,
+        route.name,
+        verdict,
+        reply.status,
+        duration_seconds,
+        head.method.decode("latin-1"),
+        operation_id,
+        request.upstream_status,
+        request.attempt,
+        None if request_id is None else logged(request_id[0]),
+        None if parent is None else logged(parent[0]),
+        request.upstream_seconds,
+        reply.why,
+        reply.differs,
+        reply.first_operation,
+        scope_name(request.identity.scope_digest) if is_misused else None,
+        kind,
+        request.context,
+        request.origin,
+        duration_seconds - request.waits_from_seconds if kind is Kind.WAITED else None,
     )
 
 

@@ -13,11 +13,9 @@ def passed_on(response: UpstreamResponse, verdict: Verdict | None = None, header
     """The response as a reply. `headers` None takes those that a service may send to a client."""
     head = response.head
     headers = response_headers(head.headers) if headers is None else headers
-    if response.framing is Framing.LENGTH or response.framing is Framing.NONE:
+    if response.body.is_done and (response.framing is Framing.LENGTH or response.framing is Framing.NONE):
         # A body that is here completely can go out in one write.
-        whole = response.body.whole()
-        if whole is not None:
-            return Reply(head.status, head.reason, headers, whole, verdict, source=Source.SERVICE)
+        return Reply(head.status, head.reason, headers, response.body.take(), verdict, source=Source.SERVICE)
     stream = UpstreamStream(response)
     return Reply(head.status, head.reason, headers, stream, verdict, response.length, source=Source.SERVICE)
 

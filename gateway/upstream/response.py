@@ -406,16 +406,12 @@ class ResponseReceiver:
         """
         while True:
             if self._buffer:
-                return self._take()
+                return self.take()
             if self.is_done:
                 return b""
             if self._loss is not None:
                 return BodyLost(self._loss.reason, self._loss.detail)
             await self._expect(self._sweep.loop.time() + self.silence_seconds)
-
-    def whole(self) -> bytes | None:
-        """The buffered body if its proven end has arrived, else None. The whole body if nothing was read before."""
-        return self._take() if self.is_done else None
 
     async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
         """The rest of the body if it has at most `limit_bytes`.
@@ -430,11 +426,11 @@ class ResponseReceiver:
                 self._read_on()
         while self._buffered_bytes <= limit_bytes:
             if self.is_done:
-                return self._take()
+                return self.take()
             if self._loss is not None:
                 return BodyLost(self._loss.reason, self._loss.detail)
             await self._expect(self.deadline)
-        return TooLong(self._take())
+        return TooLong(self.take())
 
     def close(self) -> None:
         """Drop the rest: aborts the connection unless the response has ended already. May be called repeatedly."""
@@ -443,7 +439,8 @@ class ResponseReceiver:
         self._buffer.clear()
         self._buffered_bytes = 0
 
-    def _take(self) -> bytes:
+    def take(self) -> bytes:
+        """What is buffered: the whole body, if its proven end has arrived and nothing was read before."""
         buffer = self._buffer
         data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
         buffer.clear()

@@ -75,7 +75,7 @@ DEFECTS = (
             Edit(
                 "upstream/response.py",
                 "return BodyLost(self._loss.reason, self._loss.detail)\n            await self._expect(self.deadline)",
-                "return self._take()\n            await self._expect(self.deadline)",
+                "return self.take()\n            await self._expect(self.deadline)",
             ),
         ),
         (

@@ -26,8 +26,8 @@ from gateway.core.message import RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
+from gateway.http.exchange import ClientExchange
 from gateway.http.handler import Served
-from gateway.http.passthrough import Client
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
 from gateway.protect.ambiguity import ambiguity
@@ -206,7 +206,9 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
             found.verdict = outcome.verdict
         return outcome
 
-    async def forward(request: Request, _: Client, route: Route | None, verdict: Verdict | None) -> Reply | None:
+    async def forward(
+        request: Request, _: ClientExchange, route: Route | None, verdict: Verdict | None
+    ) -> Reply | None:
         if route is not None and route.is_observed:
             return await look_at(request, enforced[route.name])
         found.is_forwarded, found.verdict, found.head = True, verdict, request.head

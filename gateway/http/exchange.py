@@ -277,7 +277,7 @@ class ReservedHeaders:
 
 
 class ClientExchange:
-    """See the module, and `passthrough.Client`. Lives as long as its request.
+    """See the module. Lives as long as its request.
 
     `served` is what it is served by. `route` protects the request, `observed` only looks at it. `is_examined`: it was
     not refused by its head. `is_forwarded`: it may have been sent unprotected. `takes_interim`: the client understands
@@ -434,18 +434,21 @@ class ClientExchange:
         finally:
             self.on_gone(None)
 
-    # -- beside the reply: `passthrough.Client` -----------------------------------------------------------------------
+    # -- beside the reply ---------------------------------------------------------------------------------------------
 
     def send_interim(self, head: ResponseHead) -> None:
+        """Pass on an interim (1xx) response, to a client that understands them. Harmless when the client is gone."""
         if self.takes_interim and self.connection.is_open and not self.has_begun_reply:
             self.connection.write(bare_head(ResponseHead(head.status, head.reason, response_headers(head.headers))))
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
+        """Call this when the client is gone, or now if it is. None removes the callback."""
         self.connection.on_gone = callback
         if callback is not None and self.connection.gone.is_set():
             callback()
 
     def switch(self, head: ResponseHead) -> ClientTunnel:
+        """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
         self.connection.write(bare_head(head))
         self.has_begun_reply = True
         return ClientTunnel(self.connection)

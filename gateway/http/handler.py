@@ -23,7 +23,6 @@ from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientConnection, ClientGone, EdgeSettings, MemoryBudget, Message, Payload
 from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange, ReservedHeaders, framed, too_big
-from gateway.http.passthrough import Client
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.cors import NO_ORIGINS, for_origin
@@ -49,7 +48,7 @@ class Resource(Protocol):
 Protect = Callable[[Request, Route], Awaitable[Reply | Untouched]]
 # Forwards an unprotected request. The last two arguments are why it is unprotected: no route, or this verdict on this
 # route; a route without a verdict is only observed. Returns None for a request that became a tunnel and has ended.
-Forward = Callable[[Request, Client, Route | None, Verdict | None], Awaitable[Reply | None]]
+Forward = Callable[[Request, ClientExchange, Route | None, Verdict | None], Awaitable[Reply | None]]
 
 
 class Served:

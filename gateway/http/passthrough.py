@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 from gateway.core.message import NameTable, ResponseHead
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
-from gateway.http.tunnel import ClientTunnel, relay
+from gateway.http.exchange import ClientExchange
+from gateway.http.tunnel import relay
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing
@@ -32,23 +33,6 @@ from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse
 
 _ALWAYS: Final = partial(bool, True)
 Result = UpstreamResponse | NotSent | Lost
-
-
-class Client(Protocol):
-    """What can be sent to a client beside the reply."""
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The one that its requests are handled in."""
-
-    def send_interim(self, head: ResponseHead) -> None:
-        """Pass on an interim (1xx) response, to a client that understands them. Harmless when the client is gone."""
-
-    def on_gone(self, callback: Callable[[], object] | None) -> None:
-        """Call this when the client is gone, or now if it is. None removes the callback."""
-
-    def switch(self, head: ResponseHead) -> ClientTunnel:
-        """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
 
 
 class Passthrough:
@@ -78,7 +62,7 @@ class Passthrough:
     async def __call__(
         self,
         request: Request,
-        client: Client,
+        client: ClientExchange,
         route: Route | None,
         verdict: Verdict | None,
         sighting: Sighting | None = None,
@@ -140,7 +124,9 @@ class Passthrough:
             return None
         return reply if sighting is None else sighting.answered(result, reply)
 
-    async def _observed(self, request: Request, client: Client, route: Route, sighting: Sighting) -> Reply | None:
+    async def _observed(
+        self, request: Request, client: ClientExchange, route: Route, sighting: Sighting
+    ) -> Reply | None:
         """Forward what only is observed, and have it copied as it streams by."""
         reply = None
         try:
@@ -208,7 +194,9 @@ def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
     return replace(reply, verdict=None)
 
 
-async def _switch(client: Client, response: UpstreamResponse, upstream: Duplex, sighting: Sighting | None) -> None:
+async def _switch(
+    client: ClientExchange, response: UpstreamResponse, upstream: Duplex, sighting: Sighting | None
+) -> None:
     client.on_gone(None)
     if sighting is not None:
         sighting.give_up()

@@ -14,8 +14,9 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientConnection, EdgeSettings, delivery_of
+from gateway.http.exchange import ClientExchange
 from gateway.http.handler import Served
-from gateway.http.passthrough import Client, Passthrough
+from gateway.http.passthrough import Passthrough
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
@@ -153,7 +154,7 @@ async def serving(
         return await protect(incoming, at) if given is None else given
 
     async def nowhere(
-        incoming: Request, client: Client, at: PlainRoute | None, verdict: Verdict | None
+        incoming: Request, client: ClientExchange, at: PlainRoute | None, verdict: Verdict | None
     ) -> Reply | None:
         return refuse(Trouble.NO_SUCH_OPERATION)
 

@@ -309,8 +309,8 @@ def _done(verb: str, operation_id: UUID, audit: Audit, outcome: Changed | Refuse
     """The document of a change of an operation. Raises `Fault` where it was refused."""
     operation = {"operation_id": str(operation_id), **described(outcome.snapshot, has_body=True)}
     if isinstance(outcome, Refused):
-        status, text = 404 if outcome.reason is Refusal.UNKNOWN else 409, outcome.text
-        raise Fault(status, outcome.reason, text + _OVERRULE.get(outcome.reason, ""), operation=operation)
+        text = outcome.text + _OVERRULE.get(outcome.reason, "")
+        raise Fault(outcome.status, outcome.reason, text, operation=operation)
     _LOG.info("the admin API did a %s of operation %s, by %s: %s", verb, operation_id, audit.who, audit.why)
     about = {"detail": outcome.text, "notes": outcome.notes, "purges_pending": outcome.purges_pending}
     return {**about, "operation": operation}

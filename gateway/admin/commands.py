@@ -25,6 +25,7 @@ from uuid import UUID
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.delivery import no_such_route, pause_line
+from gateway.admin.fault import Malformed
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
 from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
@@ -438,7 +439,7 @@ def _audit(chosen: argparse.Namespace, without_why: str = "") -> Audit:
         raise CommandWrong(without_why)
     try:
         return audit_by(_user() if chosen.by is None else chosen.by, chosen.why)
-    except ValueError as error:
+    except Malformed as error:
         raise CommandWrong(str(error)) from None
 
 

@@ -12,7 +12,7 @@ class Declined(Exception):
     """Nothing was done. The text says why, and what to do."""
 
 
-class Malformed(Declined):
+class Malformed(Declined, ValueError):
     """The request is not valid. The text never quotes what was sent."""
 
 

@@ -6,13 +6,11 @@ key is a new key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 from gateway.admin.fault import NoSuch
-from gateway.core.verdict import Verdict
 from gateway.store.observations import ObservationStore, ObservedCount
 
 NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new key, and its next repeat runs once more."
@@ -20,40 +18,31 @@ NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new ke
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictShare:
-    """So many requests would have got this verdict. `operations` are examples of those that would be refused."""
-
-    verdict: Verdict
-    is_refused: bool
-    number: int
-    share: float
-    operations: tuple[UUID, ...] = ()
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return {
-            "verdict": self.verdict.value,
-            "refused": self.is_refused,
-            "requests": self.number,
-            "share": round(self.share, 6),
-            "operations": [str(each) for each in self.operations],
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class ObservedRoute:
     """What was observed of one route. `mode` is `enforce`, `observe`, or None where the configuration has it no more;
-    `enforce_share` is the enforced share of its keys."""
+    `enforce_share` is the enforced share of its keys. `counts` are by verdict, with examples of what would be refused.
+    """
 
     name: str
     mode: str | None
     enforce_share: float
-    requests: int = 0
-    refused: int = 0
-    repeats: int = 0
-    rekeyed: int = 0
-    verdicts: tuple[VerdictShare, ...] = ()
+    counts: Sequence[ObservedCount]
+
+    @property
+    def requests(self) -> int:
+        return sum(each.number for each in self.counts)
+
+    @property
+    def refused(self) -> int:
+        return sum(each.number for each in self.counts if each.is_refused)
+
+    @property
+    def repeats(self) -> int:
+        return sum(each.repeats for each in self.counts)
+
+    @property
+    def rekeyed(self) -> int:
+        return sum(each.rekeyed for each in self.counts)
 
     @property
     def readiness(self) -> str:
@@ -77,7 +66,16 @@ class ObservedRoute:
             "refused": self.refused,
             "repeats": self.repeats,
             "rekeyed": self.rekeyed,
-            "verdicts": [each.document for each in self.verdicts],
+            "verdicts": [
+                {
+                    "verdict": each.verdict.value,
+                    "refused": each.is_refused,
+                    "requests": each.number,
+                    "share": round(each.number / self.requests, 6),
+                    "operations": [str(operation_id) for operation_id in each.operations],
+                }
+                for each in self.counts
+            ],
             "readiness": self.readiness,
             "note": NO_MEMORY if self.mode == "observe" else None,
         }
@@ -87,9 +85,9 @@ class ObservedRoute:
         mode = {None: "no longer configured", "observe": "observed", "enforce": "enforced"}[self.mode]
         share = f", {self.enforce_share:.4g} of its keys enforced" if 0 < self.enforce_share < 1 else ""
         yield f"{self.name} ({mode}{share}): {self.readiness}"
-        for each in self.verdicts:
+        for each in self.counts:
             refused = ", refused" if each.is_refused else ""
-            yield f"  {each.verdict.value.ljust(20)} {each.number:>10,}  {each.share:7.2%}{refused}"
+            yield f"  {each.verdict.value.ljust(20)} {each.number:>10,}  {each.number / self.requests:7.2%}{refused}"
             for operation_id in each.operations:
                 yield f"      {operation_id}"
 
@@ -98,7 +96,7 @@ class ObservedRoute:
 class RouteMode:
     """How a route is configured: `mode` is `enforce` or `observe`; `enforce_share` is 1 where it is enforced."""
 
-    mode: str = "enforce"
+    mode: str | None = "enforce"
     enforce_share: float = 1.0
 
 
@@ -117,21 +115,9 @@ async def report(
         if route not in modes:
             raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(modes))}")
         by_route[route] = []
-    return [_of_route(name, modes.get(name), found) for name, found in sorted(by_route.items())]
-
-
-def _of_route(name: str, mode: RouteMode | None, counts: list[ObservedCount]) -> ObservedRoute:
-    total = sum(each.number for each in counts)
-    return ObservedRoute(
-        name,
-        None if mode is None else mode.mode,
-        0.0 if mode is None else mode.enforce_share,
-        total,
-        sum(each.number for each in counts if each.is_refused),
-        sum(each.repeats for each in counts),
-        sum(each.rekeyed for each in counts),
-        tuple(
-            VerdictShare(each.verdict, each.is_refused, each.number, each.number / total, each.operations)
-            for each in sorted(counts, key=lambda each: (not each.is_refused, -each.number))
-        ),
-    )
+    found = []
+    for name, its_counts in sorted(by_route.items()):
+        mode = modes.get(name, RouteMode(None, 0.0))
+        its_counts.sort(key=lambda each: (not each.is_refused, -each.number))
+        found.append(ObservedRoute(name, mode.mode, mode.enforce_share, its_counts))
+    return found

@@ -33,7 +33,7 @@ from gateway.admin.delivery import (
     requeueing,
     withdrawal,
 )
-from gateway.admin.fault import CannotIdentify, NoSuch, NotDead
+from gateway.admin.fault import CannotIdentify, Malformed, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
@@ -565,15 +565,15 @@ _WITHOUT_ROUTE: Final = (
 
 
 def audit_by(who: str, why: str) -> Audit:
-    """The audit of who acts and why. Raises `ValueError` with what is wrong."""
+    """The audit of who acts and why. Raises `Malformed`."""
     who, why = who.strip(), why.strip()
     if not why:
-        raise ValueError("say why; it is recorded")
+        raise Malformed("say why; it is recorded")
     if not who:
-        raise ValueError("say who acts, or leave it out; it is recorded")
+        raise Malformed("say who acts, or leave it out; it is recorded")
     for name, text, characters_max in (("who", who, _WHO_CHARACTERS_MAX), ("why", why, _WHY_CHARACTERS_MAX)):
         if len(text) > characters_max or not text.isprintable():
-            raise ValueError(f"{name} must be one line of at most {characters_max} printable characters")
+            raise Malformed(f"{name} must be one line of at most {characters_max} printable characters")
     return Audit(who, why)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from gateway.admin.fault import Malformed
 from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, header_values, list_members
 from gateway.protect.decoding import decode_unaccepted
 
@@ -24,7 +25,7 @@ _CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r\n")
 _KNOWN_CODINGS: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd"))
 
 
-class ResponseRefused(ValueError):
+class ResponseRefused(Malformed):
     """This is not a response that may be recorded. The text says why and what to do, and quotes no body."""
 
 

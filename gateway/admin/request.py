@@ -181,10 +181,7 @@ class Asked(BaseModel):
 
     def audit_as(self, person: Person) -> Audit:
         """The audit of what this person does. Raises `Malformed`."""
-        try:
-            return audit_by(person.acting_for(self.by), self.why)
-        except ValueError as error:
-            raise Malformed(str(error)) from None
+        return audit_by(person.acting_for(self.by), self.why)
 
     @model_validator(mode="after")
     def _can_be_audited(self) -> Self:

@@ -220,6 +220,12 @@ class Refused:
     reason: Refusal
     text: str
     snapshot: Snapshot
+    notes: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """The status of a response that says so."""
+        return 404 if self.reason is Refusal.UNKNOWN else 409
 
 
 @dataclass(frozen=True, slots=True)

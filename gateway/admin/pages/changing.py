@@ -24,11 +24,11 @@ from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.reading import token_of
 from gateway.admin.pages.site import Site
 from gateway.admin.process import Process
-from gateway.admin.provided_response import ResponseRefused, read_response
+from gateway.admin.provided_response import read_response
 from gateway.admin.request import Asked, parsed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, Prove, Record, State
+from gateway.core.operation import Audit, Prove, Record, Snapshot, State
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
@@ -108,12 +108,7 @@ class Changing:
         return _beginning(request) if "/operations/" in request.path else self.operations.policies.service
 
     async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
-        record = None
-        if "/operations/" in request.path:
-            snapshot = await self.operations.read(operation_id_of(request.match_info))
-            record = snapshot.record
-            if record is None:
-                raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+        record = (await self._snapshot(request)).record if "/operations/" in request.path else None
         form = await form_of(request) if status != 200 else {}
         return self.site.page(
             request,
@@ -128,6 +123,13 @@ class Changing:
             state=None if record is None else record.state,
             back=_back(request),
         )
+
+    async def _snapshot(self, request: web.Request) -> Snapshot:
+        """The operation of the path. Raises `Fault` where it is not remembered."""
+        snapshot = await self.operations.read(operation_id_of(request.match_info))
+        if snapshot.record is None:
+            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+        return snapshot
 
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         async def read(operation_id: UUID) -> Record | None:
@@ -151,17 +153,13 @@ class Changing:
         return "Applied. Changed:\n" + "\n".join(report.document["changed"])
 
     def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
-        status, text = 200, result if isinstance(result, str) else result.text
-        notes = result.notes if isinstance(result, Changed) else ()
-        if isinstance(result, Refused):
-            status = 404 if result.reason is Refusal.UNKNOWN else 409
         return self.site.page(
             request,
             "done",
-            status,
+            result.status if isinstance(result, Refused) else 200,
             title=title,
-            text=text,
-            notes=notes,
+            text=result if isinstance(result, str) else result.text,
+            notes=result.notes if isinstance(result, Changed | Refused) else (),
             is_refused=isinstance(result, Refused),
             back=_back(request),
         )
@@ -171,29 +169,22 @@ class Changing:
     async def _resolving(
         self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
     ) -> web.Response:
-        inspected = await self.operations.inspect(operation_id_of(request.match_info))
-        snapshot, treatment = inspected.snapshot, inspected.treatment
+        snapshot, policies = await self._snapshot(request), self.operations.policies
         record = snapshot.record
-        if record is None:
-            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
-        if record.state is not State.IN_DOUBT or treatment is None:
-            return self._done(
-                request,
-                "Resolve",
-                Refused(Refusal.STATE, f"It is {record.state}: there is nothing to resolve.", snapshot),
-            )
+        if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
+            text = f"It is {snapshot.state}: there is nothing to resolve."
+            return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
         return self.site.page(
             request,
             "resolve",
             status,
-            id=inspected.operation_id,
+            id=record.identity.operation_id,
             record=record,
             now_us=snapshot.now_us,
-            settled_us=record.lease_until_us + treatment.settle_us,
+            settled_us=record.lease_until_us + policies.treatment_of(record).settle_us,
             mistake=mistake,
             why=why,
             way=way,
-            beginning=_beginning(request),
         )
 
     async def _resolve(self, request: web.Request) -> web.Response:
@@ -210,18 +201,16 @@ class Changing:
                 ruling: Happened | NothingHappened = NothingHappened(drops=form.get("drop") == "yes")
             else:
                 ruling = Happened(*read_response(data))
-        except (Malformed, ResponseRefused) as error:
+        except Malformed as error:
             return await self._resolving(request, 400, str(error), why, way)
         is_confirmed = form.get("confirmed") == "yes"
         result = await self.operations.resolve(
             operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
         )
         may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
-        if (is_confirmed and not may_be_forced) or (isinstance(result, Refused) and not may_be_forced):
-            if isinstance(result, Changed):
+        if not may_be_forced and (is_confirmed or isinstance(result, Refused) or result.is_repeat):
+            if is_confirmed and isinstance(result, Changed):
                 self.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
-            return self._done(request, "Resolve", result)
-        if isinstance(result, Changed) and result.is_repeat:
             return self._done(request, "Resolve", result)
         return self.site.page(
             request,
@@ -238,28 +227,28 @@ class Changing:
             record_token="" if token is None else token,
             response=urlsafe_b64encode(data).decode(),
             beginning=_beginning(request),
-            **self._replayed(ruling, result, audit),
+            replayed=self._replayed(ruling, result, audit),
         )
 
-    def _replayed(self, ruling: Happened | NothingHappened, result: Changed | Refused, audit: Audit) -> dict[str, Any]:
+    def _replayed(
+        self, ruling: Happened | NothingHappened, result: Changed | Refused, audit: Audit
+    ) -> dict[str, Any] | None:
         """What repeats would get: the status, the headers that are kept and dropped, the size."""
         record = result.snapshot.record
         if not isinstance(ruling, Happened) or record is None:
-            return {"replayed": None}
+            return None
         command = resolution(record, ruling, audit, self.operations.policies.treatment_of(record))
         if not isinstance(command, Prove):
-            return {"replayed": None}
+            return None
         kept = command.response.headers
         names = {name.lower() for name, _ in kept}
         return {
-            "replayed": {
-                "status": command.response.status,
-                "kept": _shown(kept),
-                "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
-                "bytes": len(ruling.body),
-                "beginning": _beginning_of(ruling.body),
-                "is_body_kept": command.response.body is not None,
-            }
+            "status": command.response.status,
+            "kept": _shown(kept),
+            "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
+            "bytes": len(ruling.body),
+            "beginning": _beginning_of(ruling.body),
+            "is_body_kept": command.response.body is not None,
         }
 
 
@@ -288,10 +277,7 @@ def _audit(request: web.Request, form: Form) -> Audit:
     text = text_in(form, "why").strip()
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
-    try:
-        return audit_by(request[REQUESTER].person.acting_for(None), text)
-    except ValueError as error:
-        raise Malformed(str(error)) from None
+    return audit_by(request[REQUESTER].person.acting_for(None), text)
 
 
 def _token_in(form: Form) -> int | None:

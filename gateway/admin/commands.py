@@ -39,7 +39,7 @@ from gateway.admin.sinks import event_document, event_line
 from gateway.admin.view import described
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, Record, State
+from gateway.core.operation import Audit, State
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal import HostJournals
@@ -105,23 +105,15 @@ def _change(
 
 
 def _inspect(chosen: argparse.Namespace) -> Job:
-    lists_only = {
-        "--state": chosen.state,
-        "--older-than": chosen.older_than is not None,
-        "--reason": chosen.reason,
-        "--limit": chosen.limit,
-    }
-    request_only = {"--header": chosen.header, "--body": chosen.body}
     if chosen.list:
-        _refuse(request_only, "finds one operation by its request; leave out --list")
+        _refuse(chosen, "finds one operation by its request; leave out --list", "--header", "--body")
         if chosen.reason is not None and set(chosen.state) - {State.DEAD_LETTER.value}:
             raise CommandWrong("--reason is for dead letters; leave out other states")
         return Job(lambda operations, _: _list(operations, chosen))
-    _refuse(lists_only, "is for --list")
+    _refuse(chosen, "is for --list", "--state", "--older-than", "--reason", "--limit")
     if chosen.operation is not None:
-        _refuse({**request_only, "--route": chosen.route}, "is not needed beside the id of an operation")
-        operation_id: UUID = chosen.operation
-        return Job(lambda operations, _: _show(operations, operation_id, chosen.format))
+        _refuse(chosen, "is not needed beside the id of an operation", "--header", "--body", "--route")
+        return Job(lambda operations, _: _show(operations, chosen.operation, chosen.format))
     if len(chosen.route) != 1 or not chosen.header:
         raise CommandWrong(
             "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "
@@ -169,7 +161,7 @@ def _resolve(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
     if not chosen.never_happened:
         in_file = "" if chosen.list is None else "; in the file, write it behind the line"
-        _refuse({"--drop": chosen.drop}, f"is for --never-happened{in_file}")
+        _refuse(chosen, f"is for --never-happened{in_file}", "--drop")
     if chosen.list is not None:
         return _resolve_list(chosen, audit)
     if chosen.operation is None:
@@ -190,7 +182,9 @@ def _resolve(chosen: argparse.Namespace) -> Job:
 
 
 def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
-    _refuse({"an OPERATION_ID": chosen.operation, "--token": chosen.token}, "belongs in the file of --from")
+    if chosen.operation is not None:
+        raise CommandWrong("an OPERATION_ID belongs in the file of --from")
+    _refuse(chosen, "belongs in the file of --from", "--token")
     try:
         lines = read_list(_read(chosen.list, LIST_BYTES_MAX), lambda name: _read(name, _FILE_BYTES_MAX))
     except ListWrong as error:
@@ -216,17 +210,11 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
 
 def _requeue(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
-    many_only = {
-        "--route": chosen.route,
-        "--reason": chosen.reason,
-        "--older-than": chosen.older_than is not None,
-        "--limit": chosen.limit,
-        "--rate": chosen.rate,
-    }
     if chosen.operation is not None:
-        _refuse(many_only, "chooses many; leave out OPERATION_ID")
+        many_only = ("--route", "--reason", "--older-than", "--limit", "--rate")
+        _refuse(chosen, "chooses many; leave out OPERATION_ID", *many_only)
         return _change(lambda operations: operations.requeue(chosen.operation, audit, token=chosen.token))
-    _refuse({"--token": chosen.token}, "is for one operation")
+    _refuse(chosen, "is for one operation", "--token")
     if not (chosen.route or chosen.reason or chosen.older_than is not None):
         raise CommandWrong(
             "say which dead letters: an OPERATION_ID; or, for many, --route, --reason or --older-than, with --limit "
@@ -270,7 +258,7 @@ def _withdraw(chosen: argparse.Namespace) -> Job:
 
 def _pause(chosen: argparse.Namespace) -> Job:
     if chosen.route is None:
-        _refuse_audit(chosen, "is for a ROUTE")
+        _refuse(chosen, "is for a ROUTE", "--why", "--by")
         return Job(_paused)
     audit = _audit(chosen, "a pause needs --why; it is recorded")
     if chosen.command == "pause":
@@ -301,7 +289,7 @@ async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:
 
 def _sinks(chosen: argparse.Namespace) -> Job:
     if chosen.suspend is None and chosen.resume is None:
-        _refuse_audit(chosen, "is for --suspend and --resume")
+        _refuse(chosen, "is for --suspend and --resume", "--why", "--by")
         return Job(lambda operations, _: _list_sinks(operations, chosen.format))
     audit = _audit(chosen, "--suspend and --resume need --why; it is recorded")
     if chosen.suspend is not None:
@@ -341,7 +329,6 @@ def _purge(chosen: argparse.Namespace) -> Job:
     audit = _audit(chosen)
     if chosen.yes and not chosen.erase:
         raise CommandWrong("--yes confirms --erase, and is not needed to purge")
-
     if chosen.erase:
         return _change(lambda operations: operations.erase(chosen.operation, audit, is_sure=chosen.yes))
     return _change(lambda operations: operations.purge(chosen.operation, audit))
@@ -349,7 +336,7 @@ def _purge(chosen: argparse.Namespace) -> Job:
 
 def _memory(chosen: argparse.Namespace) -> Job:
     if not chosen.accept_loss:
-        _refuse_audit(chosen, "is for --accept-loss")
+        _refuse(chosen, "is for --accept-loss", "--why", "--by")
         return _change(Operations.memory, Needs.RECORD, changes=False)
     audit = _audit(chosen, "--accept-loss needs --why: say why keys that were used may run again")
     return _change(lambda operations: operations.accept_loss(audit))
@@ -358,25 +345,22 @@ def _memory(chosen: argparse.Namespace) -> Job:
 def _journal(chosen: argparse.Namespace) -> Job:
     operation_id: UUID | None = chosen.operation
     if not chosen.acknowledge:
-        _refuse_audit(chosen, "is for --acknowledge")
+        _refuse(chosen, "is for --acknowledge", "--why", "--by")
     if not chosen.acknowledge and chosen.export is None:
-        _refuse({"--token": chosen.token}, "is for --export and --acknowledge")
+        _refuse(chosen, "is for --export and --acknowledge", "--token")
         return Job(lambda operations, _: _list_journal(operations, chosen), Needs.JOURNAL)
     if operation_id is None:
         raise CommandWrong("say which operation: its id, as journal lists it")
-    _refuse({"--state": chosen.state, "--format": chosen.format != "table"}, "is for the list")
+    _refuse(chosen, "is for the list", "--state", "--format")
     audit = None
     if chosen.acknowledge:
         audit = _audit(chosen, "--acknowledge needs --why: say what was found, and what was done about it")
 
     async def run(operations: Operations, journals: HostJournals) -> None:
-        async def read(operation_id: UUID) -> Record | None:
-            return (await operations.inspect(operation_id)).snapshot.record
-
         if audit is None:
             print(await export(journals, operation_id, chosen.token, chosen.export))
         else:
-            print(await acknowledge(journals, operation_id, chosen.token, audit, read))
+            print(await acknowledge(journals, operation_id, chosen.token, audit, operations.read))
 
     return Job(run, Needs.JOURNAL) if audit is None else Job(run, changes=True)
 
@@ -451,14 +435,12 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    for name, value in given.items():
-        if value:
-            raise CommandWrong(f"{name} {why}")
-
-
-def _refuse_audit(chosen: argparse.Namespace, why: str) -> None:
-    _refuse({"--why": chosen.why, "--by": chosen.by}, why)
+def _refuse(chosen: argparse.Namespace, why: str, *options: str) -> None:
+    """Raises `CommandWrong` where one of these options is given, to another value than it has by itself."""
+    for option in options:
+        value = getattr(chosen, option[2:].replace("-", "_"))
+        if not (value is None or value is False or value in ([], "table")):
+            raise CommandWrong(f"{option} {why}")
 
 
 def _headers(lines: Sequence[str]) -> Headers:

@@ -24,7 +24,7 @@ from gateway.admin.fault import OutcomeRefused
 from gateway.admin.provided_response import ResponseRefused, read_response, written
 from gateway.admin.view import ago, moment, present, printable
 from gateway.core.message import StoredResponse
-from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, State
+from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, Snapshot, State
 from gateway.store.base import wall_clock_us
 from gateway.store.directories import sync_directory
 from gateway.store.journal import HostJournals, JournalView, KeptEntry, KeptOutcome
@@ -214,9 +214,9 @@ async def acknowledge(
     operation_id: UUID,
     token: int | None,
     audit: Audit,
-    read: Callable[[UUID], Awaitable[Record | None]],
+    read: Callable[[UUID], Awaitable[Snapshot]],
 ) -> str:
-    """Move a refused outcome out of the journal into a file; returns the text to print. `read` reads the record.
+    """Move a refused outcome out of the journal into a file; returns the text to print. `read` reads the operation.
 
     Raises `OutcomeRefused`, `StoreError`. May be repeated.
     """
@@ -230,7 +230,7 @@ async def acknowledge(
             "this outcome cannot be read: another version of this program wrote it, or its key is not in "
             "`secrets.encryption`"
         )
-    record = await read(operation_id)
+    record = (await read(operation_id)).record
     _check_known(record, chosen)
     lines = []
     for outcome in chosen:

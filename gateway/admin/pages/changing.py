@@ -10,7 +10,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 from aiohttp import web
 
@@ -28,7 +27,7 @@ from gateway.admin.provided_response import read_response
 from gateway.admin.request import Asked, parsed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, Prove, Record, Snapshot, State
+from gateway.core.operation import Audit, Prove, Snapshot, State
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
@@ -132,12 +131,9 @@ class Changing:
         return snapshot
 
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
-        async def read(operation_id: UUID) -> Record | None:
-            return (await self.operations.read(operation_id)).record
-
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
-            return await acknowledge(self.process.journals, operation_id, token, audit, read)
+            return await acknowledge(self.process.journals, operation_id, token, audit, self.operations.read)
         except OutcomeRefused as error:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 

@@ -12,7 +12,6 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from gateway.admin.access import Action
-from gateway.admin.delivery import pause_document
 from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import listed as journal_listed
@@ -35,7 +34,7 @@ from gateway.admin.request import (
 from gateway.admin.requeueing import Requeueing, listed
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.sinks import event_document
-from gateway.admin.view import described
+from gateway.admin.view import described, moment
 from gateway.core.operation import Audit, State
 from gateway.store.base import Indefinite, NotApplied
 
@@ -252,8 +251,17 @@ async def _inspect(operations: Operations, place: Place, _: None) -> dict[str, A
 
 
 async def _paused(operations: Operations, _: Place, __: None) -> dict[str, Any]:
-    paused = [each.document for each in await operations.paused()]
-    return {"paused": paused, "audits": [pause_document(entry) for entry in await operations.pause_audits()]}
+    audits = [
+        {
+            "at": moment(entry.at_us),
+            "operation": entry.operation,
+            "event": "resume" if entry.is_resumed else "pause",
+            "by": entry.who,
+            "why": entry.why,
+        }
+        for entry in await operations.pause_audits()
+    ]
+    return {"paused": [each.document for each in await operations.paused()], "audits": audits}
 
 
 async def _sinks(operations: Operations, _: Place, __: None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The commands of operators: what `inspect`, `resolve`, `requeue`, `pause`, `purge`, `memory` and `journal` do.
 
-Owns which options go together, what the commands print and their exit codes; `console` defines the options.
+Owns which options go together, what the commands print and their exit codes; `options` has their words.
 
 A command line becomes a `Job` before any store is opened, so that mistakes in it are reported at once. Does not know
 which store there is, and how it is opened.
@@ -24,7 +24,7 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
-from gateway.admin.delivery import no_such_route, pause_line
+from gateway.admin.delivery import no_such_route
 from gateway.admin.fault import Malformed
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
@@ -36,7 +36,7 @@ from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, rea
 from gateway.admin.requeueing import dead_letters, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.sinks import event_document, event_line
-from gateway.admin.view import described
+from gateway.admin.view import described, moment, printable
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
@@ -276,7 +276,8 @@ async def _paused(operations: Operations, _: HostJournals) -> None:
     if audits:
         print("What was done:")
     for entry in audits:
-        print(f"  {pause_line(entry)}")
+        done = "resumed" if entry.is_resumed else "paused"
+        print(f"  {moment(entry.at_us)}  {entry.operation} {done} by {printable(entry.who)}: {printable(entry.why)}")
 
 
 async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:

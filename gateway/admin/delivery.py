@@ -14,7 +14,7 @@ from gateway.admin.fault import NoSuch
 from gateway.admin.resolution import Policies, Refusal, Refused, Treatment, resolution_id_of, when
 from gateway.admin.view import ago, moment, printable
 from gateway.core.operation import EVENT_OF, Audit, Event, Record, Requeue, Snapshot, State, Withdraw, delivery_of
-from gateway.store.operations import AuditEntry, Pause, PauseAudit
+from gateway.store.operations import AuditEntry, Pause
 
 Decision = Requeue | Withdraw
 
@@ -139,23 +139,6 @@ class Paused:
         pause = self.pause
         about = named(self.operation, self.routes)
         return f"{about}, since {moment(pause.since_us)}, by {printable(pause.who)}: {printable(pause.why)}"
-
-
-def pause_document(entry: PauseAudit) -> dict[str, Any]:
-    """A pause or its end as JSON values."""
-    return {
-        "at": moment(entry.at_us),
-        "operation": entry.operation,
-        "event": "resume" if entry.is_resumed else "pause",
-        "by": entry.who,
-        "why": entry.why,
-    }
-
-
-def pause_line(entry: PauseAudit) -> str:
-    """A pause or its end as a line."""
-    done = "resumed" if entry.is_resumed else "paused"
-    return f"{moment(entry.at_us)}  {entry.operation} {done} by {printable(entry.who)}: {printable(entry.why)}"
 
 
 def operation_named(name: str, policies: Policies, paused: Sequence[Paused] = ()) -> str:

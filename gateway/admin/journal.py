@@ -167,7 +167,12 @@ async def export(journals: HostJournals, operation_id: UUID, token: int | None, 
     Raises as `exported`.
     """
     entry, data = await exported(journals, operation_id, token)
-    await asyncio.to_thread(_write_new, file, data)
+    try:
+        await asyncio.to_thread(_write_whole, file, data)
+    except FileExistsError:
+        raise OutcomeRefused(f"{file} exists already, and is not overwritten") from None
+    except OSError as error:
+        raise OutcomeRefused(f"{file} cannot be written: {error.strerror}") from error
     text = (
         f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
     )
@@ -181,7 +186,8 @@ async def exported(journals: HostJournals, operation_id: UUID, token: int | None
     found = await asyncio.to_thread(journals.outcomes, operation_id)
     outcomes = [each for each in found if isinstance(each.command, Complete)]
     if found and not outcomes:
-        raise OutcomeRefused(f"the journal has no response of operation {operation_id}: {_ends(found)}")
+        ends = ", ".join(f"{each.entry.event} under token {each.entry.token}" for each in found)
+        raise OutcomeRefused(f"the journal has no response of operation {operation_id}: {ends}")
     chosen = _one_attempt(outcomes, operation_id, token)
     responses = {_readable(each) for each in chosen}
     if len(responses) > 1:
@@ -317,19 +323,6 @@ def _one_attempt(outcomes: Sequence[KeptOutcome], operation_id: UUID, token: int
             f"there are several attempts of operation {operation_id}: choose one with --token: {named}"
         )
     return list(outcomes)
-
-
-def _ends(outcomes: Sequence[KeptOutcome]) -> str:
-    return ", ".join(f"{each.entry.event} under token {each.entry.token}" for each in outcomes)
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    try:
-        _write_whole(path, data)
-    except FileExistsError:
-        raise OutcomeRefused(f"{path} exists already, and is not overwritten") from None
-    except OSError as error:
-        raise OutcomeRefused(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _write_whole(path: Path, data: bytes) -> None:

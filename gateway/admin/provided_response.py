@@ -77,15 +77,11 @@ def _check_response(head: ResponseHead, body: bytes) -> None:
         raise ResponseRefused("there are several responses; save only the last one (curl without -L and --proxy)")
     if body and head.status in (204, 304):
         raise ResponseRefused(f"a response with status {head.status} has no body, but this one has {len(body)} bytes")
-    if _is_still_chunked(head.headers, body):
+    is_chunked = b"chunked" in list_members(header_values(head.headers, b"transfer-encoding"))
+    if is_chunked and _CHUNK.match(body) and body.endswith(b"0\r\n\r\n"):
         raise ResponseRefused("the body is still in chunks; save it without curl's --raw")
     _check_length(head, body)
     _check_coding(head.headers, body)
-
-
-def _is_still_chunked(headers: Headers, body: bytes) -> bool:
-    codings = list_members(header_values(headers, b"transfer-encoding"))
-    return b"chunked" in codings and _CHUNK.match(body) is not None and body.endswith(b"0\r\n\r\n")
 
 
 def _check_length(head: ResponseHead, body: bytes) -> None:

@@ -122,8 +122,7 @@ _OF_THE_PROGRAM: Final = (
         "check the configuration: print what it protects, or every mistake in it",
         _flag("--strict", "a note fails the check, too"),
         _flag(
-            "--without-secrets",
-            "use placeholders for variables that are not set and secret files that cannot be read",
+            "--without-secrets", "use placeholders for variables that are not set and secret files that cannot be read"
         ),
         _flag("--without-files", "do not open the TLS files and key sets, or look at state_dir"),
         _one_of(
@@ -221,11 +220,7 @@ _OF_OPERATORS: Final = (
         ),
         _option("--body", "the body of that request, if the key is in it", metavar="FILE"),
         _option(
-            "--state",
-            "list this state; may be repeated",
-            action="append",
-            default=[],
-            choices=[*STATES, EVERY_STATE],
+            "--state", "list this state; may be repeated", action="append", default=[], choices=[*STATES, EVERY_STATE]
         ),
         _older_than("list operations first claimed or accepted at least this long ago: 5m, 12h"),
         _reason("list dead letters for this reason"),
@@ -245,8 +240,7 @@ _OF_OPERATORS: Final = (
                 metavar="FILE",
             ),
             _flag(
-                "--never-happened",
-                "it had no effect, and no longer can; if its request is kept, it is delivered again",
+                "--never-happened", "it had no effect, and no longer can; if its request is kept, it is delivered again"
             ),
             _option("--from", "resolve what this file lists; - reads standard input", dest="list", metavar="FILE"),
             required=True,

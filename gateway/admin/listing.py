@@ -137,12 +137,7 @@ async def resolve_all(
     for line in lines:
         try:
             outcome = await _done_before(operations, line, audit) or await operations.resolve(
-                line.operation_id,
-                line.ruling,
-                audit,
-                is_forced=is_forced,
-                token=line.token,
-                is_dry_run=is_dry_run,
+                line.operation_id, line.ruling, audit, is_forced=is_forced, token=line.token, is_dry_run=is_dry_run
             )
         except (NotApplied, Indefinite) as error:
             yield Ended(line, End.UNKNOWN, str(error))

@@ -81,15 +81,7 @@ from gateway.core.operation import (
 from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import (
-    AuditEntry,
-    Backlog,
-    KeptEvent,
-    NumberedAudit,
-    PauseAudit,
-    Query,
-    Tally,
-)
+from gateway.store.operations import AuditEntry, Backlog, KeptEvent, NumberedAudit, PauseAudit, Query, Tally
 
 T = TypeVar("T")
 

@@ -192,13 +192,13 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
 
     async def resolve(operations: Operations, _: HostJournals) -> int | None:
         ends: Counter[End] = Counter()
-        async for ended in resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run):
-            ends[ended.end] += 1
-            line = ended.line
-            if ended.end in (End.REFUSED, End.UNKNOWN):
-                _fail(f"{chosen.list}: line {line.number}: {line.operation_id}: {ended.text}")
+        found = resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run)
+        async for line, end, text in found:
+            ends[end] += 1
+            if end in (End.REFUSED, End.UNKNOWN):
+                _fail(f"{chosen.list}: line {line.number}: {line.operation_id}: {text}")
             else:
-                print(f"{line.operation_id}  {ended.end}", flush=True)
+                print(f"{line.operation_id}  {end}", flush=True)
         left = len(lines) - ends.total()
         if ends[End.UNKNOWN]:
             _fail(f"stopped there; {left} lines were not tried. Give the same command again")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.admin.inspection import Inspected, next_step, recovery_rows
+from gateway.admin.inspection import Inspected, next_step
 from gateway.admin.journal import sentence, since_us, state_of, why_of
 from gateway.admin.view import ago, described, moment, printable, span, times_of
 from gateway.admin.view import since_us as record_since_us
@@ -153,7 +153,7 @@ def _rows_of(record: Record, inspected: Inspected) -> Iterator[tuple[str, object
     yield "last event", record.last_event
     yield "in doubt because", record.doubt
     if inspected.doubt is not None:
-        yield from recovery_rows(inspected.doubt)
+        yield from inspected.doubt.rows
     yield "carries doubt", "yes: an earlier attempt may have had its effect" if record.carries_doubt else None
     for name, at_us in times_of(record):
         yield _LABELS[name], f"{moment(at_us)} ({ago(at_us, inspected.snapshot.now_us)})"

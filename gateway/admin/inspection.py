@@ -34,72 +34,69 @@ class Doubt:
         """The probes of this doubt. Before a takeover there may have been another doubt, with its own probes."""
         return self.probes if self.probes is not None and self.probes.token == self.record.token else None
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The recovery as JSON values. Without `next_probe_at` there is no next probe, or it is due."""
+        about: dict[str, Any] = {"policy": type(self.recovery).__name__.lower()}
+        asked = self.asked
+        if asked is not None:
+            about["probes"] = asked.tries
+            if asked.asked_us:
+                about |= {"last_probe_at": moment(asked.asked_us), "last_finding": asked.finding}
+            if self._is_asked and asked.is_put_off(self.now_us):
+                about["next_probe_at"] = moment(asked.put_off_until_us)
+        return about
 
-def recovery_json(doubt: Doubt) -> dict[str, Any]:
-    """The recovery as JSON values. Without `next_probe_at` there is no next probe, or it is due."""
-    about: dict[str, Any] = {"policy": type(doubt.recovery).__name__.lower()}
-    asked = doubt.asked
-    if asked is not None:
-        about["probes"] = asked.tries
-        if asked.asked_us:
-            about |= {"last_probe_at": moment(asked.asked_us), "last_finding": asked.finding}
-        if _is_asked(doubt) and asked.is_put_off(doubt.now_us):
-            about["next_probe_at"] = moment(asked.put_off_until_us)
-    return about
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The same as labels and texts."""
+        rows = [("recovery", type(self.recovery).__name__.lower())]
+        asked = self.asked
+        if asked is not None and asked.asked_us:
+            rows.append(("last probe", f"{self._when(asked.asked_us)}: {asked.finding}"))
+        if self._is_asked:
+            rows.append(("next probe", self._next_probe))
+        return rows
 
+    @property
+    def step(self) -> str:
+        """A sentence about what happens without an operator."""
+        match self.recovery:
+            case Hold():
+                return "Nothing happens to it until an operator resolves it."
+            case Resend() if self.record.delivery is not None:
+                return (
+                    "A running gateway sends its kept request to the service again, after the pauses of its schedule."
+                )
+            case Resend():
+                return "The next repeat of its request is sent to the service again; nothing happens before that."
+            case Probe() if not self._is_asked:
+                return (
+                    "It cannot be probed: it was claimed before its route had this probe, and is stored without what "
+                    "the probe needs (the key, the host or the path). Nothing happens to it until an operator resolves "
+                    "it."
+                )
+            case Probe():
+                now = {"due": "is about to ask the service about it.", "under way": "is asking the service about it."}
+                next_ = self._next_probe
+                then = now.get(next_, f"asks the service about it: {next_}, and sooner for a repeat.")
+                return f"A running gateway {then}"
+            case _:
+                assert_never(self.recovery)
 
-def recovery_rows(doubt: Doubt) -> list[tuple[str, str]]:
-    """The same as labels and texts."""
-    rows = [("recovery", type(doubt.recovery).__name__.lower())]
-    asked = doubt.asked
-    if asked is not None and asked.asked_us:
-        rows.append(("last probe", f"{_when(asked.asked_us, doubt)}: {asked.finding}"))
-    if _is_asked(doubt):
-        rows.append(("next probe", _next_probe(doubt)))
-    return rows
+    @property
+    def _is_asked(self) -> bool:
+        return isinstance(self.recovery, Probe) and probe_target(self.recovery, self.record) is not None
 
+    @property
+    def _next_probe(self) -> str:
+        asked = self.asked
+        if asked is not None and asked.is_held(self.now_us):
+            return "under way"
+        return self._when(asked.put_off_until_us) if asked is not None and asked.is_put_off(self.now_us) else "due"
 
-def recovery_step(doubt: Doubt) -> str:
-    """A sentence about what happens without an operator."""
-    match doubt.recovery:
-        case Hold():
-            return "Nothing happens to it until an operator resolves it."
-        case Resend() if doubt.record.delivery is not None:
-            return "A running gateway sends its kept request to the service again, after the pauses of its schedule."
-        case Resend():
-            return "The next repeat of its request is sent to the service again; nothing happens before that."
-        case Probe() if not _is_asked(doubt):
-            return (
-                "It cannot be probed: it was claimed before its route had this probe, and is stored without what the "
-                "probe needs (the key, the host or the path). Nothing happens to it until an operator resolves it."
-            )
-        case Probe():
-            match _next_probe(doubt):
-                case "due":
-                    return "A running gateway is about to ask the service about it."
-                case "under way":
-                    return "A running gateway is asking the service about it."
-                case then:
-                    return f"A running gateway asks the service about it: {then}, and sooner for a repeat."
-        case _:
-            assert_never(doubt.recovery)
-
-
-def _is_asked(doubt: Doubt) -> bool:
-    return isinstance(doubt.recovery, Probe) and probe_target(doubt.recovery, doubt.record) is not None
-
-
-def _next_probe(doubt: Doubt) -> str:
-    asked = doubt.asked
-    if asked is not None and asked.is_held(doubt.now_us):
-        return "under way"
-    if asked is not None and asked.is_put_off(doubt.now_us):
-        return _when(asked.put_off_until_us, doubt)
-    return "due"
-
-
-def _when(at_us: int, doubt: Doubt) -> str:
-    return f"{moment(at_us)} ({ago(at_us, doubt.now_us)})"
+    def _when(self, at_us: int) -> str:
+        return f"{moment(at_us)} ({ago(at_us, self.now_us)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,7 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
     doubt, journal = inspected.doubt, inspected.journal
     if doubt is not None:
-        about["recovery"] = recovery_json(doubt)
+        about["recovery"] = doubt.document
     if inspected.pause is not None:
         about["paused"] = inspected.pause.document
     if journal.entries:
@@ -165,4 +162,4 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
     if inspected.pause is not None:
         goes_on = "It goes on when that is resumed, on the page Pauses." if is_page else "It goes on with: resume."
         return f"Its delivery is paused: {inspected.pause}. {goes_on} {text}"
-    return text if inspected.doubt is None else f"{recovery_step(inspected.doubt)} {text}"
+    return text if inspected.doubt is None else f"{inspected.doubt.step} {text}"

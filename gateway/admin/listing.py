@@ -54,15 +54,6 @@ class End(StrEnum):
     UNKNOWN = "not known"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A line and its result, with a text about it."""
-
-    line: Line
-    end: End
-    text: str
-
-
 def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
     """The lines of a list, with the responses that they name. Raises `ListWrong`; a `ValueError` of `read_file` is a
     mistake of its line."""
@@ -132,26 +123,26 @@ def _which(text: str) -> tuple[UUID, int | None]:
 
 async def resolve_all(
     operations: Operations, lines: Sequence[Line], audit: Audit, *, is_forced: bool, is_dry_run: bool
-) -> AsyncIterator[Ended]:
-    """Apply each line, in order. Ends after a line whose effect is not known."""
+) -> AsyncIterator[tuple[Line, End, str]]:
+    """Apply each line, in order, and yield its result, with a text. Ends after a line whose effect is not known."""
     for line in lines:
         try:
             outcome = await _done_before(operations, line, audit) or await operations.resolve(
                 line.operation_id, line.ruling, audit, is_forced=is_forced, token=line.token, is_dry_run=is_dry_run
             )
         except (NotApplied, Indefinite) as error:
-            yield Ended(line, End.UNKNOWN, str(error))
+            yield line, End.UNKNOWN, str(error)
             return
         except StoreError as error:
-            yield Ended(line, End.REFUSED, str(error))
+            yield line, End.REFUSED, str(error)
             continue
         match outcome:
             case Refused(_, text):
-                yield Ended(line, End.REFUSED, text)
+                yield line, End.REFUSED, text
             case Changed(text, is_repeat=True):
-                yield Ended(line, End.ALREADY, text)
+                yield line, End.ALREADY, text
             case Changed(text):
-                yield Ended(line, End.POSSIBLE if is_dry_run else End.RESOLVED, text)
+                yield line, End.POSSIBLE if is_dry_run else End.RESOLVED, text
 
 
 async def _done_before(operations: Operations, line: Line, audit: Audit) -> Changed | Refused | None:

@@ -65,7 +65,7 @@ def test_a_list_with_a_mistake(text: str, said: str) -> None:
 
 async def ends(desk: Desk, *lines: Line, is_dry_run: bool = False) -> list[End]:
     found = resolve_all(desk.operations, lines, AUDIT, is_forced=False, is_dry_run=is_dry_run)
-    return [ended.end async for ended in found]
+    return [end async for _, end, _ in found]
 
 
 async def test_a_list_that_is_given_again_after_the_key_ran() -> None:

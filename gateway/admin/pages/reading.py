@@ -19,7 +19,7 @@ from gateway.admin.actions import CHANGES, operation_id_of
 from gateway.admin.authentication import REQUESTER, Endpoint, Note
 from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
-from gateway.admin.inspection import Inspected, full_json, next_step, recovery_rows
+from gateway.admin.inspection import Inspected, full_json, next_step
 from gateway.admin.journal import exported, kept
 from gateway.admin.observed import NO_MEMORY
 from gateway.admin.operations import Operations
@@ -176,7 +176,7 @@ class Reading:
             timeline=_timeline(inspected),
             facts=_facts(inspected),
             audits=inspected.audits,
-            recovery=[] if inspected.doubt is None else recovery_rows(inspected.doubt),
+            recovery=[] if inspected.doubt is None else inspected.doubt.rows,
             journal=[kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
         )
 

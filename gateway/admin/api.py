@@ -21,12 +21,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action, People
-from gateway.admin.actions import CHANGES, LOOKS, Change, Look, operation_id_of
+from gateway.admin.actions import CHANGES, LOOKS, Change, Look, ResolveAsked, json_object, operation_id_of, parsed
 from gateway.admin.authentication import REQUESTER, SIGN_IN_PATH, Authentication, Endpoint, is_page
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
 from gateway.admin.process import Reload
-from gateway.admin.request import ResolveAsked, json_object, parsed
 from gateway.admin.resolution import Changed, Policies, Refusal, Refused
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt

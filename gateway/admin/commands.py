@@ -24,7 +24,6 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
-from gateway.admin.delivery import no_such_route
 from gateway.admin.fault import Malformed
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
@@ -34,7 +33,7 @@ from gateway.admin.observed import NO_MEMORY, ObservedRoute
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
 from gateway.admin.requeueing import dead_letters, listed
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling, no_such_route
 from gateway.admin.sinks import event_document, event_line
 from gateway.admin.view import described, moment, printable
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 from uuid import UUID
 
-from gateway.admin.delivery import Paused
 from gateway.admin.journal import advice_of, kept
 from gateway.admin.memory import MemoryState
-from gateway.admin.resolution import Treatment
+from gateway.admin.resolution import Paused, Treatment
 from gateway.admin.view import advice, ago, described, foreign, moment, stranded_advice
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target

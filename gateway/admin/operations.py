@@ -20,19 +20,6 @@ from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from gateway.admin.delivery import (
-    Decision,
-    Paused,
-    decided,
-    decided_before,
-    earlier,
-    named,
-    no_such_route,
-    nothing_to_decide,
-    operation_named,
-    requeueing,
-    withdrawal,
-)
 from gateway.admin.fault import CannotIdentify, Malformed, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
@@ -40,7 +27,9 @@ from gateway.admin.memory import MemoryState, accept_loss, memory_state
 from gateway.admin.observed import ObservedRoute, report
 from gateway.admin.resolution import (
     Changed,
+    Decision,
     NothingHappened,
+    Paused,
     Policies,
     Refusal,
     Refused,
@@ -48,14 +37,23 @@ from gateway.admin.resolution import (
     Ruling,
     Treatment,
     asserted_value,
+    decided,
+    decided_before,
+    earlier,
     forced,
     moved,
+    named,
+    no_such_route,
+    nothing_to_decide,
     nothing_to_resolve,
     objection,
+    operation_named,
+    requeueing,
     resolution,
     resolved,
     unknown,
     when,
+    withdrawal,
     without_peer,
     would_resolve,
 )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from gateway.admin.access import Action
-from gateway.admin.actions import CHANGES, Change, Page, Place, Result, operation_id_of
+from gateway.admin.actions import CHANGES, Asked, Change, Page, Place, Result, operation_id_of, parsed
 from gateway.admin.authentication import REQUESTER, Endpoint
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
@@ -24,7 +24,6 @@ from gateway.admin.pages.reading import token_of
 from gateway.admin.pages.site import Site
 from gateway.admin.process import Process
 from gateway.admin.provided_response import read_response
-from gateway.admin.request import Asked, parsed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Prove, Snapshot, State
@@ -155,7 +154,7 @@ class Changing:
             result.status if isinstance(result, Refused) else 200,
             title=title,
             text=result if isinstance(result, str) else result.text,
-            notes=result.notes if isinstance(result, Changed | Refused) else (),
+            notes=result.notes if isinstance(result, Changed) else (),
             is_refused=isinstance(result, Refused),
             back=_back(request),
         )

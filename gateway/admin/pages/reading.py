@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
-from gateway.admin.actions import CHANGES, operation_id_of
+from gateway.admin.actions import CHANGES, ListQuery, operation_id_of, parsed
 from gateway.admin.authentication import REQUESTER, Endpoint, Note
 from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
@@ -26,7 +26,6 @@ from gateway.admin.operations import Operations
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.process import Process
 from gateway.admin.provided_response import written
-from gateway.admin.request import ListQuery, parsed
 from gateway.admin.resolution import RoutePolicy
 from gateway.admin.sinks import event_document
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of

@@ -12,7 +12,6 @@ import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
@@ -107,7 +106,7 @@ def _only(values: list[str]) -> str:
 def _microseconds(text: str) -> int:
     seconds = duration_seconds(text)
     if seconds is None:
-        raise ValueError("it is a duration such as 30s, 5m, 12h or 7d")
+        raise Malformed("it is a duration such as 30s, 5m, 12h or 7d")
     return microseconds(seconds)
 
 
@@ -203,12 +202,9 @@ class Asked(BaseModel):
 
     def audit_as(self, person: Person) -> Audit:
         """The audit of what this person does. Raises `Malformed`."""
+        if self.by is not None:
+            audit_by(self.by, self.why)
         return audit_by(person.acting_for(self.by), self.why)
-
-    @model_validator(mode="after")
-    def _can_be_audited(self) -> Self:
-        audit_by("somebody" if self.by is None else self.by, self.why)
-        return self
 
 
 class EraseAsked(Asked):
@@ -236,25 +232,21 @@ class ResolveAsked(Asked):
     force: bool = False
     token: int | None = Field(None, ge=1)
 
-    @cached_property
+    @property
     def ruling(self) -> Ruling:
+        """Raises `Malformed`."""
         if (self.completed is not None) == self.never_happened:
-            raise ValueError("say either completed, with the response, or never_happened: true")
+            raise Malformed("say either completed, with the response, or never_happened: true")
         if self.completed is None:
             return NothingHappened(drops=self.drop)
         if self.drop:
-            raise ValueError("drop is for never_happened: true")
+            raise Malformed("drop is for never_happened: true")
         try:
             body = b64decode(self.completed.body_base64, validate=True)
         except binascii.Error:
-            raise ValueError("completed.body_base64: it is not base64") from None
+            raise Malformed("completed.body_base64: it is not base64") from None
         headers = [(name, value) for name, value in self.completed.headers]
         return Happened(*response_of(self.completed.status, headers, body))
-
-    @model_validator(mode="after")
-    def _can_be_ruled(self) -> Self:
-        _ = self.ruling
-        return self
 
 
 class DecideAsked(Asked):
@@ -272,18 +264,14 @@ class RequeueAsked(Asked):
     limit: int = Field(ge=1, le=REQUEUE_LIMIT_MAX)
     rate: int = Field(ge=1, le=REQUEUE_RATE_MAX)
 
-    @cached_property
+    @property
     def query(self) -> Query:
+        """Raises `Malformed`."""
         if self.route is None and self.reason is None and self.older_than is None:
-            raise ValueError("say which: by route, reason or older_than")
+            raise Malformed("say which: by route, reason or older_than")
         routes = None if self.route is None else frozenset((self.route,))
         age_us = 0 if self.older_than is None else _microseconds(self.older_than)
         return dead_letters(routes, self.reason, age_us, self.limit)
-
-    @model_validator(mode="after")
-    def _is_bounded(self) -> Self:
-        _ = self.query
-        return self
 
 
 class RedeliverAsked(Asked):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -20,13 +20,13 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin.access import Action, People
+from gateway.admin.access import Action
 from gateway.admin.actions import CHANGES, LOOKS, Change, Look, ResolveAsked, json_object, operation_id_of, parsed
 from gateway.admin.authentication import REQUESTER, SIGN_IN_PATH, Authentication, Endpoint, is_page
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
 from gateway.admin.process import Reload
-from gateway.admin.resolution import Changed, Policies, Refusal, Refused
+from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
@@ -85,7 +85,7 @@ class Pages(Protocol):
 
 
 class AdminApi:
-    """Listens from `start` to `stop`. `response_bytes_max`: the longest response that a route keeps."""
+    """What its `port` serves. `response_bytes_max`: the longest response that a route keeps."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class AdminApi:
         pages: Pages | None = None,
     ) -> None:
         self._operations = operations
-        self._authentication = authentication
+        self.authentication = authentication
         self._facts = events
         self._reload = reload
         self._pages = pages
@@ -112,22 +112,7 @@ class AdminApi:
         self._actions = {(each.method, each.path): each.action for each in endpoints}
         for each in endpoints:
             app.router.add_route(each.method, each.path, each.handler)
-        self._port = SidePort(
-            "admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0, headers=SECURITY_HEADERS
-        )
-
-    def adopt(self, policies: Policies, people: People, hosts: Collection[str]) -> None:
-        """Serve the requests to come with these. The limit of a body stays as it was at the start."""
-        self._operations.policies = policies
-        self._authentication.adopt(people, hosts)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port, which the system chooses for 0. Raises OSError."""
-        return await self._port.start(host, port)
-
-    async def stop(self) -> None:
-        """Close the listener; requests under way get a bounded time."""
-        await self._port.stop()
+        self.port = SidePort("admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0, headers=SECURITY_HEADERS)
 
     def _endpoints(self) -> list[Endpoint]:
         return [
@@ -207,7 +192,7 @@ class AdminApi:
         exists."""
         action = self._action_of(request)
         if action is None or action.role is not None:
-            requester = await self._authentication.requester_of(request)
+            requester = await self.authentication.requester_of(request)
             request[REQUESTER] = requester
             if action is not None:
                 requester.require(action)

@@ -91,18 +91,20 @@ class Authentication:
     back, `wall_clock` Unix time."""
 
     def __init__(
-        self, people: People, hosts: Collection[str], *, clock: Callable[[], float], wall_clock: Callable[[], float]
+        self,
+        people: People,
+        hosts: Collection[str],
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        before: Authentication | None = None,
     ) -> None:
-        self.adopt(people, hosts)
-        self._throttle = Throttle(clock)
-        self._wall_clock = wall_clock
-        self.notes: deque[Note] = deque(maxlen=_NOTES_MAX)
-        """The latest of this process."""
-
-    def adopt(self, people: People, hosts: Collection[str]) -> None:
-        """Know these people and hosts from now on. A session ends with its token."""
         self._people = people
         self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        self.throttle: Throttle = Throttle(clock) if before is None else before.throttle
+        self._wall_clock = wall_clock
+        self.notes: deque[Note] = deque(maxlen=_NOTES_MAX) if before is None else before.notes
+        """The latest of this process."""
 
     def note(self, who: str, what: str) -> None:
         """Log it, and keep it for the audit page."""
@@ -140,13 +142,13 @@ class Authentication:
         return person
 
     def _check_throttle(self, remote: str | None) -> None:
-        wait_seconds = self._throttle.wait_seconds(remote)
+        wait_seconds = self.throttle.wait_seconds(remote)
         if wait_seconds:
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
 
     def _failed(self, remote: str | None) -> None:
-        failures = self._throttle.failed(remote)
+        failures = self.throttle.failed(remote)
         more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
         _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
 

@@ -1,10 +1,10 @@
 """The composition root: only here does the configuration become objects.
 
 *One process.* `serve` chooses between one process and several, `loop` is the event loop of each, `life` runs a process
-from its signals to its exit code, and `gateway` is what it runs: listeners around the `parts`, which are built from
-`stores`, `callers`, `upstreams`, `events`, `tracing` and `encryption`. `serving` is what a store compares with what it
-has recorded. `reload` reads the file again and has the gateway put it in force; commands ask for that through
-`control`.
+from its signals to its exit code, and `generations` is what it runs: a `gateway`, and after a reload the next one. That
+is listeners around the `parts`, which are built from `stores`, `callers`, `upstreams`, `events`, `tracing` and
+`encryption`. `serving` is what a store compares with what it has recorded. `reload` reads the file again and has it put
+in force; commands ask for that through `control`.
 `host` prepares the directories and certificates, `descriptors` the limit of open files. `operating` builds what
 operators' commands need, `rekeying` encrypts what is kept with the current key, and `tls_files` checks files without
 starting.

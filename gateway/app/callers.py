@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.app.life import StartError
-from gateway.app.tls_files import Stamp, stamp_of
+from gateway.app.tls_files import stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import KeySet, KeySetInvalid, Source, read_key_file, secret_key
@@ -21,7 +21,7 @@ from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.scope import VerifiedSpec
 from gateway.http.exchange import ReservedHeaders
 from gateway.observe.facts import Events
-from gateway.protect.callers import Callers, Verifier
+from gateway.protect.callers import Callers, Closable, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
 from gateway.upstream.tls import PemError, client_context
 
@@ -39,16 +39,15 @@ def callers_of(
 ) -> Callers:
     """The callers of all routes, or of those that are observed. `clock` counts seconds, `wall_seconds` is Unix time.
 
-    What is made like something of `before`, its files included, is shared with it: a reload must not throw known keys
-    away, whose issuer may be away. Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an
-    issuer yet.
+    Key sets begin with what those of `before` know, the same ones from unchanged files. Raises `StartError` where a
+    file of theirs cannot be used. Nothing is asked of an issuer yet.
     """
     made: dict[Hashable, Any] = {}
     proxies, waiting_max = tuple(config.trusted_proxies), config.limits.max_in_flight
 
     def shared(key: Hashable, make: Callable[[], T]) -> T:
         if key not in made:
-            made[key] = before.made[key] if before is not None and key in before.made else make()
+            made[key] = make()
         found: T = made[key]
         return found
 
@@ -59,27 +58,18 @@ def callers_of(
             key: Hashable = (name, keys, issuer.algorithms)
             return key, shared(key, lambda: KeySet(name, (secret,), clock=clock))
         file = issuer.ca if issuer.is_fetched else Path(keys)
-        key = (name, keys, issuer.ca, issuer.stale_for, _stamp(file))
-        return key, shared(
-            key,
-            lambda: KeySet(
-                name,
-                source=_source(name, keys, issuer.ca),
-                stale_seconds=issuer.stale_for,
-                clock=clock,
-                publish=events.publish,
-            ),
-        )
+        key = (name, keys, issuer.ca, issuer.stale_for, stamp_of(file))
+        known = None if before is None else before.made.get(key)
+        return key, shared(key, lambda: _fetched(issuer, keys, clock, events, known))
 
     def tokens(part: JwtScope) -> TokenVerifier:
         keys = {each.issuer: keys_of(each) for each in part.issuers}
-        made_of = (part, waiting_max, tuple(key for key, _ in keys.values()))
         sets = {name: found for name, (_, found) in keys.items()}
-        return shared(made_of, lambda: TokenVerifier(part, sets, wall_seconds, waiting_max=waiting_max))
+        return shared(part, lambda: TokenVerifier(part, sets, wall_seconds, waiting_max=waiting_max))
 
     def forward_auth(service: Service, scope: ForwardAuthSpec | None = None) -> ForwardAuth:
         return shared(
-            (service, scope, proxies, waiting_max, _stamp(service.ca)),
+            (service, scope),
             lambda: ForwardAuth(
                 service,
                 scope,
@@ -106,8 +96,15 @@ def callers_of(
     return Callers(verifiers, made)
 
 
-def _stamp(file: Path | None) -> Stamp:
-    return None if file is None else stamp_of(file)
+def _fetched(
+    issuer: TokenIssuer, place: str, clock: Callable[[], float], events: Events, before: Closable | None
+) -> KeySet:
+    """A key set that is fetched from its place, and knows what the one before knows."""
+    source = _source(issuer.issuer, place, issuer.ca)
+    found = KeySet(issuer.issuer, (), source, stale_seconds=issuer.stale_for, clock=clock, publish=events.publish)
+    if isinstance(before, KeySet):
+        found.follow(before)
+    return found
 
 
 def reserved_headers(config: Config) -> ReservedHeaders | None:

@@ -1,4 +1,4 @@
-"""One gateway process: start and shutdown.
+"""A gateway, which serves one configuration: start, succession and shutdown.
 
 Owns the listeners, and the order of start and shutdown. Decides nothing about a request.
 
@@ -10,6 +10,10 @@ store that must not be used ends the process.
 The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes,
 operations in flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of
 them, and the stores close last.
+
+The order of a succession: the next gateway starts beside this one, with parts and stores of its own, as it would in
+another process. Then it takes over the listeners and the open connections, in one step of the event loop. A request
+stays with the gateway that it began with, which ends after its last one.
 """
 
 from __future__ import annotations
@@ -18,11 +22,9 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -33,10 +35,11 @@ from gateway.app.encryption import key_ring
 from gateway.app.events import RelayWaker
 from gateway.app.host import make_state_dir, server_tls
 from gateway.app.life import StartError
-from gateway.app.operating import admin_api, adopt
-from gateway.app.parts import Environment, Parts, Policy
-from gateway.app.reload import Reloading, ReloadRefused, Report
+from gateway.app.operating import admin_api
+from gateway.app.parts import Environment, Parts
+from gateway.app.reload import Report
 from gateway.app.seats import Handed, Seating
+from gateway.app.serving import is_same
 from gateway.app.stores import (
     attempt_files,
     bare_store,
@@ -51,8 +54,8 @@ from gateway.app.stores import (
     shared_note,
     witness_files,
 )
-from gateway.app.tracing import Traces
-from gateway.app.upstreams import Clients, Upstreams
+from gateway.app.tracing import tracing_of
+from gateway.app.upstreams import Upstreams
 from gateway.config import Address, Config
 from gateway.core.confidential import Sealing
 from gateway.core.routing import RouteTable
@@ -62,6 +65,7 @@ from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics
 from gateway.observe.readings import Readings
+from gateway.observe.side_port import SidePort
 from gateway.observe.status import Health, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused, StoreError
@@ -73,6 +77,17 @@ _LOG = logging.getLogger("gateway")
 _EDGE_GRACE_SECONDS: Final = 1.0
 # For calls of a store that are under way: nothing waits for their results any more.
 _STORE_CLOSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """What a gateway leaves to the one that follows it."""
+
+    parts: Parts
+    edge: Edge
+    seating: Seating | None
+    status: SidePort
+    admin: AdminApi | None
 
 
 class Gateway:
@@ -87,22 +102,19 @@ class Gateway:
         environment: Environment | None = None,
         *,
         is_public: bool = True,
-        read: Callable[[], Config] | None = None,
-        file: Path | None = None,
         reload: Callable[[], Awaitable[Report]] | None = None,
-        on_switch: Callable[[Config], None] = lambda _: None,
+        before: Gateway | None = None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
         `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
         listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
-        machine by default. One that is not `is_public` has no listener for clients, and only delivers.
-        `read` reads `file` again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
-        gets each configuration that is put in force after the start.
+        machine by default. One that is not `is_public` has no listener for clients, and only delivers. The admin port
+        offers to `reload`. One that follows another, `before`, stands by after its start until it is to `take_over`.
         """
         self.config = config
         self._is_public = is_public
-        self._on_switch = on_switch
+        self._before = before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped
         make_state_dir(config)
@@ -116,45 +128,49 @@ class Gateway:
             sinks=[sink.name for sink in config.events.sinks],
             modes={route.name: config.mode_of(route) for route in config.routes},
         )
-        self._traces = Traces()
         relay_waker = RelayWaker()
-        self.events = Events(
-            self.metrics, self.health, *observers, relay_waker, self._traces, count=self.metrics.counting
-        )
-        self._upstreams = Upstreams(self.events)
+        self._tracing = tracing_of(config)
+        observers += () if self._tracing is None else (self._tracing,)
+        self.events = Events(self.metrics, self.health, *observers, relay_waker, count=self.metrics.counting)
+        self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._partitions_late = environment.partitions_late
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
-        clients = Clients(self._upstreams, config)
-        self._parts = Parts(config, environment, self.events, clients.client_for)
+        left = self._left = None if before is None else before.heritage
+        self._parts = Parts(
+            config,
+            environment,
+            self.events,
+            self._upstreams.client_for,
+            self._tracing,
+            None if left is None else left.parts,
+        )
         relay_waker.relay = self._parts.relay
-        self._upstreams.adopt(clients)
         self._store = self._parts.store
         self.coordinator = self._parts.coordinator
-        self._served = self._served_of(self._parts.policy)
-        self._edge = self._edge_of(self._served, server_tls(config.listen.tls))
+        self._served = self._served_now()
+        self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
-        self.seating = Seating(self._edge, handed) if handed is not None else None
+        if left is None:
+            self._edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
+            self.seating = Seating(self._edge, handed) if handed is not None else None
+        else:
+            self._edge, self.seating = left.edge, left.seating
         self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
-        self._reloading: Reloading | None = None
-        if read is not None:
-            self._reloading = Reloading(config, read, self._apply, self.metrics, self.health, file)
-            reload = self._reloading.reload
         self._admin = admin_api(
             config,
             self._store,
             self.events,
             self.health,
             self.metrics,
-            in_force=lambda: self.config,
             observations=environment.observations,
             reload=reload,
+            before=None if left is None else left.admin,
         )
-        # Of earlier configurations, as long as a request has one.
-        self._earlier: list[Served] = []
+        self._is_store_up = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._skips_delay = asyncio.Event()
+        self._skips_delay, self._hurries = asyncio.Event(), asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
         """Resolved when the gateway finds out, after its start, that it must not go on."""
         self.address = ("", 0)
@@ -162,38 +178,54 @@ class Gateway:
         self.admin_address = ("", 0)
 
     async def start(self) -> None:
-        """Serve. Raises `StartError`, and then nothing is left open."""
+        """Serve, or stand by for `take_over`. Raises `StartError`, and then nothing is left open."""
         try:
             self._attempt_files.open()
             await self._start_journal()
-            is_store_up = await self._start_store()
+            if self._before is not None:
+                # Whatever can fail is behind it when the store remembers what this gateway serves.
+                await self._listen_aside()
+            self._is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self._parts.leases.run())
             if self._is_public:
                 self._parts.policy.start_callers()
-                self.address = await self._listen(self.config.listen.address)
-            if self.seating is None:
-                self.status_address = await self._listen_aside("status", self._status, self.config.status.listen)
-            if self._admin is not None:
-                self.admin_address = await self._listen_aside("admin", self._admin, self.config.admin.listen)
-            if self._reloading is not None:
-                await self._reloading.start()
+            if self._before is None:
+                if self._is_public:
+                    self.address = await self._listen(self.config.listen.address)
+                await self._listen_aside()
         except BaseException:
-            if self._reloading is not None:
-                await self._reloading.stop()
             await self._close()
             raise
-        self._traces.adopt(self._parts.policy.tracing)
+        if self._tracing is not None:
+            self._tracing.start()
+        if self._before is None:
+            self._serve()
+            if not self._is_public:
+                _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)
+            elif self.seating is None:
+                _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
+
+    def take_over(self) -> None:
+        """Serve in the place of the gateway before, from this step of the event loop on. That one has to `retire`."""
+        before, self._before, self._left = self._before, None, None
+        if before is None:
+            raise RuntimeError("it serves already")
+        self._edge.serve_by(self._served, self.events, _edge_settings(self.config), self._tls)
+        self._status.port.take_over()
+        if self._admin is not None:
+            self._admin.port.take_over()
+        self.address = before.address
+        self.metrics.follow(before.metrics)
+        self._serve()
+
+    def _serve(self) -> None:
         self.events.ask_again()
         for work in self._parts.upkeep():
             self._spawn(work)
-        if not is_store_up:
+        if not self._is_store_up:
             self._spawn(self._keep_starting_store())
         self.health.serving = True
-        if not self._is_public:
-            _LOG.info("delivering accepted requests, status on %s:%d", *self.status_address)
-        elif self.seating is None:
-            _LOG.info("serving on %s:%d, status on %s:%d", *self.address, *self.status_address)
 
     @property
     def in_flight(self) -> str:
@@ -211,26 +243,71 @@ class Gateway:
         `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
         not notified of a purge.
         """
-        config = self.config.shutdown
-        loop = asyncio.get_running_loop()
         self.health.draining = True
         # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
         self._parts.delivery.stop()
-        grace_seconds = 0.0
-        if self._reloading is not None:
-            await self._reloading.stop()
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(config.delay):
+                async with asyncio.timeout(self.config.shutdown.delay):
                     await self._skips_delay.wait()
             self._parts.stop_upkeep()
             self._edge.stop_listening()
             if self.seating is not None:
                 self.seating.close()
-            until = loop.time() + config.drain_timeout
+        except BaseException:
+            await self._close()
+            raise
+        return await self._end()
+
+    async def retire(self) -> int:
+        """End after its last request, when another gateway has taken over; returns the exit code, as `stop`.
+
+        That takes as long as the requests do. After `hurry`, what is left gets the time that it has at a stop.
+        """
+        self._parts.stop_upkeep()
+        await self._parts.leave_work()
+        finishing = asyncio.get_running_loop().create_task(self._finish())
+        hurrying = asyncio.get_running_loop().create_task(self._hurries.wait())
+        try:
+            await asyncio.wait((finishing, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            finishing.cancel()
+            hurrying.cancel()
+        return await self._end()
+
+    def hurry(self) -> None:
+        """Have a gateway that retires end within `shutdown.drain_timeout`."""
+        self._hurries.set()
+
+    async def give_up(self) -> None:
+        """End a gateway that stands by. The one before goes on, and the store remembers what that one serves."""
+        await self._close()
+        if self._left is not None:
+            await self._left.parts.remember_again()
+
+    @property
+    def heritage(self) -> Heritage:
+        """For the gateway that follows."""
+        return Heritage(self._parts, self._edge, self.seating, self._status.port, self._admin)
+
+    @property
+    def _owns_edge(self) -> bool:
+        return self._edge.handler.served is self._served
+
+    async def _finish(self) -> None:
+        """Wait for the last request, and for operations whose callers have left."""
+        await asyncio.wait((self._served.unused,))
+        await self.coordinator.operations.wait_ended()
+
+    async def _end(self) -> int:
+        loop = asyncio.get_running_loop()
+        grace_seconds, until = 0.0, loop.time() + self.config.shutdown.drain_timeout
+        try:
             drained, waiting = await self._parts.drain()
             # Unprotected requests may be in flight, too.
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
+            if not self._owns_edge:
+                await asyncio.wait((self._served.unused,), timeout=grace_seconds)
         finally:
             await self._close(grace_seconds)
         early = drained.recorded + drained.journaled
@@ -255,12 +332,14 @@ class Gateway:
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
             stack.push_async_callback(self._parts.policy.close_callers)
-            stack.push_async_callback(self._status.stop)
+            stack.push_async_callback(self._status.port.stop)
             if self._admin is not None:
-                stack.push_async_callback(self._admin.stop)
-            stack.push_async_callback(self._traces.close)
+                stack.push_async_callback(self._admin.port.stop)
+            if self._tracing is not None:
+                stack.push_async_callback(self._tracing.close)
             stack.push_async_callback(self._cancel_tasks)
-            await self._edge.close(grace_seconds)
+            if self._owns_edge:
+                await self._edge.close(grace_seconds)
 
     async def _close_store(self) -> None:
         """Give up on a store that does not respond: outcomes that could be kept are in it, or in the journal."""
@@ -306,95 +385,21 @@ class Gateway:
                 for url, each in upstreams
                 for result in ("answered", "lost", "not_sent")
             },
-            spans=dict(zip(("exported", "dropped", "failed"), self._traces.counts, strict=True)),
+            spans={
+                result: 0 if self._tracing is None else getattr(self._tracing, result)
+                for result in ("exported", "dropped", "failed")
+            },
         )
-
-    # -- reload -------------------------------------------------------------------------------------------------------
-
-    async def prepare(self, config: Config) -> Prepared:
-        """Build all that this configuration needs; nothing is in force yet. Raises `ReloadRefused`.
-
-        `switch` to what is returned, or `give_up` on it.
-        """
-        self._refuse_lower_modes(config)
-        clients = Clients(self._upstreams, config)
-        try:
-            self._check_purpose(config)
-            if config.secrets.encryption != self.config.secrets.encryption:
-                await self._check_journals(config)
-            tls = server_tls(config.listen.tls)
-            prepared = Prepared(config, self._parts.policy_of(config, clients.client_for), clients, tls)
-            try:
-                await self._parts.compare(prepared.policy)
-            except BaseException:
-                # The store may remember it all the same.
-                await self.give_up(prepared)
-                raise
-        except StartError as error:
-            raise ReloadRefused(str(error)) from error
-        except StartRefused as error:
-            text = f"{error}. While a gateway serves it as it was, its keys go on coming: restart it instead"
-            raise ReloadRefused(text) from error
-        except StoreError as error:
-            raise ReloadRefused(f"the store has to be asked about this change, and cannot be: {error}") from error
-        return prepared
-
-    def _refuse_lower_modes(self, config: Config) -> None:
-        """While a route is enforced its keys go on coming, also between a look at the store and the switch."""
-        before = {route.operation: self.config.share_of(route) for route in self.config.routes}
-        lowered = [
-            route.name
-            for route in config.routes
-            if config.share_of(route) < before.get(route.operation, 0.0) and route.mode_change != "accept"
-        ]
-        if lowered:
-            raise ReloadRefused(
-                f"fewer keys would be enforced on {', '.join(lowered)}, and repeats of the others would run again; if "
-                "that is meant, write mode_change: accept"
-            )
-
-    async def give_up(self, prepared: Prepared) -> None:
-        """What was prepared will not be in force."""
-        await self._parts.retract()
-        await prepared.policy.close_callers(self._parts.policy)
-
-    def switch(self, prepared: Prepared) -> None:
-        """Put it in force, in one step of the event loop. Requests that began before keep what they began with."""
-        before = self._parts.policy
-        self._earlier = [each for each in (*self._earlier, self._served) if not each.unused.done()]
-        self.config = config = prepared.config
-        self._parts.adopt(prepared.policy)
-        self._served = self._served_of(prepared.policy)
-        self._edge.serve_by(self._served, _edge_settings(config), prepared.tls)
-        self._upstreams.adopt(prepared.clients)
-        if self._admin is not None:
-            adopt(self._admin, config)
-        self.metrics.add_routes(route.name for route in config.routes)
-        self._on_switch(config)
-        if prepared.policy.tracing is not before.tracing:
-            self._traces.adopt(prepared.policy.tracing)
-        self.events.ask_again()
-        if self._is_public:
-            prepared.policy.start_callers()
-        self._spawn(_close_when_unused(before, prepared.policy, self._earlier))
-
-    async def _apply(self, config: Config) -> None:
-        self.switch(await self.prepare(config))
 
     async def ask_store(self) -> None:
         """Bring up to date whether the durable store is up, in a bounded time."""
         await self._parts.ask_store()
 
-    def reload_soon(self) -> None:
-        """Read the file again."""
-        if self._reloading is not None:
-            self._reloading.reload_soon()
-
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _served_of(self, policy: Policy) -> Served:
+    def _served_now(self) -> Served:
         """What the listener for clients protects or forwards their requests by."""
-        config = policy.config
+        config, policy = self.config, self._parts.policy
         return Served(
             routes=RouteTable(
                 [(rule, route) for route in policy.edge_routes for rule in route.settings.rules],
@@ -410,9 +415,6 @@ class Gateway:
             shape=shape_of(config),
         )
 
-    def _edge_of(self, served: Served, tls: ssl.SSLContext | None) -> Edge:
-        return Edge(served, self.events, _edge_settings(self.config), tls)
-
     def _check_purpose(self, config: Config) -> None:
         """Raises `StartError` where it would have nothing to do."""
         has_sinks = bool(config.events.sinks)
@@ -424,21 +426,22 @@ class Gateway:
     async def _start_journal(self) -> None:
         try:
             await self._journal.start()
-        except (StartRefused, NotApplied) as error:
-            raise _unusable_journal(error) from error
-        await self._check_journals(self.config)
-
-    async def _check_journals(self, config: Config) -> None:
-        try:
-            await refuse_unreadable_journals(config)
+            await refuse_unreadable_journals(self.config)
         except (StartRefused, NotApplied) as error:
             raise _unusable_journal(error) from error
 
     async def _start_store(self) -> bool:
+        left = self._left
         try:
-            return await self._parts.start_store()
+            is_up = await self._parts.start_store()
         except StartRefused as error:
             raise _must_not_be_used(error) from error
+        if is_up or left is None:
+            return is_up
+        before = left.parts.policy
+        if self.config.store == before.config.store and is_same(self._parts.policy.serving, before.serving):
+            return False
+        raise StartError("the store has to be asked about this change, and cannot be reached")
 
     async def _keep_starting_store(self) -> None:
         try:
@@ -455,27 +458,24 @@ class Gateway:
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
 
-    async def _listen_aside(self, name: str, server: StatusServer | AdminApi, address: Address) -> tuple[str, int]:
-        try:
-            return address.host, await server.start(address.host, address.port)
-        except OSError as error:
-            raise StartError(f"{listen_fault(address.host, address.port, error)} ({name}.listen)") from error
+    async def _listen_aside(self) -> None:
+        """Listen for operators, on new ports; those that the gateway before has are taken over with the rest."""
+        config, left = self.config, self._left
+        before = None if left is None else left.parts.policy.config
+        if self.seating is None:
+            is_there = before is not None and config.status.listen == before.status.listen
+            known = left.status if left is not None and is_there else None
+            self.status_address = await _start_aside("status", self._status.port, config.status.listen, known)
+        if self._admin is not None:
+            is_there = before is not None and config.admin.listen == before.admin.listen
+            known = left.admin.port if left is not None and left.admin is not None and is_there else None
+            self.admin_address = await _start_aside("admin", self._admin.port, config.admin.listen, known)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(_log_failure)
         task.add_done_callback(self._tasks.remove)
         self._tasks.append(task)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """All that a configuration needs, to be put in force."""
-
-    config: Config
-    policy: Policy
-    clients: Clients
-    tls: ssl.SSLContext | None
 
 
 def environment_of(config: Config) -> Environment:
@@ -510,12 +510,11 @@ def _edge_settings(config: Config) -> EdgeSettings:
     )
 
 
-async def _close_when_unused(before: Policy, after: Policy, earlier: list[Served]) -> None:
-    """A verifier may be of several configurations: it is closed when the last request of all these has ended."""
+async def _start_aside(name: str, server: SidePort, address: Address, before: SidePort | None) -> tuple[str, int]:
     try:
-        await asyncio.wait([each.unused for each in earlier])
-    finally:
-        await before.close_callers(after)
+        return address.host, await server.start(address.host, address.port, before)
+    except OSError as error:
+        raise StartError(f"{listen_fault(address.host, address.port, error)} ({name}.listen)") from error
 
 
 def _unusable_journal(error: StoreError) -> StartError:

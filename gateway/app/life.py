@@ -138,7 +138,7 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
         if not await _started(server, stop):
             return EXIT_OK
         signals.start_ended()
-        _tune_collector()
+        tune_collector()
         await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
             _LOG.info("stopping: %s", _what_follows(server.config, server))
@@ -186,7 +186,7 @@ async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:
     return True
 
 
-def _tune_collector() -> None:
+def tune_collector() -> None:
     """Run the cycle collector less often: a request makes many objects and no cycles, and collecting costs a fifth.
 
     Objects that exist after the start are frozen, because they live as long as the process. A collection of ten

@@ -124,27 +124,33 @@ def admin_api(
     health: Health,
     metrics: Metrics,
     *,
-    in_force: Callable[[], Config],
     observations: ObservationStore | None = None,
     reload: Callable[[], Awaitable[Report]] | None = None,
+    before: AdminApi | None = None,
 ) -> AdminApi | None:
-    """The admin port of a gateway; None when it is off. `in_force` is the configuration at that moment."""
+    """The admin port of a gateway, which may follow that of the gateway before; None when it is off."""
     if not config.admin.is_on:
         return None
     # Loaded only here: a gateway without the port, and a command, start faster without templates.
     from gateway.admin.pages.console import Console
     from gateway.explain.serving import Explainer
 
-    authentication = Authentication(_people_of(config), _hosts_of(config), clock=boot_seconds, wall_clock=time)
+    authentication = Authentication(
+        _people_of(config),
+        _hosts_of(config),
+        clock=boot_seconds,
+        wall_clock=time,
+        before=None if before is None else before.authentication,
+    )
     operations = operations_on(config, store, journal_view(config), observations)
     journals = HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config))
     process = Process(
         health.parts,
-        lambda: effective(in_force()),
-        lambda: digest_of(in_force()),
+        lambda: effective(config),
+        lambda: digest_of(config),
         lambda: metrics.requests,
         journals,
-        Explainer(in_force, operations, journals),
+        Explainer(config, operations, journals),
         reload,
     )
     return AdminApi(
@@ -155,11 +161,6 @@ def admin_api(
         reload=reload,
         pages=Console(operations, authentication, process),
     )
-
-
-def adopt(api: AdminApi, config: Config) -> None:
-    """Put a configuration in force on the admin port of a gateway, which stays on."""
-    api.adopt(policies_of(config), _people_of(config), _hosts_of(config))
 
 
 def _people_of(config: Config) -> People:

@@ -22,8 +22,7 @@ from gateway.app.encryption import keys_of, reporting_sealing
 from gateway.app.events import relay_of
 from gateway.app.life import StartError
 from gateway.app.serving import serving_of
-from gateway.app.stores import amnesia_window_us, durable_store, tiered_store
-from gateway.app.tracing import tracing_of
+from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
@@ -59,9 +58,8 @@ from gateway.store.memory.promotion import Fleet
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.observations import ObservationStore
 from gateway.store.operations import Serving
-from gateway.store.sealed import why_unreadable
 from gateway.upkeep.flusher import Flusher
-from gateway.upkeep.recovery import RecoveryWorker
+from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
 from gateway.upkeep.timer import repeat
@@ -84,15 +82,14 @@ _ASK_SECONDS: Final = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What one configuration decides about requests: a request keeps its own from its beginning to its end."""
+    """What the configuration decides about requests."""
 
     config: Config
     routes: list[Route]
     callers: Callers
     identifying: Identifying
-    # The same for the routes that are only observed.
+    # Those of the routes that are only observed.
     observed_callers: Callers
-    observed: Identifying
     # What the listener for clients looks for: `routes`, or what observes their requests.
     edge_routes: list[Route]
     forward: Passthrough
@@ -100,11 +97,6 @@ class Policy:
     resource: StatusResource | None
     regions: Regions | None
     serving: Serving
-    tracing: Tracing | None
-
-    @property
-    def remembered(self) -> dict[str, int]:
-        return {route.operation: route.retention.remember_us for route in self.routes}
 
     @property
     def accepting(self) -> dict[str, str]:
@@ -119,10 +111,10 @@ class Policy:
         self.callers.start()
         self.observed_callers.start()
 
-    async def close_callers(self, after: Policy | None = None) -> None:
-        """End that, but for what `after` has, too. Safe to repeat."""
-        await self.callers.close(None if after is None else after.callers)
-        await self.observed_callers.close(None if after is None else after.observed_callers)
+    async def close_callers(self) -> None:
+        """End that. Safe to repeat."""
+        await self.callers.close()
+        await self.observed_callers.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,21 +154,28 @@ class Parts:
         environment: Environment,
         events: Events,
         client_for: ClientFor,
+        tracing: Tracing | None = None,
+        before: Parts | None = None,
     ) -> None:
-        """`client_for` gives the client of an upstream. Raises what it raises."""
+        """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
+        learn to open what these seal. Raises `StartError`, and what `client_for` raises."""
         clock, journal = environment.clock, environment.journal
         self._journal = journal
         self._events = events
         self._clock = clock
         self._wall_seconds = environment.wall_seconds
         self._ring = ring = environment.ring
+        if before is not None:
+            before.learn(config)
+        serving = serving_of(config)
+        remembered = {route.operation: route.retention.remember_us for route in config.routes}
         sealing = reporting_sealing(ring, events, clock)
         self._guard = durable = durable_store(
             config,
             environment.durable,
             sealing,
             events,
-            serving_of(config),
+            serving,
             environment.seen_file,
             environment.shared_note,
             environment.witness_files,
@@ -188,7 +187,7 @@ class Parts:
             store,
             environment.attempt_files,
             events,
-            remember_us=lambda identity: self.policy.remembered.get(identity.operation),
+            remember_us=lambda identity: remembered.get(identity.operation),
             arrival_seconds=config.store.lease,
             clock=clock,
         )
@@ -231,15 +230,36 @@ class Parts:
             hand_over=self._hand_over,
             clock=clock,
         )
+        known = None if before is None else before.policy
+        callers = callers_of(config, events, clock, environment.wall_seconds, None if known is None else known.callers)
+        # What is only observed changes none of the numbers of what is protected.
+        silent = Events()
+        observed_callers = callers_of(
+            config,
+            silent,
+            clock,
+            environment.wall_seconds,
+            None if known is None else known.observed_callers,
+            is_observed=True,
+        )
         self._observing = Observing(
             config.service,
+            Identifying(
+                config.service,
+                Spool(config.state_dir / "spool"),
+                UploadSlots(1),
+                Verifying(silent, clock),
+                observed_callers,
+                identity_secret=config.secrets.identity_secret,
+            ),
             environment.observations,
             events,
             wall_us=lambda: microseconds(environment.wall_seconds()),
             clock=clock,
+            shows_header=config.observe.header,
         )
-        self.policy = policy = self.policy_of(config, client_for)
-        self._observing.adopt(policy.observed, shows_header=config.observe.header)
+        policy = self._policy_of(config, client_for, serving, callers, observed_callers)
+        self.policy: Policy = policy
         self.coordinator = Coordinator(
             identifying=policy.identifying,
             store=store,
@@ -255,9 +275,19 @@ class Parts:
             recall=store.recall,
             look_up=None if environment.fast is None else store.look_up,
             regions=policy.regions,
-            tracing=policy.tracing,
+            tracing=tracing,
         )
-        self.turns = turns = Turns(store.cold, {}, clock=clock)
+        delivers = config.delivery.workers > 0
+        # Gateways with other routes or sinks have turns of their own: each of these is some gateway's work.
+        recovered = recovered_by_name(policy.by_name, resends=delivers)
+        counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
+        counted += [f"sink {sink.name}" for sink in config.events.sinks]
+        turn_names = {
+            Duty.SWEEP: "sweep",
+            Duty.RECOVERY: f"recovery {config.service} {_digest_of(recovered)}",
+            Duty.TALLY: f"tally {config.service} {_digest_of(counted)}",
+        }
+        self.turns = turns = Turns(store.cold, turn_names, clock=clock)
         self._asker = uuid4()
         self._asking: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(
@@ -276,7 +306,6 @@ class Parts:
             has_turn=partial(turns.has, Duty.TALLY),
         )
         self.relay = relay_of(config, store.cold, events, clock)
-        delivers = config.delivery.workers > 0
         self.delivery = DeliveryWorker(
             store,
             self.coordinator.operations,
@@ -291,36 +320,21 @@ class Parts:
             store.cold,
             self.prober,
             policy.by_name,
-            service=policy.config.service,
+            service=config.service,
             may_recover=self.claiming.may_recover,
             resend=self.delivery.resend if delivers else None,
             has_turn=partial(turns.has, Duty.RECOVERY),
         )
-        turns.adopt(self._turn_names())
-
-    def _turn_names(self) -> dict[Duty, str]:
-        """Gateways with other routes or sinks have turns of their own: each of these is some gateway's work."""
-        config, policy = self.policy.config, self.policy
-        counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
-        counted += [f"sink {sink.name}" for sink in config.events.sinks]
-        return {
-            Duty.SWEEP: "sweep",
-            Duty.RECOVERY: f"recovery {config.service} {_digest_of(self._recovery.recovered)}",
-            Duty.TALLY: f"tally {config.service} {_digest_of(counted)}",
-        }
 
     @property
     def routes(self) -> list[Route]:
-        """The routes in force."""
+        """Those of the configuration."""
         return self.policy.routes
 
-    def policy_of(self, config: Config, client_for: ClientFor) -> Policy:
-        """The policy of a configuration, not in force yet. `client_for` as in `__init__`. Raises what that raises, and
-        `StartError`."""
+    def _policy_of(
+        self, config: Config, client_for: ClientFor, serving: Serving, callers: Callers, observed_callers: Callers
+    ) -> Policy:
         routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        before = getattr(self, "policy", None)
-        known = None if before is None else before.callers
-        callers = callers_of(config, self._events, self._clock, self._wall_seconds, known)
         identifying = Identifying(
             config.service,
             Spool(config.state_dir / "spool", encrypts=bool(config.secrets.encryption)),
@@ -329,18 +343,6 @@ class Parts:
             callers,
             identity_secret=config.secrets.identity_secret,
             keeps_clear_keys=config.store.clear_keys,
-        )
-        # What is only observed changes none of the numbers of what is protected.
-        silent = Events()
-        seen = None if before is None else before.observed_callers
-        observed_callers = callers_of(config, silent, self._clock, self._wall_seconds, seen, is_observed=True)
-        observed = Identifying(
-            config.service,
-            Spool(config.state_dir / "spool"),
-            UploadSlots(1),
-            Verifying(silent, self._clock),
-            observed_callers,
-            identity_secret=config.secrets.identity_secret,
         )
         edge_routes = [edge_route(config, route, client_for) for route in routes]
         key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
@@ -373,48 +375,33 @@ class Parts:
             callers=callers,
             identifying=identifying,
             observed_callers=observed_callers,
-            observed=observed,
             edge_routes=edge_routes,
             forward=Passthrough(target, self._events, key_names, self._observing, shape_of(config)),
             reserved=reserved_headers(config),
             resource=resource,
             regions=regions,
-            serving=serving_of(config),
-            tracing=tracing_of(config),
+            serving=serving,
         )
 
-    async def compare(self, policy: Policy) -> None:
-        """Whether this policy finds the living keys, and can read what is stored; from here on, what other workers will
-        encrypt by it can be read. Raises `StoreError`, see `EpochGuard.compare`, and `StartError`."""
+    def learn(self, config: Config) -> None:
+        """Open what a gateway with this configuration seals, too. Raises `StartError`."""
         if self._ring is not None:
             try:
-                self._ring.learn(keys_of(policy.config))
+                self._ring.learn(keys_of(config))
             except ValueError as error:
                 raise StartError(f"secrets.encryption: {error}") from error
-        await self._guard.compare(policy.serving)
-        before, after = self.policy.serving.key_ids, policy.serving.key_ids
-        if after is None or (before is not None and before <= after):
-            return
-        if why := why_unreadable((await self.store.cold.tally()).sealed, after):
-            raise StartError(f"the durable store could not be read: {why}")
 
-    async def retract(self) -> None:
-        """A policy that was compared will not be adopted."""
-        await self._guard.retract()
+    async def remember_again(self) -> None:
+        """Have the store remember what this gateway serves, after one that was to follow it was given up."""
+        await self._guard.remember_again()
 
-    def adopt(self, policy: Policy) -> None:
-        """Put a policy in force, in this step of the event loop. Requests that began before keep theirs."""
-        self.policy = policy
-        limit = policy.config.limits.max_in_flight
-        self.coordinator.adopt(policy.identifying, limit, policy.regions, policy.tracing)
-        self.delivery.adopt(policy.routes)
-        self._recovery.adopt(policy.by_name)
-        self._tally_taker.adopt(policy.accepting)
-        self.turns.adopt(self._turn_names())
-        self._observing.adopt(policy.observed, shows_header=policy.config.observe.header)
-        self._guard.adopt(policy.serving, amnesia_window_us(policy.config))
-        if self._ring is not None:
-            self._ring.adopt(keys_of(policy.config))
+    async def leave_work(self) -> None:
+        """Leave what is done in the background to the gateway that has taken over."""
+        self.stop_upkeep()
+        self.delivery.stop()
+        if self.relay is not None:
+            self.relay.stop()
+        await self.turns.leave()
 
     def _hand_over(self, request: Request, snapshot: Snapshot) -> None:
         """The worker is made after what accepts, because it delivers operations of the coordinator."""

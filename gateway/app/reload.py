@@ -4,8 +4,9 @@ Owns the order of a reload, its report, and the regular look at the TLS files. W
 server's.
 
 The order: read the file with every mistake; compare it with what is in force; refuse it if a setting changed that needs
-a restart; have the server apply it, which prepares everything before it switches. The TLS files are read anew with
-every reload, and when one of them has changed: that is a reload of the configuration in force.
+a restart, or fewer keys would be enforced; have the server apply it, which starts everything anew before it switches.
+The TLS files are read anew with every reload, and when one of them has changed: that is a reload of the configuration
+in force.
 
 One reload runs at a time. One that comes meanwhile waits, and reads the file then.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app.control import ControlSocket, ask_all
+from gateway.app.life import StartError
 from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import effective
@@ -34,15 +36,8 @@ _RELOAD: Final = "reload"
 _SHOW: Final = "configuration"
 
 
-class ReloadRefused(Exception):
-    """A configuration was not put in force, and the one before stays. The text says why and what to do.
-
-    `is_transient`: the same one may be put in force later.
-    """
-
-    def __init__(self, text: str, *, is_transient: bool = False) -> None:
-        super().__init__(text)
-        self.is_transient = is_transient
+class ReloadLate(StartError):
+    """A configuration was not put in force in time. The same one may be put in force later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,8 @@ class Report:
 class Reloading:
     """Reloads of one gateway. `start` it when the gateway serves, and `stop` it before that stops.
 
-    `read` reads `file`. `apply` puts a configuration in force, or raises `ReloadRefused`.
+    `read` reads `file`. `apply` puts a configuration in force, or raises `StartError`, and the one before stays.
+    `reported` has what reports of it now.
     """
 
     def __init__(
@@ -73,8 +69,7 @@ class Reloading:
         config: Config,
         read: Callable[[], Config],
         apply: Callable[[Config], Awaitable[None]],
-        metrics: Metrics,
-        health: Health,
+        reported: Callable[[], tuple[Metrics, Health]],
         file: Path | None = None,
     ) -> None:
         self.config = config
@@ -82,8 +77,7 @@ class Reloading:
         self._file = None if file is None else file.absolute()
         self._read = read
         self._apply = apply
-        self._metrics = metrics
-        self._health = health
+        self._reported = reported
         self._stamps: dict[Path, Stamp] = stamps_of(config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -93,8 +87,9 @@ class Reloading:
 
     async def start(self) -> None:
         """Listen for commands, and begin to look at the TLS files."""
-        self._metrics.put_configuration(digest_of(self.config), time.time())
-        self._metrics.put_certificate_expiries(expiries_of(self.config))
+        metrics, _ = self._reported()
+        metrics.put_configuration(digest_of(self.config), time.time())
+        metrics.put_certificate_expiries(expiries_of(self.config))
         await self._socket.open()
         self._spawn(self._keep_looking())
 
@@ -123,6 +118,11 @@ class Reloading:
             if fixed := [change.path for change in found if change.needs_restart]:
                 text = f"this needs a restart: {', '.join(fixed)}. Nothing was changed"
                 return self._refused(text, changed=tuple(change.path for change in found))
+            if lowered := _lowered(self.config, config):
+                text = (
+                    f"fewer keys would be enforced on {', '.join(lowered)}, and repeats of the others would run again"
+                )
+                return self._refused(f"{text}; if that is meant, write mode_change: accept")
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:
                 return self._recorded(Report(ReloadResult.UNCHANGED, "nothing has changed", *2 * (digest_of(config),)))
@@ -143,16 +143,20 @@ class Reloading:
         files = tuple(f"{path} (file)" for path in stamps if stamps[path] != self._stamps.get(path))
         try:
             await self._apply(config)
-        except ReloadRefused as error:
-            if config is self.config and not error.is_transient:
+        except StartError as error:
+            if config is self.config and not isinstance(error, ReloadLate):
                 # They would be refused again: the next look waits for others.
                 self._refused_stamps = stamps
             return self._refused(str(error), changed=changed + files)
         except Exception as error:  # noqa: BLE001 - the caller gets a report of everything
             _LOG.exception("a reload failed because of a bug; what was in force stays")
             return self._refused(f"it failed because of a bug: {error!r}; see the log", changed=changed + files)
+        if config.state_dir != self.config.state_dir:
+            self._socket.close()
+            self._socket = ControlSocket(config.state_dir, self._respond)
+            await self._socket.open()
         self.config, self._stamps, self._refused_stamps = config, stamps, None
-        self._metrics.put_certificate_expiries(expiries_of(config))
+        self._reported()[0].put_certificate_expiries(expiries_of(config))
         return self._recorded(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
 
     def _refused(self, why: str, *, changed: tuple[str, ...] = (), is_file_wrong: bool = False) -> Report:
@@ -161,13 +165,14 @@ class Reloading:
 
     def _recorded(self, report: Report) -> Report:
         result, now = ReloadResult(report.result), time.time()
-        self._metrics.count_reload(result, report.hash_after, now)
+        metrics, health = self._reported()
+        metrics.count_reload(result, report.hash_after, now)
         if result is ReloadResult.REFUSED:
             since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-            self._health.configuration = self._health.configuration or f"refused since {since}"
+            health.configuration = health.configuration or f"refused since {since}"
             _LOG.error("the configuration is not reloaded, %s stays in force: %s", report.hash_after, report.detail)
         else:
-            self._health.configuration = ""
+            health.configuration = ""
             what = ", ".join(report.changed)
             _LOG.info("reloaded: %s, %s -> %s%s", result, report.hash_before, report.hash_after, what and f": {what}")
         return report
@@ -198,6 +203,17 @@ class Reloading:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a reload failed because of a bug; what was in force stays", exc_info=error)
+
+
+def _lowered(before: Config, after: Config) -> list[str]:
+    """The routes on which fewer keys would be enforced. While one is enforced its keys go on coming, also between a
+    look at the store and the switch."""
+    shares = {route.operation: before.share_of(route) for route in before.routes}
+    return [
+        route.name
+        for route in after.routes
+        if after.share_of(route) < shares.get(route.operation, 0.0) and route.mode_change != "accept"
+    ]
 
 
 # -- for commands -----------------------------------------------------------------------------------------------------

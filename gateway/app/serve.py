@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.app import stores
-from gateway.app.gateway import Gateway
+from gateway.app.generations import Generations
 from gateway.app.life import StartError, logs_like, run_until_signal
 from gateway.app.share import worker_count
 from gateway.app.supervisor import Supervisor
@@ -34,7 +34,9 @@ async def serve(config: Config, read: Read | None = None, file: Path | None = No
         )
     return await run_until_signal(
         config,
-        lambda logs: Gateway(config, (logs,), lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)),
+        lambda logs: Generations(
+            config, (logs,), lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)
+        ),
     )
 
 
@@ -48,7 +50,7 @@ async def deliver(config: Config, read: Read | None = None, file: Path | None = 
     read_again = None if read is None else lambda: _delivering(read())
     return await run_until_signal(
         config,
-        lambda logs: Gateway(
+        lambda logs: Generations(
             config,
             (logs,),
             lambda: logs.dropped,

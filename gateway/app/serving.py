@@ -43,6 +43,16 @@ def serving_of(config: Config) -> Serving:
     )
 
 
+def is_same(one: Serving, other: Serving) -> bool:
+    """Whether both find the same keys, and keep responses for as long."""
+    return (one.recipes, one.routes, one.replay_us, one.fingerprint_keys) == (
+        other.recipes,
+        other.routes,
+        other.replay_us,
+        other.fingerprint_keys,
+    )
+
+
 def delivered_by(config: Config) -> Delivering:
     """Which kept requests the routes deliver."""
     operations = {route.name: route.operation for route in config.routes}

@@ -28,11 +28,11 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import AssignSeats, ReloadReport, SkipDelay, StartWorker
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
-from gateway.app.reload import Reloading, ReloadRefused
+from gateway.app.reload import Reloading, ReloadLate
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
-from gateway.config import Config
+from gateway.config import Address, Config
 from gateway.http.server import listen_fault
 from gateway.observe.exposition import Counted, Exposition
 from gateway.observe.metrics import Metrics
@@ -79,14 +79,13 @@ class Supervisor:
             [route.name for route in config.routes],
             has_fast_tier=has_fast_tier,
             version=__version__,
-            modes={route.name: config.mode_of(route) for route in config.routes},
         )
         self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
         self._health = Health(fast_up=False if has_fast_tier else None)
-        self._status = StatusServer(self._health, self._render, self._update_health)
+        self._status = self._made_status()
         self._reloading: Reloading | None = None
         if read is not None:
-            self._reloading = Reloading(config, read, self._apply, self._metrics, self._health, file)
+            self._reloading = Reloading(config, read, self._apply, lambda: (self._metrics, self._health), file)
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
         self._reload_number = count_up()
@@ -109,10 +108,7 @@ class Supervisor:
         try:
             self._seats = bind_seats(self.config.listen.address, self._count)
             address = self.config.status.listen
-            try:
-                status_port = await self._status.start(address.host, address.port)
-            except OSError as error:
-                raise StartError(f"{listen_fault(address.host, address.port, error)} (status.listen)") from error
+            status_port = await self._listen(self._status, address)
             await self._start_workers(FIRST)
             await self._start_workers(*range(FIRST + 1, self._count + 1))
         except BaseException:
@@ -128,6 +124,15 @@ class Supervisor:
         _LOG.info(
             "serving on %s:%d with %d workers, status on %s:%d", host, port, self._count, address.host, status_port
         )
+
+    def _made_status(self) -> StatusServer:
+        return StatusServer(self._health, self._render, self._update_health)
+
+    async def _listen(self, status: StatusServer, address: Address) -> int:
+        try:
+            return await status.port.start(address.host, address.port)
+        except OSError as error:
+            raise StartError(f"{listen_fault(address.host, address.port, error)} (status.listen)") from error
 
     @property
     def in_flight(self) -> str:
@@ -163,7 +168,7 @@ class Supervisor:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         close_seats(self._seats)
-        await self._status.stop()
+        await self._status.port.stop()
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -257,20 +262,26 @@ class Supervisor:
             self._reloading.reload_soon()
 
     async def _apply(self, config: Config) -> None:
-        """Put a configuration in force in every worker, or in none. Raises `ReloadRefused`.
+        """Put a configuration in force in every worker, or in none. Raises `StartError`.
 
         One that ends meanwhile is replaced afterwards, with what is in force then.
         """
         async with self._switching:
             number, workers = next(self._reload_number), list(self._workers.values())
+            before = status = self._status
             try:
+                if config.status != self.config.status:
+                    status = self._made_status()
+                    await self._listen(status, config.status.listen)
                 await self._prepare(config, number, workers)
             except BaseException:
                 for worker in workers:
                     worker.give_up(number)
+                if status is not before:
+                    await status.port.stop()
                 raise
             # From here on it is in force: a worker that starts gets it, and a slow one follows.
-            self.config = config
+            self.config, self._journal, self._status = config, journal_view(config), status
             self._metrics.add_routes(route.name for route in config.routes)
             self._on_switch(config)
             switched = [worker.switch(number) for worker in workers]
@@ -278,6 +289,8 @@ class Supervisor:
                 _, late = await asyncio.wait(switched, timeout=_SWITCH_SECONDS)
                 if late:
                     _LOG.error("%d workers have not confirmed the new configuration: they do not respond", len(late))
+            if status is not before:
+                await before.port.stop()
 
     async def _prepare(self, config: Config, number: int, workers: list[WorkerProcess]) -> None:
         prepared = {worker.prepare(number, share_of(config, worker.number, self._count)): worker for worker in workers}
@@ -287,10 +300,10 @@ class Supervisor:
         if late:
             numbers = sorted(prepared[each].number for each in late)
             text = f"workers did not prepare the configuration in time: {numbers}"
-            raise ReloadRefused(text, is_transient=True)
+            raise ReloadLate(text)
         refusals = dict.fromkeys(why for each in done if (why := each.result()) is not None)
         if refusals:
-            raise ReloadRefused("; ".join(refusals))
+            raise StartError("; ".join(refusals))
 
     def _reload_for(self, worker: WorkerProcess) -> None:
         """An operator asked for it on the worker's admin port."""

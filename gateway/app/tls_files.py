@@ -55,7 +55,6 @@ def stamps_of(config: Config) -> dict[Path, Stamp]:
     return {
         path: stamp_of(path)
         for files in _named(config)
-        if not files.path.startswith("events.")
         for path in (files.cert, files.key, files.ca)
         if path is not None
     }

@@ -33,7 +33,8 @@ from gateway.app.channel import (
     StartWorker,
     SwitchConfig,
 )
-from gateway.app.gateway import Gateway, Prepared
+from gateway.app.gateway import Gateway
+from gateway.app.generations import Generations
 from gateway.app.life import StartError, logs_like, run, run_until_signal
 from gateway.app.reload import Report as ReloadResult
 from gateway.app.seats import Handed
@@ -54,7 +55,7 @@ class Worker:
             for number, descriptors in start.seats.items()
         }
         self._channel = channel
-        self._gateway = Gateway(
+        self._gateways = Generations(
             start.config,
             (logs,),
             lambda: logs.dropped,
@@ -62,34 +63,34 @@ class Worker:
             reload=self._reload,
             on_switch=logs_like(logs),
         )
-        self._prepared: dict[int, asyncio.Task[Prepared]] = {}
+        self._prepared: dict[int, asyncio.Task[Gateway]] = {}
         self._reloads: list[asyncio.Future[ReloadResult]] = []
         self._listening: asyncio.Task[None] | None = None
 
     @property
     def config(self) -> Config:
-        """See `Gateway`."""
-        return self._gateway.config
+        """See `Generations`."""
+        return self._gateways.config
 
     @property
     def failed(self) -> asyncio.Future[StartError]:
-        """See `Gateway`."""
-        return self._gateway.failed
+        """See `Generations`."""
+        return self._gateways.failed
 
     async def start(self) -> None:
         """Serve, and report that to the supervisor. Raises `StartError`."""
-        await self._gateway.start()
+        await self._gateways.start()
         self._channel.send(Serving())
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @property
     def in_flight(self) -> str:
-        """See `Gateway`."""
-        return self._gateway.in_flight
+        """See `Generations`."""
+        return self._gateways.in_flight
 
     def skip_delay(self) -> None:
-        """See `Gateway`."""
-        self._gateway.skip_delay()
+        """See `Generations`."""
+        self._gateways.skip_delay()
 
     def reload_soon(self) -> None:
         """The supervisor decides about that."""
@@ -97,7 +98,7 @@ class Worker:
     async def stop(self) -> int:
         """Stop in order and send a last report; returns the exit code."""
         try:
-            return await self._gateway.stop()
+            return await self._gateways.stop()
         finally:
             if self._listening is not None:
                 self._listening.cancel()
@@ -108,14 +109,14 @@ class Worker:
         while (message := await self._channel.receive()) is not None:
             match message:
                 case AskReport():
-                    await self._gateway.ask_store()
+                    await self._gateways.current.ask_store()
                     self._report()
                 case AssignSeats(seats):
                     await self._take(seats)
                 case SkipDelay():
                     self.skip_delay()
                 case PrepareConfig(number, config):
-                    task = asyncio.get_running_loop().create_task(self._gateway.prepare(config))
+                    task = asyncio.get_running_loop().create_task(self._gateways.prepare(config))
                     self._prepared[number] = task
                     task.add_done_callback(partial(self._config_prepared, number))
                 case SwitchConfig(number, is_on):
@@ -130,7 +131,7 @@ class Worker:
         # The supervisor is gone.
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _config_prepared(self, number: int, task: asyncio.Task[Prepared]) -> None:
+    def _config_prepared(self, number: int, task: asyncio.Task[Gateway]) -> None:
         error = None if task.cancelled() else task.exception()
         refusal = "it was given up" if task.cancelled() else None if error is None else str(error) or repr(error)
         self._channel.send(ConfigPrepared(number, refusal))
@@ -140,13 +141,13 @@ class Worker:
         if task is None:
             return
         if is_on:
-            self._gateway.switch(task.result())
+            self._gateways.switch(task.result())
             self._channel.send(ConfigSwitched(number))
             return
         task.cancel()
         await asyncio.wait((task,))
         if not task.cancelled() and task.exception() is None:
-            await self._gateway.give_up(task.result())
+            await self._gateways.give_up(task.result())
 
     async def _reload(self) -> ReloadResult:
         """For the admin port: the supervisor's reload."""
@@ -156,14 +157,14 @@ class Worker:
         return await reload
 
     async def _take(self, seats: frozenset[int]) -> None:
-        seating = self._gateway.seating
+        seating = self._gateways.current.seating
         if seating is not None:
             # The supervisor assigns seats again with every change; the seat's own worker comes back meanwhile.
             with suppress(ListenError):
                 await seating.take(seats)
 
     def _report(self) -> None:
-        self._channel.send(Report(self._gateway.metrics.take(), self._gateway.health))
+        self._channel.send(Report(self._gateways.current.metrics.take(), self._gateways.current.health))
 
 
 async def work(descriptor: int) -> int:

@@ -214,6 +214,12 @@ class KeySet:
         if self._source is not None and self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
+    def follow(self, before: KeySet) -> None:
+        """Begin with what another one of the same issuer knows: the issuer may be away."""
+        self._keys, self._digest, self._is_failing = before._keys, before._digest, before._is_failing
+        self._fresh_until, self._usable_until = before._fresh_until, before._usable_until
+        self._may_fetch_from = before._may_fetch_from
+
     async def close(self) -> None:
         """Stop fetching."""
         tasks = [task for task in (self._running, self._fetching) if task is not None]

@@ -36,14 +36,7 @@ def changes(before: Config, after: Config) -> list[Change]:
     """All differences, in the order of the models. That a default is written counts as one, since others follow it."""
     found: list[Change] = []
     _compare(before, after, "", False, found)
-    fixed: tuple[str, ...] = ()
-    if before.admin.is_on is not after.admin.is_on:
-        # Without a token nothing listens.
-        fixed += ("admin.token",)
-    if bool(before.secrets.encryption) is not bool(after.secrets.encryption):
-        # Keys can change; whether there are any is built into all that is kept.
-        fixed += ("secrets.encryption",)
-    return [Change(each.path, each.needs_restart or each.path.startswith(fixed)) for each in found]
+    return found
 
 
 def digest_of(config: Config) -> str:

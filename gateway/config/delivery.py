@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretBytes, Tag
 
 from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
-from gateway.config.section import NEEDS_RESTART, Section, one_of, written
+from gateway.config.section import Section, one_of, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.breaker import BreakerPolicy
 from gateway.core.delivery import DeliveryPolicy
@@ -144,9 +144,9 @@ class Breaker(Section):
 class Delivery(_DeliverySettings):
     """How accepted requests are delivered, unless their route writes something else."""
 
-    workers: Annotated[int, Count(0, 1), NEEDS_RESTART] = 1
+    workers: Annotated[int, Count(0, 1)] = 1
     """Whether this gateway delivers: 0 only accepts, where `idempotency-gateway deliver` runs elsewhere."""
-    breaker: Annotated[Breaker, NEEDS_RESTART] = Field(default_factory=Breaker)
+    breaker: Breaker = Field(default_factory=Breaker)
     """When deliveries to a service that cannot be reached pause."""
 
     def under(self, route: RouteDelivery) -> Delivery:

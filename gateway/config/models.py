@@ -134,7 +134,7 @@ class AdminToken(Section):
 class Admin(Section):
     """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token."""
 
-    listen: Annotated[Address, ListenAddress(), NEEDS_RESTART] = written("127.0.0.1:8082")
+    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
     token: _AdminSecret | None = None
     """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
@@ -423,7 +423,7 @@ class Observe(Section):
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
-    service: Annotated[str, NAME, NEEDS_RESTART] = "default"
+    service: Annotated[str, NAME] = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
         Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],
@@ -432,18 +432,16 @@ class Config(Holder):
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
     public_url: Annotated[str, PublicUrl()] | None = None
     """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
-    status: Annotated[Status, NEEDS_RESTART] = Field(default_factory=Status)
+    status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
-    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway"), NEEDS_RESTART] = written(
-        "/var/lib/idempotency-gateway"
-    )
+    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
     """The only directory that the gateway writes to: on a disk of its host, because locks in it are not seen over every
     network."""
     upstream: Upstream
     """The service behind the gateway: {url: http://127.0.0.1:9000}."""
-    store: Annotated[Store, NEEDS_RESTART]
+    store: Store
     """Where operations are stored: {durable: sqlite:///PATH} or {durable: postgresql://...}."""
     limits: Limits = Field(default_factory=Limits)
     """Limits of concurrent requests and of heads."""
@@ -459,9 +457,9 @@ class Config(Holder):
     """The gateway's own errors."""
     cors: Cors = Field(default_factory=Cors)
     """What pages of other origins may read of the gateway's own responses, in a browser."""
-    events: Annotated[EventSettings, NEEDS_RESTART] = Field(default_factory=EventSettings)
+    events: EventSettings = Field(default_factory=EventSettings)
     """Events about operations, for other systems. Without sinks there are none."""
-    egress: Annotated[Egress, NEEDS_RESTART] = Field(default_factory=Egress)
+    egress: Egress = Field(default_factory=Egress)
     """Where webhooks may lead."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
@@ -472,7 +470,7 @@ class Config(Holder):
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
     other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
-    regions: Annotated[Regions | None, NEEDS_RESTART] = None
+    regions: Regions | None = None
     """Regions with a store each: {here, homes: [{name, url}, ...], key}. Without it, all gateways share one store."""
     mode: Literal["enforce", "observe"] = "enforce"
     """Whether requests of routes are protected, or only observed, unless their route says so itself."""

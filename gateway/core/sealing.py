@@ -68,8 +68,7 @@ class EncryptionKey:
 class KeyRing:
     """The configured keys. The first one seals, all of them open.
 
-    Keys can be changed while the ring is in use, in two steps: `learn` those that others will seal with, then `adopt`
-    the first one. One that is no longer configured still opens what is sealed with it, as others may for a while.
+    While the ring is in use it can `learn` those that others will seal with.
     """
 
     def __init__(self, keys: Sequence[EncryptionKey], random_bytes: Callable[[int], bytes]) -> None:
@@ -93,11 +92,6 @@ class KeyRing:
             if self._by_id.get(key.id, key.key) != key.key:
                 raise ValueError(f"key '{key.id}' is another key than it was; give a new key a new id")
         self._by_id |= {key.id: key.key for key in keys}
-
-    def adopt(self, keys: Sequence[EncryptionKey]) -> None:
-        """Seal with the first of these from now on. Raises as `learn`."""
-        self.learn(keys)
-        self._current_id = keys[0].id
 
     def random_name(self) -> str:
         """Distinguishes what has no name of its own."""

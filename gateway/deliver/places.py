@@ -7,7 +7,7 @@ accepted, and nothing about it changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.core.breaker import Breaker, BreakerPolicy, Phase
@@ -34,19 +34,6 @@ class Places:
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
         self._breakers: dict[Upstream, Breaker] = {}
-        self._urls: dict[Upstream, str] = {}
-
-    def adopt(self, routes: Iterable[Route]) -> None:
-        """Have places for these routes from now on. An open breaker that none of them has any more is reported as
-        closed: nothing waits for it, and nobody else would."""
-        before, urls = self._breakers, self._urls
-        self._urls = {route.target.upstream: _url(route) for route in routes}
-        self._breakers = {upstream: before.get(upstream) or Breaker(self._policy) for upstream in self._urls}
-        ended = {urls[upstream] for upstream, breaker in before.items() if _is_open(breaker)}
-        # An upstream may have several clients.
-        ended -= {self._urls[upstream] for upstream, breaker in self._breakers.items() if _is_open(breaker)}
-        for url in sorted(ended):
-            self._events.publish(BreakerChanged(url, is_open=False))
 
     @property
     def taken(self) -> int:
@@ -92,14 +79,10 @@ class Places:
         return self._breakers.get(route.target.upstream) or Breaker(self._policy)
 
     def _put(self, route: Route, breaker: Breaker, why: str = "") -> None:
-        upstream = route.target.upstream
-        if upstream not in self._breakers:
-            # A delivery that began before the last `adopt`.
-            return
-        was_open, is_open = _is_open(self._breakers[upstream]), _is_open(breaker)
-        self._breakers[upstream] = breaker
+        was_open, is_open = _is_open(self._breaker(route)), _is_open(breaker)
+        self._breakers[route.target.upstream] = breaker
         if was_open != is_open:
-            self._events.publish(BreakerChanged(self._urls[upstream], is_open, why if is_open else ""))
+            self._events.publish(BreakerChanged(_url(route), is_open, why if is_open else ""))
 
 
 def _in_flight_max(route: Route) -> int:

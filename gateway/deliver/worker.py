@@ -111,7 +111,10 @@ class DeliveryWorker:
         self._behind: frozenset[str] = frozenset()
         # Names of routes that filled the last search for them.
         self._crowded: frozenset[str] = frozenset()
-        self.adopt(routes)
+        self._routes = [route for route in routes if route.accept is not None and ring is not None]
+        names = {route.name for route in self._routes}
+        self._delivering = delivering_of({route.name: route.operation for route in routes}, names)
+        self._route_of = _by_identity(self._delivering, self._routes)
         self._is_turn_of_others = False
         self._has_more = False
         self._idle_seconds = _POLL_SECONDS
@@ -129,16 +132,6 @@ class DeliveryWorker:
         self._due: list[float] = []
         # What is sent again once its pause is over, by the integer of its operation id.
         self._resends: dict[int, asyncio.TimerHandle] = {}
-
-    def adopt(self, routes: Sequence[Route]) -> None:
-        """Deliver for these routes from now on. What runs keeps its route."""
-        self._routes = [route for route in routes if route.accept is not None and self._ring is not None]
-        names = {route.name for route in self._routes}
-        self._delivering = delivering_of({route.name: route.operation for route in routes}, names)
-        self._route_of = _by_identity(self._delivering, self._routes)
-        self._places.adopt(self._routes)
-        self._behind &= names
-        self._crowded &= names
 
     @property
     def running(self) -> int:

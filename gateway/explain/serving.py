@@ -6,7 +6,7 @@ The lines are those of the text that the console shows of it, because the file m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -24,13 +24,13 @@ from gateway.store.journal import HostJournals
 
 
 class Explainer:
-    """Satisfies `admin.process.Explain`. `in_force` is the configuration at that moment."""
+    """Satisfies `admin.process.Explain`, for the configuration in force."""
 
-    def __init__(self, in_force: Callable[[], Config], operations: Operations, journals: HostJournals) -> None:
-        self._in_force = in_force
+    def __init__(self, config: Config, operations: Operations, journals: HostJournals) -> None:
+        self._config = config
         self._operations = operations
         self._journals = journals
-        self._read: tuple[Config, Document] | None = None
+        self._document: Document | None = None
 
     async def __call__(self, request: bytes, peer: str, response: int | None, with_record: bool) -> Mapping[str, Any]:
         """The explanation as JSON values. Raises `CannotExplain`, and `StoreError` where the record is not read."""
@@ -40,7 +40,12 @@ class Explainer:
             peer = str(ip_address(peer))
         except ValueError:
             raise CannotExplain("the address that it comes from is one such as 192.0.2.1") from None
-        config, document = await self._places()
+        config = self._config
+        if self._document is None:
+            # In a thread: of many routes it takes long.
+            text = effective(config)
+            self._document = await asyncio.to_thread(read_document, text, "configuration", {}, Placeholders())
+        document = self._document
         look = partial(read_record, self._operations, self._journals) if with_record else None
         try:
             given = from_text(request, "the request")
@@ -48,12 +53,3 @@ class Explainer:
             return (await explain(config, document, given.wire, hop, response=response, look=look)).document()
         except (RequestWrong, Incomplete, StartError) as error:
             raise CannotExplain(str(error)) from None
-
-    async def _places(self) -> tuple[Config, Document]:
-        config = self._in_force()
-        if self._read is None or self._read[0] is not config:
-            # In a thread: of many routes it takes long.
-            text = effective(config)
-            document = await asyncio.to_thread(read_document, text, "configuration", {}, Placeholders())
-            self._read = config, document
-        return self._read

@@ -137,9 +137,10 @@ class Handler:
         out = framed(reply, method=b"", minor=1, keep_alive=False, shows_status=False, date=_date_line(time.time()))
         return out.head + reply.body if isinstance(reply.body, bytes) else out.head
 
-    def serve_by(self, served: Served, settings: EdgeSettings) -> None:
+    def serve_by(self, served: Served, events: Events, settings: EdgeSettings) -> None:
         """Serve the requests that begin from now on by this."""
-        before, self.served, self._settings = self.served, served, settings
+        before, self.served = self.served, served
+        self._events, self._settings = events, settings
         before.replace()
 
     # -- one request --------------------------------------------------------------------------------------------------

@@ -337,11 +337,11 @@ class Edge:
         self.handler.close()
         return broken_off
 
-    def serve_by(self, served: Served, settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
+    def serve_by(self, served: Served, events: Events, settings: EdgeSettings, tls: ssl.SSLContext | None) -> None:
         """Serve the requests that begin from now on by this, and accept connections with `tls`. Open connections do not
         change."""
         self.settings, self._tls = settings, tls
-        self.handler.serve_by(served, settings)
+        self.handler.serve_by(served, events, settings)
 
     @property
     def _is_full(self) -> bool:

@@ -45,6 +45,11 @@ class Family:
         self.rows: Rows = {}
         self.add_rows()
 
+    @property
+    def is_summed(self) -> bool:
+        """Whether the numbers of several gateways are one sum."""
+        return self._rule in (None, Rule.SUM)
+
     def add_rows(self, **more: Iterable[str]) -> None:
         """Have the series of these further values of a label from now on, at 0."""
         labels = {**self._labels, **{name: tuple(values) for name, values in more.items()}}

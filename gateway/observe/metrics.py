@@ -93,6 +93,8 @@ class Metrics:
         self._read: Callable[[], Readings] = Readings
         self._before = Readings()
         self._rendering = asyncio.Lock()
+        # Of gateways that served before in this process, until their last request has ended.
+        self._earlier: list[Metrics] = []
         configured: Mapping[Configured, Iterable[str]] = {
             Configured.ROUTES: tuple(routes),
             Configured.OBSERVED_ROUTES: tuple(name for name, mode in modes.items() if mode == "observe"),
@@ -181,9 +183,8 @@ class Metrics:
     def requests(self) -> dict[str, dict[str, int]]:
         """How many requests there were, by route and verdict, without those of which there was none."""
         found: dict[str, dict[str, int]] = {}
-        for (route, verdict), (count,) in self._families["idempotency_requests_total"].rows.items():
-            if count:
-                found.setdefault(route, {})[verdict] = int(count)
+        for (route, verdict), (count,) in self.take().get("idempotency_requests_total", {}).items():
+            found.setdefault(route, {})[verdict] = int(count)
         return found
 
     def put_configuration(self, digest: str, at_seconds: float) -> None:
@@ -215,18 +216,37 @@ class Metrics:
             self._put_readings()
             # Called here, because a worker may end and be absorbed while another scrape is being written.
             numbers, pids = workers()
+            numbers = [*numbers, *self._of_earlier()]
             families = [
                 (family, dict(family.rows), [each.get(name, {}) for each in numbers])
                 for name, family in self._families.items()
             ]
             return await asyncio.to_thread(encode, families, accept, pids)
 
-    # -- several workers ----------------------------------------------------------------------------------------------
+    # -- several workers, and gateways one after the other -----------------------------------------------------------
 
     def take(self) -> Counted:
         """All numbers as of now, for the supervisor to merge."""
         self._put_readings()
-        return {name: packed for name, family in self._families.items() if (packed := family.packed())}
+        found = {name: packed for name, family in self._families.items() if (packed := family.packed())}
+        for numbers in self._of_earlier():
+            for name, rows in numbers.items():
+                found[name] = self._families[name].merged(found.get(name, {}), [rows])
+        return found
+
+    def follow(self, before: Metrics) -> None:
+        """Go on from what the gateway before has counted, and works on until it has `ended`."""
+        self._earlier, before._earlier = [before, *before._earlier], []
+
+    def ended(self, before: Metrics) -> None:
+        """A gateway that served before counts no more."""
+        self._earlier.remove(before)
+        self.absorb(before.take())
+
+    def _of_earlier(self) -> list[Counted]:
+        """What counts together with this. Of the rest only the gateway that serves knows the present state."""
+        found = [each.take() for each in self._earlier]
+        return [{name: rows for name, rows in each.items() if self._families[name].is_summed} for each in found]
 
     def absorb(self, numbers: Counted) -> None:
         """Add what a worker that ended had counted. Its gauges end with it."""

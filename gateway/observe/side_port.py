@@ -57,27 +57,38 @@ class SidePort:
         self._refuse = refuse
         self._line_bytes_max = line_bytes_max
         self._runner = web.AppRunner(app, shutdown_timeout=stop_seconds)
-        self._listener: asyncio.Server | None = None
+        self.listener: _Listener | None = None
+        self._before: SidePort | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port, which the system chooses for 0. Raises OSError."""
+    async def start(self, host: str, port: int, before: SidePort | None = None) -> int:
+        """Listen, and return the port, which the system chooses for 0; or, with one `before` that listens there, until
+        it is to `take_over`. Raises OSError."""
         await self._runner.setup()
+        if before is not None and before.listener is not None:
+            self._before = before
+            return before.listener.port
+        self.listener = _Listener(self)
         try:
-            self._listener = await asyncio.get_running_loop().create_server(self._connected, host, port)
+            return await self.listener.start(host, port)
         except BaseException:
             await self.stop()
             raise
-        bound: int = self._listener.sockets[0].getsockname()[1]
-        return bound
+
+    def take_over(self) -> None:
+        """Take the connections to come in the place of the one before."""
+        if self._before is not None and (listener := self._before.listener) is not None:
+            self.listener, self._before.listener = listener, None
+            listener.owner = self
+        self._before = None
 
     async def stop(self) -> None:
         """Close the listener; requests under way get a bounded time. Harmless when it does not listen."""
-        listener, self._listener = self._listener, None
+        listener, self.listener = self.listener, None
         if listener is not None:
             listener.close()
         await self._runner.cleanup()
 
-    def _connected(self) -> web.RequestHandler:
+    def connected(self) -> web.RequestHandler:
         """The protocol of a new connection. Closes the oldest one where there are too many."""
         server = self._runner.server
         if server is None:
@@ -101,6 +112,29 @@ class SidePort:
             # A small body could decompress into a large one.
             auto_decompress=False,
         )
+
+
+class _Listener:
+    """Listens, and gives each connection to its owner at that moment."""
+
+    def __init__(self, owner: SidePort) -> None:
+        self.owner = owner
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connected, host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _connected(self) -> web.RequestHandler:
+        return self.owner.connected()
 
 
 class _Connection(web.RequestHandler):

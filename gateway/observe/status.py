@@ -119,7 +119,7 @@ def _up(is_up: bool) -> str:
 
 
 class StatusServer:
-    """Listens from `start` to `stop`. `render` writes the metrics in the format that an `Accept` header asks for.
+    """What its `port` serves. `render` writes the metrics in the format that an `Accept` header asks for.
 
     `update` brings `health` up to date, in a bounded time; without it, `health` always is.
     """
@@ -138,15 +138,7 @@ class StatusServer:
         app.add_routes(
             [web.get(LIVE_PATH, self._live), web.get(READY_PATH, self._ready), web.get(METRICS_PATH, self._metrics)]
         )
-        self._port = SidePort("status", app, _refuse, line_bytes_max=2048, stop_seconds=2.0)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port, which the system chooses for 0. Raises OSError."""
-        return await self._port.start(host, port)
-
-    async def stop(self) -> None:
-        """Close the listener and every connection. Harmless when it does not listen."""
-        await self._port.stop()
+        self.port = SidePort("status", app, _refuse, line_bytes_max=2048, stop_seconds=2.0)
 
     async def _live(self, request: web.Request) -> web.Response:
         return _text(200, "live\n") if self._health.is_live else _text(503, "A worker does not respond.\n")

@@ -90,8 +90,7 @@ class Callers:
         made: Mapping[Hashable, Closable] = MappingProxyType({}),
     ) -> None:
         """`verifiers` has one for each verified part of every scope that is asked for, and for each service that is
-        asked for a permission alone. `made` has all that is to be closed, by what it is made of: the callers of another
-        configuration may share it."""
+        asked for a permission alone. `made` has all that is to be closed, by what it is made of."""
         self.verifiers = verifiers
         self.made = made
 
@@ -100,13 +99,11 @@ class Callers:
         for verifier in self.verifiers.values():
             verifier.start()
 
-    async def close(self, keeping: Callers | None = None) -> None:
-        """Close all that is made and is not of `keeping`, too, even if closing some of it fails."""
-        kept = [] if keeping is None else list(keeping.made.values())
+    async def close(self) -> None:
+        """Close all that is made, even if closing some of it fails."""
         async with AsyncExitStack() as stack:
             for each in self.made.values():
-                if not any(each is other for other in kept):
-                    stack.push_async_callback(each.close)
+                stack.push_async_callback(each.close)
 
     async def find_caller(self, spec: ScopeSpec, request: Request) -> Caller | Unidentified:
         """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""

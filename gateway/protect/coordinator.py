@@ -116,14 +116,6 @@ class Coordinator:
         )
         self.receiving = Receiving(self.accepting, self.journaling, self.events, self.recall)
 
-    def adopt(
-        self, identifying: Identifying, in_flight_max: int, regions: Regions | None, tracing: Tracing | None
-    ) -> None:
-        """Identify and trace the requests that begin from now on by this, admit so many, and send them to these
-        regions."""
-        self.identifying, self.in_flight_max = identifying, in_flight_max
-        self.regions, self.tracing = regions, tracing
-
     @property
     def in_flight(self) -> int:
         """How many operations are in flight in this process."""

@@ -70,26 +70,28 @@ _REMEMBERED_REQUESTS_MAX: Final = 20
 
 
 class Observing:
-    """Observes requests of one service in one process. Lives on one event loop. `adopt` what it identifies them by, and
-    `run` it; `close` it at the end.
+    """Observes requests of one service in one process. Lives on one event loop. `run` it, and `close` it at the end.
 
-    `wall_us` is this host's time, `clock` counts seconds.
+    `wall_us` is this host's time, `clock` counts seconds. With `shows_header`, responses carry what enforcement would
+    have done as far as this process knows.
     """
 
     def __init__(
         self,
         service: str,
+        identifying: Identifying,
         store: ObservationStore | None,
         events: Events,
         *,
         wall_us: Callable[[], int],
         clock: Callable[[], float],
+        shows_header: bool,
     ) -> None:
         self._service = service
-        self._identifying: Identifying | None = None
+        self._identifying = identifying
         self._store = store
         self._events = events
-        self._shows_header = False
+        self._shows_header = shows_header
         self._wall_us = wall_us
         self.clock = clock
         self.memory = Memory()
@@ -102,24 +104,18 @@ class Observing:
         self._identifications: set[asyncio.Task[Observation | None]] = set()
         self._remembered: OrderedDict[UUID, list[Observation]] = OrderedDict()
 
-    def adopt(self, identifying: Identifying, *, shows_header: bool) -> None:
-        """Identify the requests that begin from now on by this. With `shows_header`, responses carry what enforcement
-        would have done as far as this process knows."""
-        self._identifying, self._shows_header = identifying, shows_header
-
     # -- on the way of a request: nothing here waits ------------------------------------------------------------------
 
     def begin(self, request: Request, route: Route) -> Sighting | None:
         """Observe a request that is about to be forwarded; None where there is no room."""
-        identifying = self._identifying
-        if identifying is None or len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
+        if len(self._under_way) + len(self._waiting) >= _QUEUE_MAX:
             self._drop(DropReason.QUEUE)
             return None
         try:
             self._numbers += 1
             # Requests of this process keep their order when its host's time is set back.
             self._last_us = max(self._last_us + 1, self._wall_us())
-            sighting = Sighting(self, identifying, request, route, self._numbers, self._last_us, self.clock())
+            sighting = Sighting(self, self._identifying, request, route, self._numbers, self._last_us, self.clock())
             self._under_way[sighting.number] = sighting
         except Exception:  # noqa: BLE001 - as in `_harmless`
             _LOG.exception("a request was not observed because of a bug")

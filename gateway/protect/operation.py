@@ -682,14 +682,18 @@ class Operations:
         elif request.owner is operation:
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
 
+    async def wait_ended(self) -> None:
+        """Wait for the operations in flight."""
+        while self.in_flight:
+            await asyncio.wait([operation.task for operation in self.in_flight.values()])
+        await self._claiming.wait_pursuits_ended()
+
     async def drain(self, timeout_seconds: float) -> Drained:
         """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their final
         commands."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self.in_flight:
-                    await asyncio.wait([operation.task for operation in self.in_flight.values()])
-                await self._claiming.wait_pursuits_ended()
+                await self.wait_ended()
         except TimeoutError:
             pass
         left = list(self.in_flight.values())

@@ -56,20 +56,11 @@ class RecoveryWorker:
         self._may_recover = may_recover
         self._resend = resend
         self._has_turn = has_turn
-        self.adopt(routes)
+        self._routes = recovered_by_name(routes, resends=resend is not None)
         self._pass_seconds = pass_seconds
         self._is_stopped = False
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
         self._after: UUID | None = None
-
-    def adopt(self, routes: Mapping[str, Route]) -> None:
-        """Recover on these routes from now on."""
-        self._routes = _recovered_by_name(routes, resends=self._resend is not None)
-
-    @property
-    def recovered(self) -> frozenset[str]:
-        """Of which routes operations are recovered, by name."""
-        return frozenset(self._routes)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -133,7 +124,7 @@ class RecoveryWorker:
         return self._pass_seconds
 
 
-def _recovered_by_name(routes: Mapping[str, Route], *, resends: bool) -> dict[str, Route]:
+def recovered_by_name(routes: Mapping[str, Route], *, resends: bool) -> dict[str, Route]:
     """The routes whose operations are recovered here, by the route names in their records.
 
     A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes

@@ -52,10 +52,6 @@ class TallyTaker:
         self._sleep = sleep
         self._is_stopped = False
 
-    def adopt(self, accepting: Mapping[str, str]) -> None:
-        """Count for these routes from now on."""
-        self._accepting = accepting
-
     def stop(self) -> None:
         """Take no more tallies."""
         self._is_stopped = True

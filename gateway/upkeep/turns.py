@@ -63,10 +63,6 @@ class Turns:
         self._until: dict[str, float] = {}
         self._is_stopped = False
 
-    def adopt(self, names: Mapping[Duty, str]) -> None:
-        """Ask for these turns from now on."""
-        self._names = names
-
     def stop(self) -> None:
         """Have no turn any more. `leave` tells the store."""
         self._is_stopped = True

@@ -220,10 +220,6 @@ class Upstream:
             if self._on_change is not None:
                 self._on_change(failure)
 
-    def retire(self) -> None:
-        """Only exchanges that began before, or for requests that did, are to come: keep no connection for others."""
-        self._pool.retire()
-
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat."""
         await self._pool.close()

@@ -124,7 +124,6 @@ class UpstreamPool:
         self.sweep = Sweep(self._loop, self._look)
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._is_retired = False
         self._names = Names()
         # Its threads are started when first needed.
         self.files: Executor = ThreadPoolExecutor(4, "upstream-files")
@@ -209,7 +208,7 @@ class UpstreamPool:
         if connection.is_passing:
             connection.is_passing = connection.gives_way = False
             self._passing -= 1
-        if self._is_closed or self._is_retired or connection.idle_until <= connection.idle_since:
+        if self._is_closed or connection.idle_until <= connection.idle_since:
             connection.discard()
             return
         connection.is_idle = True
@@ -218,14 +217,6 @@ class UpstreamPool:
             self.sweep.by(connection.idle_until)
         if self._waiting_protected or self._waiting_others:
             self._wake_one()
-
-    def retire(self) -> None:
-        """Keep no connection any longer than its exchange."""
-        self._is_retired = True
-        while self._idle:
-            connection = self._idle.popleft()
-            connection.is_idle = False
-            connection.discard()
 
     async def close(self) -> None:
         """Close idle connections, abort the others, and wait until none is left. Safe to repeat; may be cancelled."""

@@ -82,11 +82,11 @@ async def desk() -> AsyncIterator[tuple[Desk, Admin, ManualClock]]:
     people = People([("token", TOKEN, "admin"), ("vera", VIEWER, "viewer"), ("olga", OPERATOR, "operator")])
     authentication = Authentication(people, (), clock=lambda: clock() / 1_000_000, wall_clock=time)
     api = AdminApi(desk.operations, authentication, Events(), response_bytes_max=1000)
-    port = await api.start("127.0.0.1", 0)
+    port = await api.port.start("127.0.0.1", 0)
     try:
         yield desk, Admin(port), clock
     finally:
-        await api.stop()
+        await api.port.stop()
 
 
 async def test_completed(store: Store, tmp_path: Path) -> None:

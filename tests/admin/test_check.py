@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.app.gateway import Gateway
+from gateway.app.generations import Generations
 from gateway.cli import main
 from gateway.config import load
 from tests.store.postgres_sessions import roles, url_as
@@ -197,7 +197,7 @@ def test_what_differs_from_what_is_in_force(tmp_path: Path, capsys: pytest.Captu
     """Nothing at first; then what was changed, and with whom nobody serves."""
 
     async def differences(*, edited: bool) -> list[str]:
-        gateway = Gateway(load(file, {}), read=lambda: load(file, {}))
+        gateway = Generations(load(file, {}), read=lambda: load(file, {}))
         await gateway.start()
         try:
             if edited:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.app.gateway import Gateway
+from gateway.app.generations import Generations
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import load
 from gateway.core.message import StoredResponse
@@ -57,12 +57,13 @@ async def consoled(directory: Path, **changes: Any) -> AsyncIterator[Consoled]:
     file = directory / "gateway.yaml"
     async with RecordingUpstream() as upstream:
         file.write_text(config_text(upstream.url, sqlite_store(directory), directory, admin=ADMIN, **changes))
-        gateway = Gateway(load(file, {}), read=lambda: load(file, {}))
-        await gateway.start()
+        gateways = Generations(load(file, {}), read=lambda: load(file, {}))
+        await gateways.start()
+        gateway = gateways.current
         try:
             yield Consoled(House(gateway, upstream, gateway.address[1], gateway.status_address[1]), file)
         finally:
-            await gateway.stop()
+            await gateways.stop()
 
 
 def text_of(body: bytes) -> str:

@@ -165,11 +165,11 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
     )
     console = Console(desk.operations, authentication, process)
     api = AdminApi(desk.operations, authentication, Events(), response_bytes_max=1000, pages=console)
-    port.port = await api.start("127.0.0.1", 0)
+    port.port = await api.port.start("127.0.0.1", 0)
     try:
         yield port
     finally:
-        await api.stop()
+        await api.port.stop()
 
 
 def away(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, *verbs: str) -> None:

@@ -139,11 +139,11 @@ async def test_closing_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pyte
     async def fail() -> None:
         raise RuntimeError("cannot be closed")
 
-    monkeypatch.setattr(gateway._status, "stop", fail)
-    stop = gateway._status.__class__.stop
+    monkeypatch.setattr(gateway._status.port, "stop", fail)
+    stop = gateway._status.port.__class__.stop
     with pytest.raises(RuntimeError, match="cannot be closed"):
         await gateway.stop()
-    await stop(gateway._status)
+    await stop(gateway._status.port)
     await eventually(lambda: open_files(tmp_path) == [])
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*gateway.address)

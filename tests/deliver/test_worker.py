@@ -240,26 +240,6 @@ async def test_a_full_second_of_failures_opens_no_more_than_once(tmp_path: Path)
         assert "dispatch" not in it.office.store.said
 
 
-async def test_a_reload_that_mends_the_address(tmp_path: Path) -> None:
-    """What piled up is delivered there, and the breaker of the other address is not reported as open for ever, not even
-    by a delivery that began before."""
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    changes: dict[str, Any] = {"delivery": {"breaker": {"failures": 1}}, "upstream": {"url": nowhere}}
-    async with depot(tmp_path, **changes) as it, RecordingUpstream() as upstream:
-        await it.accept_many(10)
-        gate = it.office.store.stop_before("dispatch")
-        await it.delivery.run_once()
-        await gate.reached.wait()
-        await eventually(lambda: it.delivery.running == 1, what="all but one have ended")
-        async with it.reloaded(upstream.url):
-            gate.opened.set()
-            await it.settled()
-            await it.pass_time(120, 10)
-        assert set(it.states()) == {State.COMPLETED}
-        told = [(fact.upstream, fact.is_open) for fact in it.office.told(BreakerChanged)]
-        assert told == [(nowhere, True), (nowhere, False)]
-
-
 # The order
 
 

@@ -549,6 +549,33 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
         assert number(text, sample) == expected
 
 
+async def test_a_gateway_goes_on_from_the_one_before() -> None:
+    """What that one has counted and still works on is counted, and how things stood with it is not shown any more."""
+    before, metrics = (Metrics(["charge"], has_fast_tier=False, version="1") for _ in range(2))
+    before.read_with(lambda: Readings(in_flight={"charge": 2}, died_on_reuse={"http://s": 3}))
+    metrics.read_with(lambda: Readings(in_flight={"charge": 1}, died_on_reuse={"http://s": 1}))
+    publish(before, BreakerChanged("http://s", is_open=True))
+    answered = RequestAnswered("charge", Verdict.STORED, 200, 0.1, "POST")
+    publish(before, answered)
+    metrics.follow(before)
+    publish(metrics, answered)
+
+    async def shown() -> dict[str, float]:
+        samples = await scrape(metrics)
+        counted = samples.value("idempotency_requests_total", route="charge", verdict="stored")
+        died = samples.value("idempotency_upstream_connections_died_on_reuse_total", upstream="http://s")
+        in_flight = samples.value("idempotency_in_flight", route="charge")
+        assert "idempotency_breaker_open" not in {each.name for each in samples.series}
+        taken = metrics.take()
+        assert taken["idempotency_in_flight"][("charge",)] == [in_flight]
+        assert metrics.requests["charge"]["stored"] == counted
+        return {"counted": counted, "died": died, "in flight": in_flight}
+
+    assert await shown() == {"counted": 2, "died": 4, "in flight": 3}
+    metrics.ended(before)
+    assert await shown() == {"counted": 2, "died": 4, "in flight": 1}
+
+
 async def test_a_store_that_grants_nothing_is_down() -> None:
     """For new keys it is, however well it can be reached."""
     metrics = Metrics([], has_fast_tier=False, version="1")

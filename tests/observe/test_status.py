@@ -25,11 +25,11 @@ def health() -> Health:
 async def port(health: Health) -> AsyncIterator[int]:
     """The port of a status server with real metrics."""
     server = StatusServer(health, Metrics(["create_payment"], has_fast_tier=False, version="1").render)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.port.start("127.0.0.1", 0)
     try:
         yield port
     finally:
-        await server.stop()
+        await server.port.stop()
 
 
 def assert_tells_nothing_of_itself(response: Response) -> None:
@@ -186,7 +186,7 @@ async def test_scrapes_at_once_are_bounded() -> None:
         return Exposition("text/plain", b"done")
 
     server = StatusServer(Health(serving=True), render)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.port.start("127.0.0.1", 0)
     try:
         scrapes = [asyncio.create_task(request(port, "GET", "/metrics")) for _ in range(5)]
         turned_away, _ = await asyncio.wait(scrapes, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +195,7 @@ async def test_scrapes_at_once_are_bounded() -> None:
         may_end.set()
         assert sorted([response.status for response in await asyncio.gather(*scrapes)]) == [200, 200, 200, 200, 503]
     finally:
-        await server.stop()
+        await server.port.stop()
 
 
 async def test_a_broken_scrape_is_told_to_the_log_and_not_to_the_scraper(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,11 +205,11 @@ async def test_a_broken_scrape_is_told_to_the_log_and_not_to_the_scraper(caplog:
         raise RuntimeError("a secret")
 
     server = StatusServer(Health(serving=True), render)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.port.start("127.0.0.1", 0)
     try:
         response = await request(port, "GET", "/metrics")
     finally:
-        await server.stop()
+        await server.port.stop()
     assert response.status == 500
     assert b"secret" not in response.body
     assert "RuntimeError: a secret" in caplog.text
@@ -233,12 +233,12 @@ async def test_connections_are_bounded_and_a_newcomer_is_answered(port: int, mon
 async def test_stopping_closes_idle_connections_and_the_port(health: Health) -> None:
     """After the end nobody is connected, and nobody can connect."""
     server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.port.start("127.0.0.1", 0)
     async with Connection(port) as connection:
         await connection.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await connection.read_response()).status == 200
-        await server.stop()
-        await server.stop()
+        await server.port.stop()
+        await server.port.stop()
         assert await connection.read_rest() == b""
     with pytest.raises(ConnectionRefusedError):
         await request(port, "GET", "/livez")
@@ -248,8 +248,8 @@ async def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(port: int, he
     """A start that fails gives everything back."""
     server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render)
     with pytest.raises(OSError, match="in use"):
-        await server.start("127.0.0.1", port)
-    await server.stop()
+        await server.port.start("127.0.0.1", port)
+    await server.port.stop()
 
 
 def test_workers_together() -> None:
@@ -276,11 +276,11 @@ async def test_looked_at_before_it_is_told() -> None:
         health.serving = True
 
     server = StatusServer(health, Metrics([], has_fast_tier=False, version="1").render, look)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.port.start("127.0.0.1", 0)
     try:
         assert (await request(port, "GET", "/readyz")).status == 200
         assert (await request(port, "GET", "/livez")).status == 200
         health.is_live = False
         assert (await request(port, "GET", "/livez")).status == 503
     finally:
-        await server.stop()
+        await server.port.stop()

@@ -16,6 +16,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from gateway.app.gateway import Gateway
 from tests.admin.test_api import served
 from tests.http.gateway.test_recovery import probed
 from tests.observe.scrape import scrape
@@ -328,11 +329,17 @@ async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector,
         config = running.gateway.config
         assert config.traces is not None
         traces = config.traces.model_copy(update={"sample": 1e-9})
-        running.gateway.switch(await running.gateway.prepare(config.model_copy(update={"traces": traces})))
-        asked = asyncio.create_task(running.send())
-        await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        follower = Gateway(config.model_copy(update={"traces": traces}), before=running.gateway)
+        await follower.start()
+        follower.take_over()
+        await running.gateway.retire()
+        try:
+            asked = asyncio.create_task(running.send())
+            await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        finally:
+            await follower.stop()
 
 
 async def test_a_delivery_links_to_the_accepted_request(collector: Collector, tmp_path: Path) -> None:

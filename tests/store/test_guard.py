@@ -1030,59 +1030,20 @@ async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
         await guard.close()
 
 
-@pytest.mark.parametrize("end", ["lost", "cancelled", "given up while the store is away"])
-async def test_a_reload_that_is_given_up_leaves_nothing_remembered(tmp_path: Path, end: str) -> None:
-    """Whatever ended the comparison, the next gateway is asked about keys that this one goes on finding as before."""
+async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Path) -> None:
+    """The next gateway is asked about keys that the one which goes on finds as before."""
     memory = Memory()
-    store = FaultyStore(MemoryStore(memory))
-    changed = serving(recipes={"route": b"other"}, accepted=("route",))
-    async with opened(memory, tmp_path, store=store, serves=serving(recipes={"route": b"recipe"})) as guard:
+    changed = serving(recipes={"route": b"other"}, accepted=("route",), gateway_id=UUID(int=2))
+    async with opened(memory, tmp_path, serves=serving(recipes={"route": b"recipe"})) as guard:
         assert isinstance(await guard.apply(claim(1)), Applied)
-        if end == "cancelled":
-            store.on("compare_configuration", Fault())
-            gate = store.stop_after("compare_configuration")
-            comparison = asyncio.create_task(guard.compare(changed))
-            await gate.reached.wait()
-            comparison.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await comparison
-        elif end == "lost":
-            store.on("compare_configuration", Fault(), lost(), refused())
-            with pytest.raises(Indefinite):
-                await guard.compare(changed)
-            await guard.exchange_notes()
-        else:
-            await guard.compare(changed)
-            store.on("compare_configuration", refused())
-            await guard.retract()
-            await guard.exchange_notes()
-        second = a_guard(
-            MemoryStore(memory),
-            host(tmp_path, "second"),
-            serves=serving(recipes={"route": b"other"}, gateway_id=UUID(int=2)),
-        )
+        async with opened(memory, tmp_path, serves=changed):
+            pass
+        await guard.remember_again()
+        asked = serving(recipes={"route": b"other"}, gateway_id=UUID(int=3))
+        third = a_guard(MemoryStore(memory), host(tmp_path, "third"), serves=asked)
         with pytest.raises(StartRefused):
-            await second.start()
-        await second.close()
-
-
-async def test_an_exchange_before_the_switch_of_a_reload_takes_nothing_back(tmp_path: Path) -> None:
-    """What is prepared is remembered: the next gateway with the new configuration is not asked, and an old one is."""
-    memory = Memory()
-    old, new = serving(recipes={"route": b"recipe"}), serving(recipes={"route": b"other"}, accepted=("route",))
-    async with opened(memory, tmp_path, serves=old) as guard:
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        await guard.compare(new)
-        await guard.exchange_notes()
-        guard.adopt(new, 0)
-        assert isinstance(await guard.apply(claim(2)), Applied)
-        late = serving(recipes={"route": b"recipe"}, gateway_id=UUID(int=2))
-        with pytest.raises(StartRefused):
-            await a_guard(MemoryStore(memory), host(tmp_path, "late"), serves=late).start()
-        early = serving(recipes={"route": b"other"}, gateway_id=UUID(int=3))
-        second = a_guard(MemoryStore(memory), host(tmp_path, "early"), serves=early)
-        await second.start()
-        await second.close()
+            await third.start()
+        await third.close()
 
 
 class AwayStore(MemoryStore):

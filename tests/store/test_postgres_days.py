@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -123,17 +123,21 @@ async def test_no_partition_is_late_at_midnight(postgres_url: str) -> None:
         assert (owner.partitions_late, other.partitions_late) == (0, 0)
 
 
-async def test_a_reload_makes_room_for_its_window(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_start_makes_room_for_its_window(postgres_url: str, tmp_path: Path) -> None:
     """At once, also if nothing else changes: whoever sweeps may look for it later."""
     store, served = PostgresStore(postgres_url, clock_us=ManualClock()), replace(serving(), replay_us=REPLAY_US)
-    guard = EpochGuard(
-        store, Events(), served, seen_file=SeenFile(tmp_path / "seen.json"), amnesia_window_us=microseconds(60)
-    )
+    window_us = microseconds(60)
+    seen_file = SeenFile(tmp_path / "seen.json")
+    guard = EpochGuard(store, Events(), served, seen_file=seen_file, amnesia_window_us=window_us)
     await guard.start()
     try:
-        await guard.compare(replace(served, replay_us=LONG_US))
-        await do(guard, Hand(), Hand.claim, kept_for(LONG_US))
-        assert store.partitions_late == 0
+        changed = replace(served, replay_us=LONG_US, gateway_id=uuid4())
+        beside = PostgresStore(postgres_url, clock_us=ManualClock())
+        follower = EpochGuard(beside, Events(), changed, seen_file=seen_file, amnesia_window_us=window_us)
+        await follower.start()
+        await do(follower, Hand(), Hand.claim, kept_for(LONG_US))
+        assert beside.partitions_late == 0
+        await follower.close()
     finally:
         await guard.close()
 

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from gateway.app.upstreams import upstream_settings
-from gateway.config.address import ServiceUrl
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.deliver.worker import DeliveryWorker
 from gateway.protect.kept import KeptRequest, seal
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.upstream import Upstream
 from tests.support.coordination import Office, coordination
 from tests.support.eventually import eventually
 from tests.support.house import BODY, ROUTE
@@ -121,19 +118,6 @@ class Depot:
     def states(self) -> list[State]:
         """Of all operations."""
         return [self.record(operation_id).state for operation_id in self.office.memory.records]
-
-    @asynccontextmanager
-    async def reloaded(self, url: str) -> AsyncIterator[None]:
-        """From here on the upstream has this address. At the end nothing runs any more."""
-        config = self.office.parts.policy.config
-        upstream = config.upstream.model_copy(update={"url": ServiceUrl().read(url)})
-        changed = config.model_copy(update={"upstream": upstream})
-        client = Upstream(upstream_settings(changed, upstream))
-        try:
-            self.office.parts.adopt(self.office.parts.policy_of(changed, lambda _: client))
-            yield
-        finally:
-            await client.close()
 
     @property
     def charges(self) -> list[bytes]:

@@ -119,11 +119,11 @@ async def test_a_stop_leaves_the_turn(store: Scripted, pair: tuple[Process, Proc
     assert (one.turns.has(Duty.SWEEP), other.turns.has(Duty.SWEEP)) == (False, True)
 
 
-async def test_a_reload_changes_which_turns_are_asked_for(store: Scripted, pair: tuple[Process, Process]) -> None:
-    """Where the routes become others, so does whose tally it is."""
+async def test_another_name_is_another_turn(store: Scripted, pair: tuple[Process, Process]) -> None:
+    """Where the routes are others, so is whose tally it is."""
     one, other = pair
     await one.turns.run_once()
-    other.turns.adopt({**NAMES, Duty.TALLY: "tally shop 2"})
+    other.turns = Turns(store, {**NAMES, Duty.TALLY: "tally shop 2"}, clock=lambda: other.clock() / 1e6)
     await other.turns.run_once()
     assert [other.turns.has(duty) for duty in (Duty.SWEEP, Duty.TALLY)] == [False, True]
 

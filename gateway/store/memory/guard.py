@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering
@@ -143,11 +143,6 @@ class EpochGuard(SealedStore):
         self._on_met = on_met
         self._witness_files = witness_files
         self._amnesia_window_us = amnesia_window_us
-        # The store may remember what a reload was to serve: while that is prepared, and from its end until the store
-        # has taken it back.
-        self._remembers_another = False
-        self._is_given_up = False
-        self._remembering = asyncio.Lock()
         # What was met; and the highest token that was seen of it since is `_token`.
         self._met: Seen | None = None
         self._token, self._unshared_since = 0, None
@@ -245,55 +240,15 @@ class EpochGuard(SealedStore):
         for route, number in sorted(waiting.items()):
             _LOG.warning("%s", stranded_warning(route, number))
 
-    async def compare(self, serving: Serving) -> None:
-        """Compare what a reload is to serve, and have the store remember it. Raises `StartRefused` if living keys would
-        be lost, and other `StoreError`s while the store cannot be asked.
-
-        This gateway serves the old configuration meanwhile, as another running one would: it is compared like that, so
-        that no request can get two identities.
-        """
-        if _is_same(serving, self._serving):
-            return
-        another = replace(serving, gateway_id=uuid4())
-        agreement = await self._forward(self._cold.compare_configuration, another, is_trial=True)
-        if not agreement.conflicts:
-            own = replace(serving, gateway_id=self._serving.gateway_id)
-            try:
-                async with self._remembering:
-                    self._remembers_another, self._is_given_up = True, False
-                    agreement = await self._forward(self._cold.compare_configuration, own)
-            except BaseException:
-                # It may have been written all the same.
-                await self.retract()
-                raise
-        if agreement.conflicts:
-            raise StartRefused(conflicts_text(serving, agreement.conflicts))
-
-    async def retract(self) -> None:
-        """Have the store remember again what is served, after a reload that was compared and then given up. While the
-        store cannot, each exchange of notes tries again."""
-        self._is_given_up = self._remembers_another
-        await self._remember_own()
-
-    async def _remember_own(self) -> None:
-        async with self._remembering:
-            if not self._is_given_up:
-                return
-            # Its keys were found all the while: that is nothing to ask about.
-            names = frozenset(self._serving.recipes)
-            served = replace(self._serving, accepted=names, mode_accepted=names)
-            with contextlib.suppress(StoreError):
-                await self._forward(self._cold.compare_configuration, served)
-                self._remembers_another = self._is_given_up = False
-
-    def adopt(self, serving: Serving, amnesia_window_us: int) -> None:
-        """Serve this, which was compared, from now on."""
-        is_same = _is_same(serving, self._serving) and serving.delivering == self._serving.delivering
-        self._remembers_another = self._is_given_up = False
-        self._serving = replace(serving, gateway_id=self._serving.gateway_id)
-        self._amnesia_window_us = amnesia_window_us
-        if self._is_open and not is_same:
-            self._begin_stray_count()
+    async def remember_again(self) -> None:
+        """Have the store remember what this gateway serves, after another one agreed on something else and was given
+        up. While the store is away, that is left to the next start."""
+        # The keys of this gateway were found all the while: that is nothing to ask about.
+        names = frozenset(self._serving.recipes)
+        with contextlib.suppress(StoreError):
+            await self._forward(
+                self._cold.compare_configuration, replace(self._serving, accepted=names, mode_accepted=names)
+            )
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
@@ -384,7 +339,6 @@ class EpochGuard(SealedStore):
         """Write what this gateway saw, and that it runs, unless its beats say so; and read the other gateways' notes,
         memo and purges. To be called every few seconds. Raises `StoreError`."""
         await self._compare_memory(self._forward)
-        await self._remember_own()
         if self._membership is None:
             await self.cold.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
@@ -712,16 +666,6 @@ class EpochGuard(SealedStore):
 def _timeline_of(memory: Seen | Epoch | None) -> int:
     """The timeline of a memory of PostgreSQL."""
     return 0 if memory is None else int(memory.identity.rpartition("/")[2], 16)
-
-
-def _is_same(one: Serving, other: Serving) -> bool:
-    """Whether both find the same keys, and keep responses for as long."""
-    return (one.recipes, one.routes, one.replay_us, one.fingerprint_keys) == (
-        other.recipes,
-        other.routes,
-        other.replay_us,
-        other.fingerprint_keys,
-    )
 
 
 def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:

@@ -228,7 +228,7 @@ DEFECTS = (
     Defect(
         "key-of-a-journal-not-counted",
         "a start without the key of an outcome that waits in a journal is accepted",
-        (Edit("app/gateway.py", "await refuse_unreadable_journals(config)", "pass"),),
+        (Edit("app/gateway.py", "await refuse_unreadable_journals(self.config)", "pass"),),
         ("tests/http/gateway/test_encryption.py::test_an_outcome_that_waits_needs_its_key",),
     ),
     Defect(

@@ -239,7 +239,7 @@ DEFECTS = (
     Defect(
         "reload-forgets-living-keys",
         "a reload renames a route, and nobody looks for its keys",
-        (Edit(PARTS, "        await self._guard.compare(policy.serving)\n", "        return\n"),),
+        (Edit("app/gateway.py", "raise _must_not_be_used(error) from error\n        if", "return False\n        if"),),
         (_RELOADS + "test_a_renamed_route_with_living_keys_is_refused",),
     ),
     Defect(
@@ -260,8 +260,8 @@ DEFECTS = (
         (
             Edit(
                 "app/supervisor.py",
-                "            self.config = config\n            self._metrics",
-                "            self._metrics",
+                "            self.config, self._journal, self._status = config, journal_view(config), status\n",
+                "            self._journal, self._status = journal_view(config), status\n",
             ),
         ),
         (_RELOADS + "test_a_worker_that_dies_gets_what_is_in_force",),
@@ -269,13 +269,13 @@ DEFECTS = (
     Defect(
         "reload-encrypts-with-the-old-key",
         "a key that was put first by a reload encrypts nothing",
-        (Edit(PARTS, "            self._ring.adopt(keys_of(policy.config))\n", "            pass\n"),),
+        (Edit("app/encryption.py", "KeyRing(keys, os.urandom)", "KeyRing(keys[::-1], os.urandom)"),),
         (_RELOADS + "test_an_encryption_key_is_rotated[one-process]",),
     ),
     Defect(
         "reload-drops-a-key-in-use",
         "a key is taken out by a reload while records need it",
-        (Edit(PARTS, "        if why := why_unreadable(", "        if False and why_unreadable("),),
+        (Edit("store/sealed.py", "if why := why_unreadable(", "if False and why_unreadable("),),
         (_RELOADS + "test_an_encryption_key_is_rotated[one-process]",),
     ),
     Defect(
@@ -283,9 +283,9 @@ DEFECTS = (
         "the authorities of an upstream are those of the start, whatever its file has become",
         (
             Edit(
-                "app/upstreams.py",
-                "files = () if tls is None else tuple(map(stamp_of, (tls.ca, tls.cert, tls.key)))",
-                "files = ()",
+                "app/tls_files.py",
+                "        for files in _named(config)\n        for path",
+                '        for files in _named(config)\n        if files.path == "listen.tls"\n        for path',
             ),
         ),
         (_RELOADS + "test_files_are_looked_at[one-process]",),

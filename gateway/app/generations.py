@@ -1,0 +1,170 @@
+"""The gateways of one process, one after the other: a reload is a new one, which takes over from the one that serves.
+
+Everything of a gateway is made anew for its configuration, so that nothing has to know of reloads. An earlier gateway
+ends after its last request. What it counts counts for the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from gateway import EXIT_OK
+from gateway.app.gateway import Gateway
+from gateway.app.life import StartError, tune_collector
+from gateway.app.reload import Reloading, Report
+from gateway.app.seats import Handed
+from gateway.config import Config
+from gateway.observe.facts import Observer
+
+_LOG = logging.getLogger("gateway")
+
+# Each has its stores, and what its requests hold. One more has the oldest end as at a stop.
+_EARLIER_MAX: Final = 3
+
+
+class Generations:
+    """Serves in this process, by one gateway after the other. Lives on one event loop. Satisfies `life.Server`."""
+
+    def __init__(
+        self,
+        config: Config,
+        observers: tuple[Observer, ...] = (),
+        lines_dropped: Callable[[], int] = lambda: 0,
+        handed: Handed | None = None,
+        *,
+        is_public: bool = True,
+        read: Callable[[], Config] | None = None,
+        file: Path | None = None,
+        reload: Callable[[], Awaitable[Report]] | None = None,
+        on_switch: Callable[[Config], None] = lambda _: None,
+    ) -> None:
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
+
+        `read` reads `file` again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
+        gets each configuration that is put in force after the start. The other options are as in `Gateway`.
+        """
+        self._reloading: Reloading | None = None
+        if read is not None:
+            self._reloading = Reloading(
+                config, read, self._apply, lambda: (self.current.metrics, self.current.health), file
+            )
+            reload = self._reloading.reload
+        self._observers = observers
+        self._lines_dropped = lines_dropped
+        self._handed = handed
+        self._is_public = is_public
+        self._reload = reload
+        self._on_switch = on_switch
+        self._earlier: dict[Gateway, asyncio.Task[int]] = {}
+        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
+        """Resolved when the gateway that serves finds out that it must not go on."""
+        self.current = self._made(config)
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.current.config
+
+    async def start(self) -> None:
+        """Serve. Raises `StartError`, and then nothing is left open."""
+        await self.current.start()
+        self._watch(self.current)
+        if self._reloading is not None:
+            try:
+                await self._reloading.start()
+            except BaseException:
+                await self.stop()
+                raise
+
+    @property
+    def in_flight(self) -> str:
+        """What a stop waits for, as text."""
+        return self.current.in_flight
+
+    def skip_delay(self) -> None:
+        """See `Gateway`."""
+        self.current.skip_delay()
+
+    def reload_soon(self) -> None:
+        """Read the file again."""
+        if self._reloading is not None:
+            self._reloading.reload_soon()
+
+    async def stop(self) -> int:
+        """Stop in order; returns the exit code, the highest of all that are there."""
+        if self._reloading is not None:
+            await self._reloading.stop()
+        for gateway in self._earlier:
+            gateway.hurry()
+        earlier = list(self._earlier.values())
+        try:
+            code = await self.current.stop()
+        finally:
+            codes = await asyncio.gather(*earlier, return_exceptions=True)
+        return max(code, *(each for each in codes if isinstance(each, int)), EXIT_OK)
+
+    # -- reload -------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, config: Config) -> Gateway:
+        """Start a gateway beside the one that serves; nothing is in force yet. Raises `StartError`.
+
+        `switch` to it, or `give_up` on it.
+        """
+        gateway = self._made(config, self.current)
+        await gateway.start()
+        return gateway
+
+    async def give_up(self, gateway: Gateway) -> None:
+        """What was prepared will not be in force."""
+        await gateway.give_up()
+
+    def switch(self, gateway: Gateway) -> None:
+        """Put it in force, in one step of the event loop."""
+        before, self.current = self.current, gateway
+        self._on_switch(gateway.config)
+        gateway.take_over()
+        self._watch(gateway)
+        if len(self._earlier) >= _EARLIER_MAX:
+            next(iter(self._earlier)).hurry()
+        self._earlier[before] = asyncio.get_running_loop().create_task(self._retire(before))
+
+    async def _apply(self, config: Config) -> None:
+        self.switch(await self.prepare(config))
+
+    async def _retire(self, gateway: Gateway) -> int:
+        try:
+            return await gateway.retire()
+        except Exception:
+            _LOG.exception("what served before a reload did not end in order, because of a bug")
+            raise
+        finally:
+            del self._earlier[gateway]
+            self.current.metrics.ended(gateway.metrics)
+            if self._reloading is not None or self._handed is not None:
+                tune_collector()
+
+    def _made(self, config: Config, before: Gateway | None = None) -> Gateway:
+        # Of the lines that were lost each counts those of its own time.
+        lost = self._lines_dropped()
+        return Gateway(
+            config,
+            self._observers,
+            lambda: self._lines_dropped() - lost,
+            self._handed,
+            is_public=self._is_public,
+            reload=self._reload,
+            before=before,
+        )
+
+    def _watch(self, gateway: Gateway) -> None:
+        """Fail with it, as long as it is the one that serves."""
+
+        def failed(future: asyncio.Future[StartError]) -> None:
+            if not future.cancelled() and gateway is self.current and not self.failed.done():
+                self.failed.set_result(future.result())
+
+        gateway.failed.add_done_callback(failed)

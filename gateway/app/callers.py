@@ -51,20 +51,19 @@ def callers_of(
         found: T = made[key]
         return found
 
-    def keys_of(issuer: TokenIssuer) -> tuple[Hashable, KeySet]:
+    def keys_of(issuer: TokenIssuer) -> KeySet:
         name, keys = issuer.issuer, issuer.keys
         if isinstance(keys, TokenSecret):
             secret = secret_key(keys.secret.get_secret_value().encode(), frozenset(issuer.algorithms))
             key: Hashable = (name, keys, issuer.algorithms)
-            return key, shared(key, lambda: KeySet(name, (secret,), clock=clock))
+            return shared(key, lambda: KeySet(name, (secret,), clock=clock))
         file = issuer.ca if issuer.is_fetched else Path(keys)
         key = (name, keys, issuer.ca, issuer.stale_for, stamp_of(file))
         known = None if before is None else before.made.get(key)
-        return key, shared(key, lambda: _fetched(issuer, keys, clock, events, known))
+        return shared(key, lambda: _fetched(issuer, keys, clock, events, known))
 
     def tokens(part: JwtScope) -> TokenVerifier:
-        keys = {each.issuer: keys_of(each) for each in part.issuers}
-        sets = {name: found for name, (_, found) in keys.items()}
+        sets = {each.issuer: keys_of(each) for each in part.issuers}
         return shared(part, lambda: TokenVerifier(part, sets, wall_seconds, waiting_max=waiting_max))
 
     def forward_auth(service: Service, scope: ForwardAuthSpec | None = None) -> ForwardAuth:

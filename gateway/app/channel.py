@@ -71,33 +71,26 @@ class SkipDelay:
 
 @dataclass(frozen=True, slots=True)
 class PrepareConfig:
-    """To a worker: build all that this configuration needs, and reply with `ConfigPrepared`."""
+    """To a worker: start what serves by this configuration, and reply with `ConfigDone`."""
 
-    number: int
     config: Config
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigPrepared:
-    """From a worker: the reply, with why it refuses."""
-
-    number: int
-    refusal: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class SwitchConfig:
-    """To a worker: put in force what was prepared, and reply with `ConfigSwitched`. Without `is_on`: drop it."""
-
-    number: int
-    is_on: bool
+    """To a worker: put in force what was prepared, and reply with `ConfigDone`."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigSwitched:
-    """From a worker: it serves with that configuration."""
+class DropConfig:
+    """To a worker: give up what was prepared, or is about to be."""
 
-    number: int
+
+@dataclass(frozen=True, slots=True)
+class ConfigDone:
+    """From a worker: the reply, in the order of what it was told; with why it refuses."""
+
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +105,8 @@ class ReloadReport:
     report: ReloadResult
 
 
-ToWorker = AssignSeats | AskReport | SkipDelay | PrepareConfig | SwitchConfig | ReloadReport
-FromWorker = Serving | Report | Failed | ConfigPrepared | ConfigSwitched | AskReload
+ToWorker = AssignSeats | AskReport | SkipDelay | PrepareConfig | SwitchConfig | DropConfig | ReloadReport
+FromWorker = Serving | Report | Failed | ConfigDone | AskReload
 Message = StartWorker | ToWorker | FromWorker
 
 

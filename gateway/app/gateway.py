@@ -84,8 +84,10 @@ class Heritage:
     """What a gateway leaves to the one that follows it."""
 
     parts: Parts
+    metrics: Metrics
     edge: Edge
     seating: Seating | None
+    address: tuple[str, int]
     status: SidePort
     admin: AdminApi | None
 
@@ -103,7 +105,7 @@ class Gateway:
         *,
         is_public: bool = True,
         reload: Callable[[], Awaitable[Report]] | None = None,
-        before: Gateway | None = None,
+        before: Heritage | None = None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
@@ -137,14 +139,13 @@ class Gateway:
         self._partitions_late = environment.partitions_late
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
-        left = self._left = None if before is None else before.heritage
         self._parts = Parts(
             config,
             environment,
             self.events,
             self._upstreams.client_for,
             self._tracing,
-            None if left is None else left.parts,
+            None if before is None else before.parts,
         )
         relay_waker.relay = self._parts.relay
         self._store = self._parts.store
@@ -152,11 +153,11 @@ class Gateway:
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
-        if left is None:
+        if before is None:
             self._edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
             self.seating = Seating(self._edge, handed) if handed is not None else None
         else:
-            self._edge, self.seating = left.edge, left.seating
+            self._edge, self.seating = before.edge, before.seating
         self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
         self._admin = admin_api(
             config,
@@ -166,7 +167,7 @@ class Gateway:
             self.metrics,
             observations=environment.observations,
             reload=reload,
-            before=None if left is None else left.admin,
+            before=None if before is None else before.admin,
         )
         self._is_store_up = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -208,7 +209,7 @@ class Gateway:
 
     def take_over(self) -> None:
         """Serve in the place of the gateway before, from this step of the event loop on. That one has to `retire`."""
-        before, self._before, self._left = self._before, None, None
+        before, self._before = self._before, None
         if before is None:
             raise RuntimeError("it serves already")
         self._edge.serve_by(self._served, self.events, _edge_settings(self.config), self._tls)
@@ -282,13 +283,15 @@ class Gateway:
     async def give_up(self) -> None:
         """End a gateway that stands by. The one before goes on, and the store remembers what that one serves."""
         await self._close()
-        if self._left is not None:
-            await self._left.parts.remember_again()
+        if self._before is not None:
+            await self._before.parts.remember_again()
 
     @property
     def heritage(self) -> Heritage:
         """For the gateway that follows."""
-        return Heritage(self._parts, self._edge, self.seating, self._status.port, self._admin)
+        return Heritage(
+            self._parts, self.metrics, self._edge, self.seating, self.address, self._status.port, self._admin
+        )
 
     @property
     def _owns_edge(self) -> bool:
@@ -431,15 +434,15 @@ class Gateway:
             raise _unusable_journal(error) from error
 
     async def _start_store(self) -> bool:
-        left = self._left
+        before = self._before
         try:
             is_up = await self._parts.start_store()
         except StartRefused as error:
             raise _must_not_be_used(error) from error
-        if is_up or left is None:
+        if is_up or before is None:
             return is_up
-        before = left.parts.policy
-        if self.config.store == before.config.store and is_same(self._parts.policy.serving, before.serving):
+        policy = before.parts.policy
+        if self.config.store == policy.config.store and is_same(self._parts.policy.serving, policy.serving):
             return False
         raise StartError("the store has to be asked about this change, and cannot be reached")
 
@@ -460,15 +463,12 @@ class Gateway:
 
     async def _listen_aside(self) -> None:
         """Listen for operators, on new ports; those that the gateway before has are taken over with the rest."""
-        config, left = self.config, self._left
-        before = None if left is None else left.parts.policy.config
+        config, before = self.config, self._before
         if self.seating is None:
-            is_there = before is not None and config.status.listen == before.status.listen
-            known = left.status if left is not None and is_there else None
+            known = None if before is None else before.status
             self.status_address = await _start_aside("status", self._status.port, config.status.listen, known)
         if self._admin is not None:
-            is_there = before is not None and config.admin.listen == before.admin.listen
-            known = left.admin.port if left is not None and left.admin is not None and is_there else None
+            known = None if before is None or before.admin is None else before.admin.port
             self.admin_address = await _start_aside("admin", self._admin.port, config.admin.listen, known)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -112,15 +112,11 @@ class Generations:
     async def prepare(self, config: Config) -> Gateway:
         """Start a gateway beside the one that serves; nothing is in force yet. Raises `StartError`.
 
-        `switch` to it, or `give_up` on it.
+        `switch` to it, or have it `give_up`.
         """
         gateway = self._made(config, self.current)
         await gateway.start()
         return gateway
-
-    async def give_up(self, gateway: Gateway) -> None:
-        """What was prepared will not be in force."""
-        await gateway.give_up()
 
     def switch(self, gateway: Gateway) -> None:
         """Put it in force, in one step of the event loop."""
@@ -157,7 +153,7 @@ class Generations:
             self._handed,
             is_public=self._is_public,
             reload=self._reload,
-            before=before,
+            before=None if before is None else before.heritage,
         )
 
     def _watch(self, gateway: Gateway) -> None:

@@ -25,6 +25,7 @@ from gateway.app.control import ControlSocket, ask_all
 from gateway.app.life import StartError
 from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
+from gateway.config.changes import NEEDS_RESTART
 from gateway.config.effective import effective
 from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
@@ -114,19 +115,18 @@ class Reloading:
                 config = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 return self._refused(str(error), is_file_wrong=True)
-            found = changes(self.config, config)
-            if fixed := [change.path for change in found if change.needs_restart]:
-                text = f"this needs a restart: {', '.join(fixed)}. Nothing was changed"
-                return self._refused(text, changed=tuple(change.path for change in found))
+            found = tuple(changes(self.config, config))
+            if fixed := [path for path in found if path in NEEDS_RESTART]:
+                return self._refused(f"this needs a restart: {', '.join(fixed)}. Nothing was changed", changed=found)
             if lowered := _lowered(self.config, config):
                 text = (
                     f"fewer keys would be enforced on {', '.join(lowered)}, and repeats of the others would run again"
                 )
-                return self._refused(f"{text}; if that is meant, write mode_change: accept")
+                return self._refused(f"{text}; if that is meant, write mode_change: accept", changed=found)
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:
                 return self._recorded(Report(ReloadResult.UNCHANGED, "nothing has changed", *2 * (digest_of(config),)))
-            return await self._put_in_force(config, stamps, tuple(change.path for change in found))
+            return await self._put_in_force(config, stamps, found)
 
     async def renew_certificates(self) -> Report | None:
         """Read the TLS files in force anew if one of them has changed; None if none has, or is as it was refused."""

@@ -25,17 +25,25 @@ async def serve(config: Config, read: Read | None = None, file: Path | None = No
     `read` reads `file` again, for reloads; without it there are none.
     """
     count = worker_count(config)
-    if count > 1:
-        return await run_until_signal(
-            config,
-            lambda logs: Supervisor(
-                config, count, lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)
-            ),
-        )
+    if count == 1:
+        return await _serve_here(config, read, file)
+    return await run_until_signal(
+        config,
+        lambda logs: Supervisor(config, count, lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)),
+    )
+
+
+async def _serve_here(config: Config, read: Read | None, file: Path | None, *, is_public: bool = True) -> int:
     return await run_until_signal(
         config,
         lambda logs: Generations(
-            config, (logs,), lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)
+            config,
+            (logs,),
+            lambda: logs.dropped,
+            is_public=is_public,
+            read=read,
+            file=file,
+            on_switch=logs_like(logs),
         ),
     )
 
@@ -46,20 +54,8 @@ async def deliver(config: Config, read: Read | None = None, file: Path | None = 
     Raises `StartError`.
     """
     # One process: what it does is wait for the store and the upstreams.
-    config = _delivering(config)
     read_again = None if read is None else lambda: _delivering(read())
-    return await run_until_signal(
-        config,
-        lambda logs: Generations(
-            config,
-            (logs,),
-            lambda: logs.dropped,
-            is_public=False,
-            read=read_again,
-            file=file,
-            on_switch=logs_like(logs),
-        ),
-    )
+    return await _serve_here(_delivering(config), read_again, file, is_public=False)
 
 
 def _delivering(config: Config) -> Config:

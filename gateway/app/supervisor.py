@@ -20,12 +20,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from itertools import count as count_up
 from pathlib import Path
 from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import AssignSeats, ReloadReport, SkipDelay, StartWorker
+from gateway.app.channel import (
+    AssignSeats,
+    DropConfig,
+    PrepareConfig,
+    ReloadReport,
+    SkipDelay,
+    StartWorker,
+    SwitchConfig,
+)
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
 from gateway.app.reload import Reloading, ReloadLate
@@ -88,7 +95,6 @@ class Supervisor:
             self._reloading = Reloading(config, read, self._apply, lambda: (self._metrics, self._health), file)
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
-        self._reload_number = count_up()
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._seats: dict[int, Seat] = {}
         self._workers: dict[int, WorkerProcess] = {}
@@ -267,16 +273,16 @@ class Supervisor:
         One that ends meanwhile is replaced afterwards, with what is in force then.
         """
         async with self._switching:
-            number, workers = next(self._reload_number), list(self._workers.values())
+            workers = list(self._workers.values())
             before = status = self._status
             try:
                 if config.status != self.config.status:
                     status = self._made_status()
                     await self._listen(status, config.status.listen)
-                await self._prepare(config, number, workers)
+                await self._prepare(config, workers)
             except BaseException:
                 for worker in workers:
-                    worker.give_up(number)
+                    worker.channel.send(DropConfig())
                 if status is not before:
                     await status.port.stop()
                 raise
@@ -284,7 +290,7 @@ class Supervisor:
             self.config, self._journal, self._status = config, journal_view(config), status
             self._metrics.add_routes(route.name for route in config.routes)
             self._on_switch(config)
-            switched = [worker.switch(number) for worker in workers]
+            switched = [worker.ask(SwitchConfig()) for worker in workers]
             if switched:
                 _, late = await asyncio.wait(switched, timeout=_SWITCH_SECONDS)
                 if late:
@@ -292,8 +298,10 @@ class Supervisor:
             if status is not before:
                 await before.port.stop()
 
-    async def _prepare(self, config: Config, number: int, workers: list[WorkerProcess]) -> None:
-        prepared = {worker.prepare(number, share_of(config, worker.number, self._count)): worker for worker in workers}
+    async def _prepare(self, config: Config, workers: list[WorkerProcess]) -> None:
+        prepared = {
+            worker.ask(PrepareConfig(share_of(config, worker.number, self._count))): worker for worker in workers
+        }
         if not prepared:
             return
         done, late = await asyncio.wait(prepared, timeout=_PREPARE_SECONDS)

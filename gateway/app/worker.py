@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from gateway import EXIT_FAILED
@@ -22,8 +21,8 @@ from gateway.app.channel import (
     AskReport,
     AssignSeats,
     Channel,
-    ConfigPrepared,
-    ConfigSwitched,
+    ConfigDone,
+    DropConfig,
     Failed,
     PrepareConfig,
     ReloadReport,
@@ -38,67 +37,44 @@ from gateway.app.generations import Generations
 from gateway.app.life import StartError, logs_like, run, run_until_signal
 from gateway.app.reload import Report as ReloadResult
 from gateway.app.seats import Handed
-from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class Worker:
-    """A gateway that listens on seats and obeys its supervisor."""
+class Worker(Generations):
+    """Serves on seats, and obeys its supervisor."""
 
     def __init__(self, start: StartWorker, channel: Channel, logs: Logs) -> None:
-        """See `Gateway`."""
+        """See `Generations`."""
         seats = {
             number: tuple(socket.socket(fileno=descriptor) for descriptor in descriptors)
             for number, descriptors in start.seats.items()
         }
-        self._channel = channel
-        self._gateways = Generations(
+        super().__init__(
             start.config,
             (logs,),
             lambda: logs.dropped,
             Handed(start.number, seats),
-            reload=self._reload,
+            reload=self._ask_reload,
             on_switch=logs_like(logs),
         )
-        self._prepared: dict[int, asyncio.Task[Gateway]] = {}
+        self._channel = channel
+        self._preparing: asyncio.Task[Gateway] | None = None
         self._reloads: list[asyncio.Future[ReloadResult]] = []
         self._listening: asyncio.Task[None] | None = None
 
-    @property
-    def config(self) -> Config:
-        """See `Generations`."""
-        return self._gateways.config
-
-    @property
-    def failed(self) -> asyncio.Future[StartError]:
-        """See `Generations`."""
-        return self._gateways.failed
-
     async def start(self) -> None:
         """Serve, and report that to the supervisor. Raises `StartError`."""
-        await self._gateways.start()
+        await super().start()
         self._channel.send(Serving())
         self._listening = asyncio.get_running_loop().create_task(self._listen())
-
-    @property
-    def in_flight(self) -> str:
-        """See `Generations`."""
-        return self._gateways.in_flight
-
-    def skip_delay(self) -> None:
-        """See `Generations`."""
-        self._gateways.skip_delay()
-
-    def reload_soon(self) -> None:
-        """The supervisor decides about that."""
 
     async def stop(self) -> int:
         """Stop in order and send a last report; returns the exit code."""
         try:
-            return await self._gateways.stop()
+            return await super().stop()
         finally:
             if self._listening is not None:
                 self._listening.cancel()
@@ -109,18 +85,20 @@ class Worker:
         while (message := await self._channel.receive()) is not None:
             match message:
                 case AskReport():
-                    await self._gateways.current.ask_store()
+                    await self.current.ask_store()
                     self._report()
                 case AssignSeats(seats):
                     await self._take(seats)
                 case SkipDelay():
                     self.skip_delay()
-                case PrepareConfig(number, config):
-                    task = asyncio.get_running_loop().create_task(self._gateways.prepare(config))
-                    self._prepared[number] = task
-                    task.add_done_callback(partial(self._config_prepared, number))
-                case SwitchConfig(number, is_on):
-                    await self._switch(number, is_on=is_on)
+                case PrepareConfig(config):
+                    self._preparing = asyncio.get_running_loop().create_task(self.prepare(config))
+                    self._preparing.add_done_callback(self._prepared)
+                case SwitchConfig() if self._preparing is not None:
+                    self.switch(self._preparing.result())
+                    self._channel.send(ConfigDone())
+                case DropConfig() if self._preparing is not None:
+                    await self._drop(self._preparing)
                 case ReloadReport(report):
                     reloads, self._reloads = self._reloads, []
                     for reload in reloads:
@@ -131,25 +109,18 @@ class Worker:
         # The supervisor is gone.
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _config_prepared(self, number: int, task: asyncio.Task[Gateway]) -> None:
+    def _prepared(self, task: asyncio.Task[Gateway]) -> None:
         error = None if task.cancelled() else task.exception()
         refusal = "it was given up" if task.cancelled() else None if error is None else str(error) or repr(error)
-        self._channel.send(ConfigPrepared(number, refusal))
+        self._channel.send(ConfigDone(refusal))
 
-    async def _switch(self, number: int, *, is_on: bool) -> None:
-        task = self._prepared.pop(number, None)
-        if task is None:
-            return
-        if is_on:
-            self._gateways.switch(task.result())
-            self._channel.send(ConfigSwitched(number))
-            return
+    async def _drop(self, task: asyncio.Task[Gateway]) -> None:
         task.cancel()
         await asyncio.wait((task,))
         if not task.cancelled() and task.exception() is None:
-            await self._gateways.give_up(task.result())
+            await task.result().give_up()
 
-    async def _reload(self) -> ReloadResult:
+    async def _ask_reload(self) -> ReloadResult:
         """For the admin port: the supervisor's reload."""
         reload: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
         self._reloads.append(reload)
@@ -157,14 +128,14 @@ class Worker:
         return await reload
 
     async def _take(self, seats: frozenset[int]) -> None:
-        seating = self._gateways.current.seating
+        seating = self.current.seating
         if seating is not None:
             # The supervisor assigns seats again with every change; the seat's own worker comes back meanwhile.
             with suppress(ListenError):
                 await seating.take(seats)
 
     def _report(self) -> None:
-        self._channel.send(Report(self._gateways.current.metrics.take(), self._gateways.current.health))
+        self._channel.send(Report(self.current.metrics.take(), self.current.health))
 
 
 async def work(descriptor: int) -> int:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from asyncio.subprocess import Process
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +25,13 @@ from gateway.app.channel import (
     AskReload,
     AskReport,
     Channel,
-    ConfigPrepared,
-    ConfigSwitched,
+    ConfigDone,
     Failed,
     PrepareConfig,
     Report,
     Serving,
     SwitchConfig,
 )
-from gateway.config import Config
 from gateway.observe.exposition import Counted
 from gateway.observe.status import Health
 
@@ -56,8 +55,7 @@ class WorkerProcess:
         self.numbers: Counted = {}
         self.health = Health()
         self.reported = asyncio.Event()
-        self.prepared: dict[int, asyncio.Future[str | None]] = {}
-        self.switched: dict[int, asyncio.Future[str | None]] = {}
+        self._asked: deque[asyncio.Future[str | None]] = deque()
         self._process = process
         self._is_leaving = False
         self._asked_seconds: float | None = None
@@ -109,26 +107,14 @@ class WorkerProcess:
         now = asyncio.get_running_loop().time()
         return self._asked_seconds is not None and now - self._asked_seconds >= _SILENT_SECONDS
 
-    def prepare(self, number: int, config: Config) -> asyncio.Future[str | None]:
-        """Have it prepare a configuration; the result is why it refuses. None, too, when it is gone: the one that
-        replaces it starts with what is in force then."""
-        return self._ask(self.prepared, number, PrepareConfig(number, config))
-
-    def switch(self, number: int) -> asyncio.Future[str | None]:
-        """Have it put in force what was prepared; resolved with None when it does, or is gone."""
-        return self._ask(self.switched, number, SwitchConfig(number, is_on=True))
-
-    def give_up(self, number: int) -> None:
-        """Have it drop what was prepared."""
-        self.channel.send(SwitchConfig(number, is_on=False))
-
-    def _ask(
-        self, pending: dict[int, asyncio.Future[str | None]], number: int, message: PrepareConfig | SwitchConfig
-    ) -> asyncio.Future[str | None]:
-        reply = pending[number] = asyncio.get_running_loop().create_future()
+    def ask(self, message: PrepareConfig | SwitchConfig) -> asyncio.Future[str | None]:
+        """The future of its reply: why it refuses. None, too, when it is gone: the one that replaces it starts with
+        what is in force then."""
+        reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         if self._is_leaving:
-            _resolve(pending, number)
+            reply.set_result(None)
         else:
+            self._asked.append(reply)
             self.channel.send(message)
         return reply
 
@@ -148,19 +134,16 @@ class WorkerProcess:
                     self.reported.set()
                 case Failed(text):
                     self.why_failed = text
-                case ConfigPrepared(number, refusal):
-                    _resolve(self.prepared, number, refusal)
-                case ConfigSwitched(number):
-                    _resolve(self.switched, number)
+                case ConfigDone(refusal):
+                    self._asked.popleft().set_result(refusal)
                 case AskReload():
                     on_reload()
                 case _:
                     raise TypeError(f"a worker does not send {type(message).__name__}")
         # It sends nothing more, but may take a while to exit.
         self._is_leaving = True
-        for pending in (self.prepared, self.switched):
-            for number in list(pending):
-                _resolve(pending, number)
+        while self._asked:
+            self._asked.popleft().set_result(None)
         self.reported.set()
         on_change()
         await self.channel.close()
@@ -178,12 +161,6 @@ class WorkerProcess:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-
-
-def _resolve(pending: dict[int, asyncio.Future[str | None]], number: int, result: str | None = None) -> None:
-    reply = pending.pop(number, None)
-    if reply is not None and not reply.done():
-        reply.set_result(result)
 
 
 @dataclass(frozen=True, slots=True)

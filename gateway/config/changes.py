@@ -1,41 +1,27 @@
 """What two configurations differ in, and a digest of one. No value leaves this module.
 
-A setting with `NEEDS_RESTART` in its annotation cannot change while the gateway runs; all others can.
+All settings but those of `NEEDS_RESTART` can change while the gateway runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
-
-from pydantic.fields import FieldInfo
 
 from gateway.config.effective import effective
 from gateway.config.models import Config
 from gateway.config.route import Route
-from gateway.config.section import NEEDS_RESTART, Section
+from gateway.config.section import Section
 
+NEEDS_RESTART: Final = ("listen.address", "workers")
 _DIGEST_CHARACTERS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A setting that differs, by its path in the file."""
-
-    path: str
-    needs_restart: bool
-
-
-def needs_restart(field: FieldInfo) -> bool:
-    """Whether a setting cannot change while the gateway runs."""
-    return NEEDS_RESTART in field.metadata
-
-
-def changes(before: Config, after: Config) -> list[Change]:
-    """All differences, in the order of the models. That a default is written counts as one, since others follow it."""
-    found: list[Change] = []
-    _compare(before, after, "", False, found)
+def changes(before: Config, after: Config) -> list[str]:
+    """The paths of all settings that differ, in the order of the models. That a default is written counts as a
+    difference, since others follow it."""
+    found: list[str] = []
+    _compare(before, after, "", found)
     return found
 
 
@@ -45,36 +31,35 @@ def digest_of(config: Config) -> str:
     return sha256(effective(config).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _compare(before: object, after: object, path: str, restarts: bool, found: list[Change]) -> None:
+def _compare(before: object, after: object, path: str, found: list[str]) -> None:
     if isinstance(before, Section) and type(before) is type(after) and isinstance(after, Section):
         for name, field in type(before).model_fields.items():
             key = field.alias or name
             place = f"{path}.{key}" if path else key
             one, other = getattr(before, name), getattr(after, name)
-            below = restarts or needs_restart(field)
             count = len(found)
-            _compare(one, other, place, below, found)
+            _compare(one, other, place, found)
             if count == len(found) and (name in before.model_fields_set) != (name in after.model_fields_set):
-                found.append(Change(place, below))
+                found.append(place)
     elif _are_routes(before) and _are_routes(after):
         _compare_routes(before, after, path, found)  # type: ignore[arg-type]
     elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after) and _has_sections(before):
         for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            _compare(one, other, f"{path}[{index}]", restarts, found)
+            _compare(one, other, f"{path}[{index}]", found)
     elif before != after:
-        found.append(Change(path, restarts))
+        found.append(path)
 
 
-def _compare_routes(before: tuple[Route, ...], after: tuple[Route, ...], path: str, found: list[Change]) -> None:
+def _compare_routes(before: tuple[Route, ...], after: tuple[Route, ...], path: str, found: list[str]) -> None:
     """By name: a route that comes in front is one change, and not one of each behind it."""
     old, new = ({route.name: route for route in routes} for routes in (before, after))
     for name in dict.fromkeys((*old, *new)):
         if name in old and name in new:
-            _compare(old[name], new[name], f"{path}[{name}]", False, found)
+            _compare(old[name], new[name], f"{path}[{name}]", found)
         else:
-            found.append(Change(f"{path}[{name}]", needs_restart=False))
+            found.append(f"{path}[{name}]")
     if [name for name in old if name in new] != [name for name in new if name in old]:
-        found.append(Change(path, needs_restart=False))
+        found.append(path)
 
 
 def _are_routes(value: object) -> bool:

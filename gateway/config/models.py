@@ -41,7 +41,6 @@ from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, S
 from gateway.config.regions import Regions
 from gateway.config.route import Route, Unprotected
 from gateway.config.section import (
-    NEEDS_RESTART,
     Disagreement,
     Holder,
     Section,
@@ -81,7 +80,7 @@ class ServerTls(Section):
 class Listen(Section):
     """Where callers reach the gateway."""
 
-    address: Annotated[Address, ListenAddress(), NEEDS_RESTART]
+    address: Annotated[Address, ListenAddress()]
     """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
     tls: ServerTls | None = None
     """TLS for callers; plain HTTP if left out."""
@@ -465,7 +464,7 @@ class Config(Holder):
     """What is logged."""
     traces: Traces | None = None
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
-    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True), NEEDS_RESTART] = 1
+    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -33,14 +33,8 @@ INSTEAD = {
 }
 
 
-class _NeedsRestart:
-    """The type of `NEEDS_RESTART`."""
-
-
 FORM_ERROR = "config_form"
 """The type of the error when no form fits; its text is ready to be shown."""
-NEEDS_RESTART: Final = _NeedsRestart()
-"""In the annotation of a setting: it cannot change while the gateway runs, and a reload that changes it is refused."""
 DISAGREEMENT_ERROR = "config_disagreement"
 """The type of the error when keys of one section contradict each other; its context has all `disagreements`."""
 

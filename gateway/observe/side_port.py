@@ -61,15 +61,15 @@ class SidePort:
         self._before: SidePort | None = None
 
     async def start(self, host: str, port: int, before: SidePort | None = None) -> int:
-        """Listen, and return the port, which the system chooses for 0; or, with one `before` that listens there, until
-        it is to `take_over`. Raises OSError."""
+        """Listen, and return the port, which the system chooses for 0. Where the one `before` listens there, this is to
+        `take_over`. Raises OSError."""
         await self._runner.setup()
-        if before is not None and before.listener is not None:
+        if before is not None and before.listener is not None and before.listener.address == (host, port):
             self._before = before
             return before.listener.port
-        self.listener = _Listener(self)
+        self.listener = _Listener(self, (host, port))
         try:
-            return await self.listener.start(host, port)
+            return await self.listener.start()
         except BaseException:
             await self.stop()
             raise
@@ -117,15 +117,15 @@ class SidePort:
 class _Listener:
     """Listens, and gives each connection to its owner at that moment."""
 
-    def __init__(self, owner: SidePort) -> None:
+    def __init__(self, owner: SidePort, address: tuple[str, int]) -> None:
         self.owner = owner
+        self.address = address
         self.port = 0
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self) -> int:
         """Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connected, host, port)
+        self._server = await asyncio.get_running_loop().create_server(self._connected, *self.address)
         self.port = self._server.sockets[0].getsockname()[1]
         return self.port
 

@@ -198,7 +198,7 @@ def _row_settings(row: str) -> list[str]:
 def test_every_setting_is_in_the_reference() -> None:
     """With a row in the table of its section."""
     text = TEXTS[DOCS / "reference" / "configuration.md"]
-    for _, model, _ in sections():
+    for _, model in sections():
         for name, field in model.model_fields.items():
             assert f"| `{field.alias or name}` |" in text
 

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from gateway.admin.access import Action
 from gateway.admin.actions import CHANGES, LOOKS
-from gateway.config import Config, section
+from gateway.config import Config
 from gateway.config.descriptions import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
@@ -155,19 +155,17 @@ def settings() -> str:
     """Every setting, a table for each section of the file."""
     parts: list[str] = []
     titles: dict[str, str] = {}
-    paths = [path for path, _, _ in sections()]
-    reload = () if _NEEDS_RESTART is None else ("reload",)
-    for path, model, is_fixed in sections():
+    paths = [path for path, _ in sections()]
+    for path, model in sections():
         rows = []
         for name, field in model.model_fields.items():
             default = f"`{text}`" if (text := _default(field)) else "**required**" if field.is_required() else "–"
-            by_reload = "no" if is_fixed or _needs_restart(field) else "yes"
             about = " ".join(descriptions(model).get(field.alias or name, "").split())
-            rows.append((f"`{field.alias or name}`", _kind(field), default, *(by_reload for _ in reload), about))
+            rows.append((f"`{field.alias or name}`", _kind(field), default, about))
         form = f", with `{_form(model)}`" if paths.count(path) > 1 else ""
         title = f"`{path}`{form}" if path else "The file"
         about = " ".join((model.__doc__ or "").split())
-        table = _table(("setting", "type and bounds", "default", *reload, ""), rows)
+        table = _table(("setting", "type and bounds", "default", ""), rows)
         parts.append(f"## {title}\n\n{about}\n\n{table}")
         if path not in titles and path.count(".") < 2:
             titles[path] = f"[{path or 'the file'}](#{anchor(title)})"
@@ -191,33 +189,24 @@ def _is_first(name: str, field: FieldInfo) -> bool:
     return field.is_required() and name not in ("required", "format")
 
 
-_NEEDS_RESTART = getattr(section, "NEEDS_RESTART", None)
-"""What marks a setting that a reload cannot change, where the models have such a mark."""
-
-
-def sections() -> Iterator[tuple[str, type[BaseModel], bool]]:
-    """Each section of the file with its path, and whether all of it needs a restart, in the order of the models.
+def sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Each section of the file with its path, in the order of the models.
 
     A section that occurs in several places comes once.
     """
-    waiting: list[tuple[str, type[BaseModel], bool]] = [("", Config, False)]
+    waiting: list[tuple[str, type[BaseModel]]] = [("", Config)]
     seen: set[type[BaseModel]] = set()
     while waiting:
-        path, model, is_fixed = waiting.pop(0)
+        path, model = waiting.pop(0)
         if model in seen:
             continue
         seen.add(model)
-        yield path, model, is_fixed
+        yield path, model
         below = []
         for name, field in model.model_fields.items():
             inner = f"{path}.{field.alias or name}" if path else field.alias or name
-            is_fixed_below = is_fixed or _needs_restart(field)
-            below += [(inner + suffix, found, is_fixed_below) for suffix, found in models_in(annotated(field))]
+            below += [(inner + suffix, found) for suffix, found in models_in(annotated(field))]
         waiting[:0] = below
-
-
-def _needs_restart(field: FieldInfo) -> bool:
-    return _NEEDS_RESTART is not None and _NEEDS_RESTART in field.metadata
 
 
 def annotated(field: FieldInfo) -> Any:

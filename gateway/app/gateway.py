@@ -265,7 +265,7 @@ class Gateway:
 
         That takes as long as the requests do. After `hurry`, what is left gets the time that it has at a stop.
         """
-        self._parts.stop_upkeep()
+        await self._stop_aside()
         await self._parts.leave_work()
         finishing = asyncio.get_running_loop().create_task(self._finish())
         hurrying = asyncio.get_running_loop().create_task(self._hurries.wait())
@@ -335,9 +335,7 @@ class Gateway:
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
             stack.push_async_callback(self._parts.policy.close_callers)
-            stack.push_async_callback(self._status.port.stop)
-            if self._admin is not None:
-                stack.push_async_callback(self._admin.port.stop)
+            stack.push_async_callback(self._stop_aside)
             if self._tracing is not None:
                 stack.push_async_callback(self._tracing.close)
             stack.push_async_callback(self._cancel_tasks)
@@ -470,6 +468,10 @@ class Gateway:
         if self._admin is not None:
             known = None if before is None or before.admin is None else before.admin.port
             self.admin_address = await _start_aside("admin", self._admin.port, config.admin.listen, known)
+
+    async def _stop_aside(self) -> None:
+        ports = [self._status.port] if self._admin is None else [self._status.port, self._admin.port]
+        await asyncio.gather(*(port.stop() for port in ports))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

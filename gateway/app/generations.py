@@ -124,9 +124,9 @@ class Generations:
         self._on_switch(gateway.config)
         gateway.take_over()
         self._watch(gateway)
-        if len(self._earlier) >= _EARLIER_MAX:
-            next(iter(self._earlier)).hurry()
         self._earlier[before] = asyncio.get_running_loop().create_task(self._retire(before))
+        for each in list(self._earlier)[:-_EARLIER_MAX]:
+            each.hurry()
 
     async def _apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
@@ -140,8 +140,7 @@ class Generations:
         finally:
             del self._earlier[gateway]
             self.current.metrics.ended(gateway.metrics)
-            if self._reloading is not None or self._handed is not None:
-                tune_collector()
+            tune_collector()
 
     def _made(self, config: Config, before: Gateway | None = None) -> Gateway:
         # Of the lines that were lost each counts those of its own time.

@@ -189,10 +189,11 @@ async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:
 def tune_collector() -> None:
     """Run the cycle collector less often: a request makes many objects and no cycles, and collecting costs a fifth.
 
-    Objects that exist after the start are frozen, because they live as long as the process. A collection of ten
-    thousand young objects pauses for a few milliseconds; one of the next generation covers four of these and takes four
-    times as long; the last threshold keeps full collections rare.
+    Objects that exist after a start are frozen, because they live as long as what serves; this is called again when
+    what served before has ended. A collection of ten thousand young objects pauses for a few milliseconds; one of the
+    next generation covers four of these and takes four times as long; the last threshold keeps full collections rare.
     """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 3, 140)

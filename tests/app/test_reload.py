@@ -426,6 +426,29 @@ async def test_nearly_all_can_change(tmp_path: Path, workers: int) -> None:
             assert [str(port) in listens for port in (admin_port, other_port)] == [status == 200 for status in ports]
 
 
+@EACH_COUNT
+async def test_what_is_earlier_is_bounded(tmp_path: Path, workers: int) -> None:
+    """Requests last over reloads, until too many configurations are in use: then those of the oldest end as at a
+    stop."""
+    async with running(tmp_path, workers, shutdown={"delay": "0s", "drain_timeout": "1s"}) as it:
+        holds, requests = [], []
+        for number in range(5):
+            holds.append(hold := asyncio.Event())
+            it.upstream.on("/charges", Answer(201, hold=hold))
+            # So many that each of the workers gets some.
+            requests.append([asyncio.create_task(it.send(f"k{number}-{each}")) for each in range(8)])
+            await it.upstream.wait_for_requests(8 * (number + 1))
+            it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
+            code, output = await it.reload()
+            assert code == 0, output
+        ended = await asyncio.gather(*requests[0], *requests[1])
+        assert {each.header("Idempotency-Status") for each in ended} == {"in-doubt"}
+        for hold in holds:
+            hold.set()
+        stored = await asyncio.gather(*requests[2], *requests[3], *requests[4])
+        assert {each.header("Idempotency-Status") for each in stored} == {"stored"}
+
+
 async def _status_of(port: int) -> int | None:
     """What the admin port says to who has its token; None where nobody listens."""
     try:

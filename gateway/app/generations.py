@@ -7,6 +7,7 @@ ends after its last request. What it counts counts for the process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final
 
 from gateway import EXIT_OK
 from gateway.app.gateway import Gateway
-from gateway.app.life import StartError, tune_collector
+from gateway.app.life import StartError
 from gateway.app.reload import Reloading, Report
 from gateway.app.seats import Handed
 from gateway.config import Config
@@ -140,7 +141,8 @@ class Generations:
         finally:
             del self._earlier[gateway]
             self.current.metrics.ended(gateway.metrics)
-            tune_collector()
+            # Its caches would wait for a full collection, which is rare.
+            gc.collect()
 
     def _made(self, config: Config, before: Gateway | None = None) -> Gateway:
         # Of the lines that were lost each counts those of its own time.

@@ -133,12 +133,12 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
     try:
         for notice in notices(config) if worker is None else ():
             _LOG.warning("%s", notice)
+        _tune_collector()
         server = signals.server = build(logs)
         stop = asyncio.get_running_loop().create_task(signals.stopping.wait())
         if not await _started(server, stop):
             return EXIT_OK
         signals.start_ended()
-        tune_collector()
         await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
             _LOG.info("stopping: %s", _what_follows(server.config, server))
@@ -186,14 +186,13 @@ async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:
     return True
 
 
-def tune_collector() -> None:
+def _tune_collector() -> None:
     """Run the cycle collector less often: a request makes many objects and no cycles, and collecting costs a fifth.
 
-    Objects that exist after a start are frozen, because they live as long as what serves; this is called again when
-    what served before has ended. A collection of ten thousand young objects pauses for a few milliseconds; one of the
-    next generation covers four of these and takes four times as long; the last threshold keeps full collections rare.
+    What the program itself consists of is frozen: it lives as long as the process. A collection of ten thousand young
+    objects pauses for a few milliseconds; one of the next generation covers four of these and takes four times as long;
+    the last threshold keeps full collections rare.
     """
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 3, 140)

@@ -30,9 +30,8 @@ from gateway.core.message import header_values, values_by_name
 from gateway.core.routing import Miss
 from gateway.core.verdict import Verdict
 from gateway.explain.dry_run import Found
-from gateway.protect.request import Request
+from gateway.protect.request import Request, scope_name
 from gateway.protect.route import Route
-from gateway.protect.trace import scope_name
 
 _V = Verdict
 _OF_KEY: Final = frozenset(

@@ -1,7 +1,8 @@
 """What happens to a request on a protected route. The modules, in the order in which a request meets them:
 
-*Values.* `request` is one request on its way, `reply` what it gets, `route` a route as configured, `hop` where it came
-from, `problem` the gateway's own error responses. `cors` says what pages of other origins may read.
+*Values.* `request` is one request on its way and what operators see of it, `reply` what it gets, `route` a route as
+configured, `hop` where it came from, `problem` the gateway's own error responses. `cors` says what pages of other
+origins may read.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request: `callers` says whose it is, and `body` receives its body. `operation`
@@ -10,7 +11,7 @@ result into a command and replies, and `journaling` keeps it while the store doe
 the first caller: by `waiting` for another gateway, or by `probing` the upstream, for as long as their `preference`
 allows; where many come or wake at once, `slices` gives each its turn, and `limits` says how long each step may take.
 `repeats` notices requests that come again under another key. `compose` builds replies, and `decoding` undoes a coding
-that a client does not accept. `trace` gathers what operators see of a request.
+that a client does not accept.
 
 *Requests that are delivered later.* `accepting` stores them: `kept` encodes and encrypts one. `resource` shows callers
 the `status` of their operations. `verification` asks of a webhook who sent it, and `inbox` acknowledges it.

@@ -30,10 +30,9 @@ from gateway.protect.claiming import Seen
 from gateway.protect.kept import KeptRequest, seal
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request
+from gateway.protect.request import Request, request_info
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.slices import Slices
-from gateway.protect.trace import request_info
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
 from gateway.store.operations import Backlog, RouteBacklog
 
@@ -175,7 +174,7 @@ class Accepting:
         """Raises `StoreError`."""
         kept = await self._sealed(request)
         read_token: int | None = None
-        recorded = fingerprint = request.fingerprints_to_record()[0]
+        recorded = fingerprint = request.fingerprint_to_record()
         for _ in range(_COMMANDS_MAX):
             # The same attempt id each time, because the request is sealed with it. None of the earlier ones applied.
             command = Accept(

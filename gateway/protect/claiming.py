@@ -156,7 +156,7 @@ class Claiming:
         """
         route, identity = request.route, request.identity
         read_token: int | None = None
-        recorded = fingerprint = request.fingerprints_to_record()[0]
+        recorded = fingerprint = request.fingerprint_to_record()
         is_forgotten, takes_over = False, isinstance(route.recovery, Resend)
         patience_seconds = min(max(route.target.answer_within_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
         until = self.limits.loop.time() + patience_seconds

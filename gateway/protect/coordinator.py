@@ -52,9 +52,8 @@ from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
 from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, Untouched, answered
 from gateway.protect.route import AcceptPolicy, Route
-from gateway.protect.trace import answered
 from gateway.protect.upstream_reply import passed_on
 from gateway.protect.waiting import Waiting
 from gateway.store.base import Store

@@ -81,9 +81,8 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease, Leases
 from gateway.protect.limits import Limit, Limits
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request
+from gateway.protect.request import Request, request_info
 from gateway.protect.slices import Slices
-from gateway.protect.trace import request_info
 from gateway.protect.upstream_reply import UpstreamStream
 from gateway.protect.verification import signed_again
 from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, Unstorable

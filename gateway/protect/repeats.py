@@ -18,8 +18,7 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RepeatNoticed, RepeatResult
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request
-from gateway.protect.trace import scope_name
+from gateway.protect.request import Request, scope_name
 from gateway.store.base import StoreError
 
 _LOG = logging.getLogger("gateway")

@@ -19,8 +19,9 @@ from uuid import UUID
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 
-# The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header.
-_RECORD_BYTES: Final = 1_600
+# The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header. The first
+# replay adds its reply (`Record.replay`), which has the headers once more.
+_RECORD_BYTES: Final = 2_050
 _HEADER_BYTES: Final = 150
 
 # One entry may take this part of the budget: a single huge response must not push out everything else.
@@ -99,7 +100,7 @@ class ProcessCache:
         if response is not None:
             size_bytes += _HEADER_BYTES * len(response.headers) + len(response.body or b"")
             for name, value in response.headers:
-                size_bytes += len(name) + len(value)
+                size_bytes += 2 * (len(name) + len(value))
         if size_bytes > self._entry_bytes_max:
             return
         if known is not None:

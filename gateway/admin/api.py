@@ -214,6 +214,9 @@ class AdminApi:
 
     def _changing(self, change: Change[Any]) -> Handler:
         async def carry_out(request: web.Request) -> web.Response:
+            if change.path.startswith("/operations/"):
+                # What is no id is said before anything about the body.
+                operation_id_of(request.match_info)
             asked = parsed(change.asked, json_object(await _body(request)))
             requester = request[REQUESTER]
             audit = asked.audit_as(requester.person)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -180,13 +181,15 @@ _OF_THE_PROGRAM: Final = (
 _ONE: Final = _option("operation", type=_operation_id, metavar="OPERATION_ID")
 _ONE_OR_NONE: Final = _option("operation", nargs="?", type=_operation_id, metavar="OPERATION_ID")
 _TOKEN: Final = _option("--token", "only if this is still the operation's token", type=_count, metavar="N")
-_WHY: Final = _option("--why", "the reason; recorded in the store", required=True, metavar="TEXT")
-_MAYBE_WHY: Final = _option("--why", "the reason; recorded in the store", metavar="TEXT")
-_BY: Final = _option("--by", "who decides; default: your user name", metavar="NAME")
 _FORMAT: Final = _option(
     "--format", "for people, or one JSON object per line", choices=("table", "jsonl"), default="table"
 )
 _JSON: Final = _option("--format", "json: one object per line", choices=("table", "json"), default="table")
+
+
+def _audit(command: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    command.add_argument("--why", required=is_required, metavar="TEXT", help="the reason; recorded in the store")
+    command.add_argument("--by", metavar="NAME", help="who decides; default: your user name")
 
 
 def _reason(text: str) -> _Add:
@@ -246,8 +249,7 @@ _OF_OPERATORS: Final = (
             required=True,
         ),
         _flag("--drop", "with --never-happened: if its request is kept, drop it, and do not deliver it"),
-        _WHY,
-        _BY,
+        _audit,
         _flag("--force", "even though a request may still arrive, or the response's status settles nothing"),
         _TOKEN,
         _flag("--dry-run", "say what would be done, and change nothing"),
@@ -266,8 +268,7 @@ _OF_OPERATORS: Final = (
         _older_than("dead for at least this long: 5m, 12h"),
         _option("--limit", f"at most this many, and {REQUEUE_LIMIT_MAX}", type=_count, metavar="N"),
         _option("--rate", f"at most this many a second, and {REQUEUE_RATE_MAX}", type=_count, metavar="N"),
-        _WHY,
-        _BY,
+        _audit,
         description="Deliver a dead letter after all: as soon as possible, with a new deadline and a new limit of "
         "answers. Giving the same command twice requeues nothing twice: repeat it if you did not see its result. "
         "Without an OPERATION_ID, those are requeued that match --route, --reason and --older-than; this may be "
@@ -278,8 +279,7 @@ _OF_OPERATORS: Final = (
         "call off an accepted operation or a dead letter, and drop its request",
         _ONE,
         _TOKEN,
-        _WHY,
-        _BY,
+        _audit,
         description="Call off an operation that waits to be delivered, or is a dead letter. Its request is dropped; if "
         "its caller sends it again, it runs.",
     ),
@@ -287,8 +287,7 @@ _OF_OPERATORS: Final = (
         "pause",
         "deliver nothing of a route until it is resumed, or list what is paused",
         _option("route", "a route; those with its operation name are, too", nargs="?", metavar="ROUTE"),
-        _MAYBE_WHY,
-        _BY,
+        partial(_audit, is_required=False),
         description="Deliver nothing of a route for a while, as for a planned outage of its service. Requests are "
         "accepted and kept, and the time does not count against their deadline. Without ROUTE, list what is paused, by "
         "whom and why, and what was paused and resumed before.",
@@ -297,8 +296,7 @@ _OF_OPERATORS: Final = (
         "resume",
         "deliver a paused route again",
         _option("route", "a route or, if none has it any more, an operation name", metavar="ROUTE"),
-        _WHY,
-        _BY,
+        _audit,
         description="End a pause.",
     ),
     _command(
@@ -308,8 +306,7 @@ _OF_OPERATORS: Final = (
             _option("--suspend", "publish nothing to this sink any more", metavar="NAME"),
             _option("--resume", "publish to this sink again, also what waited", metavar="NAME"),
         ),
-        _MAYBE_WHY,
-        _BY,
+        partial(_audit, is_required=False),
         _JSON,
         description="List the sinks and what waits for each of them. With --suspend or --resume, publish nothing to a "
         "sink for a while, or publish to it again; its events are kept.",
@@ -328,8 +325,7 @@ _OF_OPERATORS: Final = (
         "publish an event that was given up after all",
         _option("event", metavar="EVENT_ID"),
         _option("--sink", "to this sink; otherwise to all where it is dead", metavar="NAME"),
-        _WHY,
-        _BY,
+        _audit,
         description="Publish a dead event after all, under the same id. events --sink NAME lists them.",
     ),
     _command(
@@ -338,8 +334,7 @@ _OF_OPERATORS: Final = (
         _ONE,
         _flag("--erase", "forget the key of an operation without a response, so that it can run again"),
         _flag("--yes", "confirm --erase: no client will repeat this key"),
-        _WHY,
-        _BY,
+        _audit,
         description="Drop the recorded response of a completed operation everywhere. The key is remembered and does "
         "not run again, unless it is erased.",
     ),
@@ -347,8 +342,7 @@ _OF_OPERATORS: Final = (
         "memory",
         "show whether the durable store lost its memory, or accept the loss",
         _flag("--accept-loss", "trust the store again: keys that it lost run again if they are repeated"),
-        _MAYBE_WHY,
-        _BY,
+        partial(_audit, is_required=False),
         description="Show whether the durable store is known to have lost its memory in a failover or a restore. For "
         "some time after that, first requests with a key that it does not have are refused.",
     ),

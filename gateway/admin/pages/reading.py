@@ -77,6 +77,8 @@ class Reading:
         """Its paths."""
         shown: dict[str, tuple[str, Callable[[web.Request], Awaitable[dict[str, Any]]]]] = {
             "/ui/": ("overview", self._overview),
+            "/ui/find": ("find", self._find_form),
+            "/ui/explain": ("explain", self._explain_form),
             "/ui/operations": ("operations", lambda request: self._listed(request, {})),
             "/ui/dead-letters": ("dead_letters", lambda request: self._listed(request, {"state": ["dead_letter"]})),
             "/ui/sinks": ("sinks", self._sinks),
@@ -94,9 +96,7 @@ class Reading:
             Endpoint("GET", "/ui/operations/{id}", Action.READ, self._operation),
             Endpoint("GET", "/ui/operations/{id}/response", Action.READ_RESPONSE, self._response),
             Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
-            Endpoint("GET", "/ui/find", Action.READ, self._find_page),
             Endpoint("POST", "/ui/find", Action.READ, self._find),
-            Endpoint("GET", "/ui/explain", Action.READ, self._explain_page),
             Endpoint("POST", "/ui/explain", Action.READ, self._explain),
         ]
 
@@ -202,13 +202,12 @@ class Reading:
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
-    async def _find_page(self, request: web.Request) -> web.Response:
-        return self._finding(request)
+    async def _find_form(self, _: web.Request) -> dict[str, Any]:
+        return self._found()
 
-    def _finding(self, request: web.Request, status: int = 200, **values: Any) -> web.Response:
+    def _found(self, **values: Any) -> dict[str, Any]:
         routes = [route.name for route in self.operations.policies.routes]
-        about = {"mistake": None, "unknown": None, "chosen": "", "id": "", **values}
-        return self.site.page(request, "find", status, routes=routes, **about)
+        return {"routes": routes, "mistake": None, "unknown": None, "chosen": "", "id": "", **values}
 
     async def _find(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -216,14 +215,15 @@ class Reading:
             try:
                 return see_other(f"/ui/operations/{UUID(given)}")
             except ValueError:
-                return self._finding(request, 400, mistake="this is not the id of an operation", id=given)
+                about = self._found(mistake="this is not the id of an operation", id=given)
+                return self.site.page(request, "find", 400, **about)
         route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
             operation_id = self.operations.identify(route, _headers_in(text_in(form, "headers")), body)
         except (CannotIdentify, Malformed) as error:
-            return self._finding(request, 400, mistake=str(error), chosen=route)
+            return self.site.page(request, "find", 400, **self._found(mistake=str(error), chosen=route))
         if (await self.operations.read(operation_id)).record is None:
-            return self._finding(request, 404, unknown=operation_id, chosen=route)
+            return self.site.page(request, "find", 404, **self._found(unknown=operation_id, chosen=route))
         return see_other(f"/ui/operations/{operation_id}")
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -275,13 +275,8 @@ class Reading:
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
-    async def _explain_page(self, request: web.Request) -> web.Response:
-        return self._explaining(request, {"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
-
-    def _explaining(self, request: web.Request, form: Form, status: int = 200, **values: Any) -> web.Response:
-        about = {"mistake": None, "found": None, **values}
-        written = {name: text_in(form, name) for name in _EXPLAINED}
-        return self.site.page(request, "explain", status, form=written, **about)
+    async def _explain_form(self, _: web.Request) -> dict[str, Any]:
+        return _explained({"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
 
     async def _explain(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -290,8 +285,12 @@ class Reading:
             peer, with_record = text_in(form, "peer"), "with_record" in form
             found = await self.process.explain(_request_in(form), peer, response, with_record)
         except (CannotExplain, Malformed) as error:
-            return self._explaining(request, form, 400, mistake=str(error))
-        return self._explaining(request, form, found=found)
+            return self.site.page(request, "explain", 400, **_explained(form, mistake=str(error)))
+        return self.site.page(request, "explain", **_explained(form, found=found))
+
+
+def _explained(form: Form, **values: Any) -> dict[str, Any]:
+    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, "mistake": None, "found": None, **values}
 
 
 def token_of(text: str) -> int:

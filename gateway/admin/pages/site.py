@@ -24,22 +24,12 @@ from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.side_port import terse
 
-NAVIGATION: Final = (
-    ("/ui/", "Overview"),
-    ("/ui/operations", "Operations"),
-    ("/ui/find", "Find"),
-    ("/ui/dead-letters", "Dead letters"),
-    ("/ui/sinks", "Sinks"),
-    ("/ui/pauses", "Pauses"),
-    ("/ui/journal", "Journal"),
-    ("/ui/memory", "Memory"),
-    ("/ui/audit", "Audit"),
-    ("/ui/routes", "Routes"),
-    ("/ui/observe", "Observe"),
-    ("/ui/explain", "Explain"),
-    ("/ui/configuration", "Configuration"),
+_LISTED: Final = (
+    *("operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "observe"),
+    *("explain", "configuration"),
 )
-"""The pages that every page leads to, in order. A new page is one line here and one endpoint."""
+NAVIGATION: Final = (("/ui/", "Overview"), *((f"/ui/{each}", each.replace("-", " ").capitalize()) for each in _LISTED))
+"""The pages that every page leads to, in order. A new page is one word here and one endpoint."""
 
 _TYPES: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
 _FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}

@@ -33,7 +33,7 @@ from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 
-# Redis's driver takes a part of every start and every command; it is loaded where it is configured.
+# The stores on Redis take a part of every start and every command; they are loaded where they are configured.
 if TYPE_CHECKING:
     from gateway.store.redis.durable import RedisStore
     from gateway.store.redis.seen import RedisSeen

@@ -37,13 +37,20 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_duplicate_that_waits_at_another_gateway(store: dict[str, Any], tmp_path: Path) -> None:
     """It gets the response when the first request does, although it looked before and will not look again."""
-    async with house(store, tmp_path / "a") as home, neighbour(store, tmp_path / "b", home.upstream) as other:
+    # When its wait is over it would look again.
+    waits = {"in_flight": {"wait": f"{2 * PATIENCE_SECONDS:g}s", "max_wait": "10m"}}
+    async with (
+        house(store, tmp_path / "a") as home,
+        neighbour(store, tmp_path / "b", home.upstream, route=waits) as other,
+    ):
         first, hold = await home.begin()
         again = asyncio.create_task(other.send())
         readers = other.gateway._parts._waiting._readers
         await eventually(lambda: [each for each in readers.values() if each.latest], PATIENCE_SECONDS, "it has looked")
         hold.set()
         assert status_of(await first) == (200, "stored")
+        done, _ = await asyncio.wait((again,), timeout=PATIENCE_SECONDS / 2)
+        assert done, "nobody has told it"
         assert status_of(await again) == (200, "replayed")
 
 

@@ -1,4 +1,4 @@
-"""The border to the Redis driver: what a URL says, one connection, and what a server's errors mean.
+"""One connection to Redis: what a URL says, exchanges over it, and what a server's errors mean.
 
 Its invariant: a link has one exchange under way at a time, and is closed when one is cut short, so that replies are
 never mixed up. It knows neither records nor eras, nor which of several servers is the right one.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from hiredis import pack_command
-from redis import exceptions
-from redis.asyncio.connection import AbstractConnection, ConnectionPool, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from hiredis import ProtocolError, Reader, ReplyError, pack_command
 
 from gateway.core.immutable import immutable
 from gateway.core.message import bracketed
@@ -27,9 +23,8 @@ from gateway.core.operation import MICROSECONDS
 from gateway.store.base import Indefinite, NotApplied
 
 CONNECT_SECONDS: Final = 1.0
-# How long sent data may stay unacknowledged. Without a limit, a closed connection would keep its unsent data for as
-# long as the peer reads nothing.
-_UNSENT_SECONDS: Final = 5
+
+_CLOSED: Final = "the server closed it"
 
 # After this long without a message, send a PING; after as long again, the link is dead.
 _SILENCE_SECONDS: Final = 10.0
@@ -42,8 +37,9 @@ _CODE: Final = re.compile(rf"(?:^|: -?)(?!{_UNSPECIFIC}\b)([A-Z]{{3,}})\b")
 # A missing permission inside a script comes without a code: with the first text in Redis 6.2 and 7.0, later the second.
 _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in script")
 
-# Why a server takes no writes, and what an operator can do.
+# Why a server cannot be used, or takes no writes, and what an operator can do.
 CAUSES: Final = {
+    "NOAUTH": "Authentication required (NOAUTH)",
     "READONLY": "it is a replica (READONLY); name the primary",
     "OOM": "its memory is full (OOM); raise maxmemory, or let maxmemory-policy evict keys",
     "MISCONF": "it cannot save to its disk (MISCONF)",
@@ -51,6 +47,8 @@ CAUSES: Final = {
 }
 
 RedisCommand = tuple[str | bytes | int, ...]
+
+_OPTIONS: Final = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sentinel_username", "sentinel_password"))
 
 # The texts of scripts, by the digest that names one on a server.
 _TEXTS: Final[dict[str | bytes | int, bytes]] = {}
@@ -83,22 +81,26 @@ class Access:
     seeds: tuple[Address, ...]
     name: str
     """What the sentinels call the master."""
-    options: Mapping[str, Any]
-    sentinel_options: Mapping[str, Any]
+    database: int
+    login: tuple[str, ...]
+    """User and password, or the password alone, or nothing."""
+    sentinel_login: tuple[str, ...]
+    tls: Mapping[str, str] | None
+    """The options of TLS; None: without it."""
 
     def link(self, address: Address) -> Link:
         """A link to a server with data, not yet connected."""
-        return _make_link(address, self.options)
+        return Link(address, self.login, self.database, self.tls)
 
     def sentinel_link(self, address: Address) -> Link:
-        return _make_link(address, self.sentinel_options)
+        return Link(address, self.sentinel_login, 0, self.tls)
 
     async def follow_ask(self, command: RedisCommand, reply: Any, seconds: float) -> Any:
         """The reply; where it is ASK, because the key's slot is on its way to another node, that node's. Raises
         StoreError."""
-        if type(reply) is not exceptions.AskError:
+        if refusal(reply) != "ASK":
             return reply
-        link = self.link(Address(reply.host, reply.port))
+        link = self.link(_address(str(reply).rpartition(" ")[2], 0))
         try:
             await link.connect()
             # One command after ASKING is all that is allowed: a script comes with its text.
@@ -112,34 +114,22 @@ def parse(url: str) -> Access:
     """Raises ValueError when the URL is none of Redis's. `gateway.config.address` has the rules, and better errors."""
     parts = urlsplit(url)
     scheme, _, kind = parts.scheme.partition("+")
-    login, at, hosts = parts.netloc.rpartition("@")
+    query = dict(parse_qsl(parts.query))
+    if scheme not in ("redis", "rediss") or query.keys() - _OPTIONS:
+        raise ValueError("the URL is none of Redis's, or has an option that is unknown")
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = map(unquote, login.partition(":"))
     seeds = tuple(_address(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(","))
     name, _, database = parts.path.strip("/").rpartition("/") if kind == "sentinel" else ("", "", parts.path.strip("/"))
     if kind == "sentinel" and not name:
         name, database = database, ""
-    query = dict(parse_qsl(parts.query))
-    sentinel_login = {
-        option: query.pop(f"sentinel_{option}") for option in ("username", "password") if f"sentinel_{option}" in query
-    }
-    options = {
-        **parse_url(f"{scheme}://{login}{at}{seeds[0]}/{database}?{urlencode(query)}"),
-        "protocol": 2,
-        "decode_responses": False,
-        "driver_info": None,
-        "health_check_interval": 0,
-        "retry": Retry(NoBackoff(), 0),
-        "retry_on_timeout": False,
-        "socket_timeout": None,
-        "socket_connect_timeout": CONNECT_SECONDS,
-    }
-    if (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
-        options["socket_keepalive"] = True
-        options["socket_keepalive_options"] = {user_timeout: _UNSENT_SECONDS * 1000}
-    of_masters = ("username", "password", "db")
-    sentinel_options = {key: value for key, value in options.items() if key not in of_masters} | sentinel_login
-    access = Access(kind, seeds, name, options, sentinel_options)
-    access.link(seeds[0])
-    return access
+    sentinel_login = _login(query.get("sentinel_username", ""), query.get("sentinel_password", ""))
+    tls = query if scheme == "rediss" else None
+    return Access(kind, seeds, name, int(database or 0), _login(user, password), sentinel_login, tls)
+
+
+def _login(user: str, password: str) -> tuple[str, ...]:
+    return (user, password) if user else (password,) if password else ()
 
 
 def _address(text: str, port: int) -> Address:
@@ -147,41 +137,116 @@ def _address(text: str, port: int) -> Address:
     return Address(host.strip("[]"), int(digits)) if colon else Address(text.strip("[]"), port)
 
 
-def _make_link(address: Address, options: Mapping[str, Any]) -> Link:
-    """The driver does no retries and no timeouts on it, whatever the URL's options say. Raises ValueError."""
-    try:
-        pool = ConnectionPool(**{**options, "host": address.host, "port": address.port})
-        return Link(pool.make_connection(), address)  # type: ignore[no-untyped-call]
-    except TypeError as error:
-        raise ValueError(f"an option of the Redis URL is unknown: {error}") from None
+def _context(options: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if authorities := options.get("ssl_ca_certs"):
+        context.load_verify_locations(authorities)
+    if certificate := options.get("ssl_certfile"):
+        context.load_cert_chain(certificate, options.get("ssl_keyfile"))
+    return context
+
+
+class _Silent(Indefinite):
+    """Nothing came in time."""
+
+
+class _Wire(asyncio.Protocol):
+    """The replies that arrive on a connection, in their order."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._replies.append(reply)
+        except ProtocolError:
+            self.transport.abort()
+        if len(self._replies) >= self._wanted and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(Indefinite(f"the connection to Redis failed: {error or _CLOSED}"))
+
+    def _fail(self, error: Indefinite) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+    async def take(self, number: int, seconds: float) -> list[Any]:
+        """The next replies. Raises Indefinite."""
+        if len(self._replies) < number:
+            if self.transport.is_closing():
+                raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
+            loop = asyncio.get_running_loop()
+            self._wanted, self._waiting = number, loop.create_future()
+            late = loop.call_later(seconds, self._fail, _Silent(f"no reply from Redis within {seconds:g} s"))
+            try:
+                await self._waiting
+            finally:
+                late.cancel()
+                self._waiting = None
+        taken = self._replies[:number]
+        del self._replies[:number]
+        return taken
 
 
 class Link:
-    """One connection to Redis. The driver's errors end here."""
+    """One connection to Redis."""
 
-    def __init__(self, connection: AbstractConnection, address: Address) -> None:
+    def __init__(self, address: Address, login: tuple[str, ...], database: int, tls: Mapping[str, str] | None) -> None:
         self.address = address
         self.run_id = b""
         """The server process that the link leads to, as its user has read it."""
-        self._connection = connection
+        self._login = login
+        self._database = database
+        self._tls = tls
+        self._wire: _Wire | None = None
         self._lock = asyncio.Lock()
 
     def __str__(self) -> str:
         """The server and the database, without user and password: the text goes to logs."""
-        return f"Redis at {self.address}/{self._connection.db}"
+        return f"Redis at {self.address}/{self._database}"
 
     @property
     def is_open(self) -> bool:
-        return bool(self._connection.is_connected)
+        return self._wire is not None and not self._wire.transport.is_closing()
 
     async def connect(self, seconds: float = CONNECT_SECONDS) -> None:
         """Connect and log in, unless connected. Raises NotApplied."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._connection.connect()  # type: ignore[no-untyped-call]
-        except (exceptions.RedisError, OSError, ValueError) as error:
-            await self.close()
-            raise NotApplied(f"{self} cannot be used: {_reason(error)}") from None
+        async with self._lock:
+            if self.is_open:
+                return
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._open(seconds)
+            except BaseException as error:
+                await self.close()
+                if not isinstance(error, ReplyError | Indefinite | OSError):
+                    raise
+                # A server that does not know a command quotes its arguments; those of AUTH contain the password.
+                why = str(error).partition(", with args")[0] or "no reply in time"
+                raise NotApplied(f"{self} cannot be used: {why}") from None
+
+    async def _open(self, seconds: float) -> None:
+        context = None if self._tls is None else _context(self._tls)
+        loop = asyncio.get_running_loop()
+        _, self._wire = await loop.create_connection(_Wire, self.address.host, self.address.port, ssl=context)
+        greeting: list[RedisCommand] = [("AUTH", *self._login)] if self._login else []
+        greeting += [("SELECT", self._database)] if self._database else []
+        for command in greeting:
+            await self.send([command])
+            (reply,) = await self._wire.take(1, seconds)
+            if isinstance(reply, ReplyError):
+                raise reply
 
     async def exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """Send commands and return their replies; refused commands have exceptions as replies.
@@ -190,23 +255,19 @@ class Link:
         when the caller is cancelled.
         """
         async with self._lock:
-            if not self.is_open:
+            if self._wire is None or self._wire.transport.is_closing():
                 raise NotApplied("the connection to Redis is closed")
             try:
-                async with asyncio.timeout(seconds):
-                    await self.send(commands)
-                    return await self._replies(len(commands))
-            except TimeoutError:
-                await self.close()
-                raise Indefinite(f"no reply from Redis within {seconds:g} s") from None
-            except asyncio.CancelledError:
+                self._wire.transport.write(b"".join(map(_pack, commands)))
+                return await self._wire.take(len(commands), seconds)
+            except BaseException:
                 await self.close()
                 raise
 
     async def run(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """`exchange`, for scripts: one that the server has forgotten, or never had, is sent to it."""
         replies = await self.exchange(commands, seconds)
-        missing = [place for place, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
+        missing = [place for place, reply in enumerate(replies) if refusal(reply) == "NOSCRIPT"]
         if missing:
             # In order, so that each text is sent once.
             sent: set[str | bytes | int] = set()
@@ -221,34 +282,27 @@ class Link:
 
     async def send(self, commands: Sequence[RedisCommand]) -> None:
         """Send without waiting for a reply. Raises Indefinite."""
-        packed = b"".join(map(_pack, commands))
-        try:
-            await self._connection.send_packed_command(packed, check_health=False)
-        except (exceptions.RedisError, OSError, RuntimeError, AttributeError) as error:
-            # The connection was reset while idle: uvloop raises RuntimeError; asyncio raises nothing, except for an
-            # AttributeError in Python 3.12.1.
-            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
-
-    async def receive(self, seconds: float) -> Any:
-        """The next message, or None after this many seconds without one. Raises Indefinite."""
-        try:
-            return await self._connection.read_response(timeout=seconds)
-        except (exceptions.RedisError, OSError) as error:
-            raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
+        if self._wire is None or self._wire.transport.is_closing():
+            raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
+        self._wire.transport.write(b"".join(map(_pack, commands)))
 
     async def messages(self) -> AsyncIterator[Any]:
         """What arrives on channels, until the link fails or is silent. Raises Indefinite."""
         is_silent = False
-        while True:
-            message = await self.receive(_SILENCE_SECONDS)
-            if message is not None:
-                is_silent = False
-                yield message
-            elif is_silent:
-                raise Indefinite("the link is silent")
-            else:
+        while self._wire is not None:
+            try:
+                (message,) = await self._wire.take(1, _SILENCE_SECONDS)
+            except _Silent:
+                if is_silent:
+                    raise
                 is_silent = True
                 await self.send([("PING",)])
+                continue
+            if isinstance(message, ReplyError):
+                raise Indefinite(f"Redis refused: {refusal(message)}")
+            is_silent = False
+            yield message
+        raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
 
     async def leave(self) -> None:
         """Close the connection after the exchange under way: the next one may lead to another server."""
@@ -256,34 +310,15 @@ class Link:
             await self.close()
 
     async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
-
-    async def _replies(self, number: int) -> list[Any]:
-        replies: list[Any] = []
-        while len(replies) < number:
-            try:
-                replies.append(await self._connection.read_response())
-            except exceptions.ResponseError as error:
-                replies.append(error)
-            except (exceptions.RedisError, OSError) as error:
-                raise Indefinite(f"the connection to Redis failed: {_reason(error)}") from None
-        return replies
+        """What was not sent yet is given up."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.transport.abort()
 
 
 def _with_text(command: RedisCommand) -> RedisCommand:
     """The command, with a script's text instead of its digest."""
     return ("EVAL", _TEXTS[command[1]], *command[2:]) if command[0] == "EVALSHA" else command
-
-
-def _reason(error: Exception) -> str:
-    """Why the connection failed, as the driver or the server describes it, without a password."""
-    if isinstance(error, TimeoutError):
-        return "no reply in time"
-    if isinstance(error, RuntimeError | AttributeError):
-        return "the server closed it"
-    text = str(error) or type(error).__name__
-    # A server that does not know a command quotes its arguments; those of AUTH contain the password.
-    return text.partition(", with args")[0] if isinstance(error, exceptions.ResponseError) else text
 
 
 def _pack(command: RedisCommand) -> bytes:
@@ -305,7 +340,7 @@ def info_lines(reply: bytes) -> dict[str, str]:
 def run_lines(link: Link, reply: Any) -> dict[str, str]:
     """The lines of a reply of `INFO`, which have the run id. Raises `NotApplied` for a server that does not say it."""
     if error := refusal(reply):
-        raise NotApplied(f"{link} refused INFO, which has its run id: {error}")
+        raise NotApplied(f"{link} refused INFO, which has its run id: {CAUSES.get(error, error)}")
     lines = info_lines(reply)
     if "run_id" not in lines or "role" not in lines:
         # Without it a restart would go unnoticed.
@@ -314,13 +349,10 @@ def run_lines(link: Link, reply: Any) -> dict[str, str]:
 
 
 def refusal(reply: Any) -> str:
-    """The code of the server's error; empty if it executed the command."""
+    """The code of the server's error; empty if it executed the command. Redis 6.2 reports any failure in a script as
+    `ERR`."""
     if not isinstance(reply, Exception):
         return ""
-    # The driver removes known codes from the text. Redis 6.2 reports any failure in a script as `ERR`.
-    code = getattr(reply, "status_code", None)
-    if code and code != _UNSPECIFIC:
-        return str(code)
     return refusal_code(str(reply)) or type(reply).__name__
 
 

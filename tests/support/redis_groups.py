@@ -54,18 +54,14 @@ class Cluster:
         *,
         has_replicas: bool,
         options: Sequence[str] = (),
-        keeps: bool = False,
     ) -> None:
-        """With `keeps`, the servers keep operations alone."""
         self.servers = [
             RedisServer(
                 directory / f"cluster-{next(_numbers)}",
                 bus=_BUS,
-                append_only=keeps,
                 options=(
                     *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
                     *("--cluster-node-timeout", str(NODE_TIMEOUT_MILLISECONDS), "--repl-ping-replica-period", "1"),
-                    *(GATEWAY_USER if keeps else ()),
                     *options,
                 ),
             )
@@ -77,10 +73,6 @@ class Cluster:
     @property
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
-
-    @property
-    def durable_url(self) -> str:
-        return self.url.replace("://", "://gateway:any@")
 
     def start(self) -> None:
         """Start and return when every node knows of all and serves."""
@@ -101,11 +93,6 @@ class Cluster:
     def stop(self) -> None:
         for server in self.servers:
             server.kill()
-
-    def flush(self) -> None:
-        """Let every master forget everything."""
-        for master in self.masters:
-            master.flush()
 
     def id_of(self, server: RedisServer) -> str:
         return str(command(server, "CLUSTER", "MYID").decode())

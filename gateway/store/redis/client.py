@@ -10,20 +10,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable
+from gateway.store.base import NotApplied, StoreError, Unreadable
 from gateway.store.redis import layout
-from gateway.store.redis.change import DONE, MEMORY, WITNESS, Change, Kept, kept
+from gateway.store.redis.change import Change, Kept, kept
 from gateway.store.redis.connection import RedisCommand, time_us
 from gateway.store.redis.primary import Primary
 
 T = TypeVar("T")
 
-ANOTHER_MEMORY: Final = "the memory of Redis is another one than before: it was flushed, or replaced"
-# Replies by which the memory is another one.
-_OTHERS: Final[dict[bytes | StoreError | None, str]] = {
-    MEMORY: ANOTHER_MEMORY,
-    WITNESS: "Redis lacks changes that it had acknowledged",
-}
 # How often a change is tried that loses against others.
 TRIES_MAX: Final = 32
 
@@ -37,7 +31,6 @@ class Client:
         self._clock_us = clock_us
         # Of the memory that the store was started on, as Redis keeps it.
         self._identity = ""
-
         self._last_number = 0
 
     def _draw(self, least: int) -> int:
@@ -50,32 +43,6 @@ class Client:
         *replies, time = await self.primary.read([*commands, ("TIME",)], link)
         return replies, time_us(time) if self._clock_us is None else self._clock_us()
 
-    async def _write(
-        self,
-        calls: Sequence[RedisCommand],
-        link: str = "changes",
-        *,
-        keeps: bool = True,
-        news: Sequence[RedisCommand] = (),
-    ) -> list[bool | StoreError]:
-        """Execute calls of `Change`s: whether each was done, or what became of it. Raises `NotApplied` and
-        `EpochChanged` where nothing was sent, and `Indefinite`. `news` tells other gateways of them."""
-        replies, is_kept = await self.primary.write(calls, link, keeps=keeps, news=news)
-        doubt = "" if is_kept else "a disk or a replica did not confirm in time that it has the command"
-        if any(reply in _OTHERS for reply in replies):
-            doubt = "the memory of Redis was replaced meanwhile"
-        found: list[bool | StoreError] = []
-        for reply in replies:
-            if isinstance(reply, StoreError):
-                found.append(reply)
-            elif reply in _OTHERS:
-                found.append(self.primary.lose(_OTHERS[reply]))
-            elif reply == DONE and doubt:
-                found.append(Indefinite(doubt))
-            else:
-                found.append(reply == DONE)
-        return found
-
     async def _change(
         self, attempt: Callable[[], Awaitable[tuple[T, Change | None]]], link: str = "changes", *, keeps: bool = True
     ) -> T:
@@ -85,7 +52,7 @@ class Client:
             result, change = await attempt()
             if change is None:
                 return result
-            (done,) = await self._write([change.call(self._identity)], link, keeps=keeps)
+            (done,) = await self.primary.write([change.call(self._identity)], link, keeps=keeps)
             if isinstance(done, StoreError):
                 raise done
             if done:

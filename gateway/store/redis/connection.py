@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -48,6 +48,8 @@ CAUSES: Final = {
 
 RedisCommand = tuple[str | bytes | int, ...]
 
+# The stub of hiredis wants a tuple of one, and returns nothing.
+_pack = cast(Callable[[RedisCommand], bytes], pack_command)
 _OPTIONS: Final = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sentinel_username", "sentinel_password"))
 
 # The texts of scripts, by the digest that names one on a server.
@@ -319,11 +321,6 @@ class Link:
 def _with_text(command: RedisCommand) -> RedisCommand:
     """The command, with a script's text instead of its digest."""
     return ("EVAL", _TEXTS[command[1]], *command[2:]) if command[0] == "EVALSHA" else command
-
-
-def _pack(command: RedisCommand) -> bytes:
-    # The stub of hiredis wants a tuple of one, and returns nothing.
-    return pack_command(command)  # type: ignore[arg-type, no-any-return]
 
 
 def time_us(time: Sequence[bytes]) -> int:

@@ -58,13 +58,13 @@ from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.redis import layout
 from gateway.store.redis.change import Change, Kept, Witnessed, lesson
-from gateway.store.redis.client import ANOTHER_MEMORY, TRIES_MAX, Client, contended
+from gateway.store.redis.client import TRIES_MAX, Client, contended
 from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.inquiry import write_audit
 from gateway.store.redis.keys import CHANGES_CHANNEL, PURGES_CHANNEL
 from gateway.store.redis.members import Members, new_identity, promoted
 from gateway.store.redis.news import News
-from gateway.store.redis.primary import Primary
+from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
 from gateway.store.redis.upkeep import Upkeep
 
 # All of a batch, with the bodies, is in one exchange.
@@ -288,7 +288,7 @@ class RedisStore(Members, Upkeep):
         if not calls:
             return []
         try:
-            done = await self._write(calls, news=news)
+            done = await self.primary.write(calls, news=news)
         except Indefinite as error:
             return [Indefinite(*error.args) for _ in calls]
         if highest := max((at for at, outcome in enumerate(done, 1) if outcome is True), default=0):

@@ -284,7 +284,7 @@ class Inquiry(Client):
     async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
         made = [await self._resealing(row, again) for row, again in changes]
         calls = [change.call(self._identity) for change in made if change is not None]
-        done = await self._write(calls) if calls else []
+        done = await self.primary.write(calls) if calls else []
         for outcome in done:
             if isinstance(outcome, StoreError):
                 raise outcome

@@ -1,24 +1,31 @@
 """The master that keeps the operations: links to it, what it promises, and when what it executed is acknowledged.
 
 Its invariant: all links lead to the server process that the store was started on; another one is another memory until
-it was compared (`EpochChanged`). It knows neither records nor keys.
+it was compared (`EpochChanged`). It knows neither records nor keys, and of changes what the script replies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, StoreError
+from gateway.store.redis.change import DONE, MEMORY, WITNESS
 from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, refusal
 from gateway.store.redis.masters import masters_of
 from gateway.store.redis.promise import LOOK, Server, read
 
 _LOG = logging.getLogger("gateway")
 
+ANOTHER_MEMORY: Final = "the memory of Redis is another one than before: it was flushed, or replaced"
+# Replies of a change by which the memory is another one.
+_OTHERS: Final[dict[Any, str]] = {
+    MEMORY: ANOTHER_MEMORY,
+    WITNESS: "Redis lacks changes that it had acknowledged",
+}
 LOOK_SECONDS: Final = 5.0
 READ_SECONDS: Final = 5.0
 # How long the disks and the replicas are waited for; beyond it, it is not known whether a command took effect.
@@ -99,10 +106,7 @@ class Primary:
 
     async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> list[Any]:
         """The replies. Raises `NotApplied`, also where the server refuses one of the commands."""
-        try:
-            replies = await (await self.link(link)).exchange(commands, READ_SECONDS)
-        except Indefinite as error:
-            raise NotApplied(*error.args) from error
+        replies = await _definite((await self.link(link)).exchange(commands, READ_SECONDS))
         for reply in replies:
             if isinstance(reply, Exception):
                 raise await self._refused(reply)
@@ -115,33 +119,39 @@ class Primary:
         *,
         keeps: bool = True,
         news: Sequence[RedisCommand] = (),
-    ) -> tuple[list[bytes | StoreError | None], bool]:
-        """Execute calls of scripts: what each returned, the error of one that was refused, None for one to be repeated;
-        and whether disks and replicas have what was done, for which it waits with `keeps`. Raises `NotApplied` where
-        nothing was sent, and `Indefinite`. `news` is sent behind all that, and may be refused."""
+    ) -> list[bool | StoreError]:
+        """Execute calls of `Change`s: whether each was done, or what became of it. With `keeps`, it waits until disks
+        and replicas have what was done. Raises `NotApplied` and `EpochChanged` where nothing was sent, and
+        `Indefinite`. `news` tells other gateways, is sent behind all that, and may be refused."""
         opened = await self.link(link)
         if keeps:
             self.require_promise()
         waiting = self._waiting() if keeps else ()
         replies = await opened.exchange([*calls, *waiting, *news], _WRITE_SECONDS)
         del replies[len(calls) + len(waiting) :]
-        is_kept = not waiting or self._is_kept(replies.pop())
-        if not is_kept:
+        doubt, is_forgotten = "", False
+        if waiting and not self._is_kept(replies.pop()):
+            doubt = "a disk or a replica did not confirm in time that it has the command"
             # It may be a master that was abandoned.
             await self._leave()
-        found: list[bytes | StoreError | None] = []
+        if any(reply in _OTHERS for reply in replies):
+            doubt = "the memory of Redis was replaced meanwhile"
+        found: list[bool | StoreError] = []
         for reply in replies:
-            if not isinstance(reply, Exception):
-                found.append(reply)
-            elif refusal(reply) == "NOSCRIPT":
-                found.append(None)
-            else:
+            if reply == DONE:
+                found.append(Indefinite(doubt) if doubt else True)
+            elif reply in _OTHERS:
+                found.append(self.lose(_OTHERS[reply]))
+            elif isinstance(reply, Exception) and refusal(reply) != "NOSCRIPT":
                 found.append(await self._refused(reply))
-        if None in found:
+            else:
+                is_forgotten |= isinstance(reply, Exception)
+                found.append(False)
+        if is_forgotten:
             # With its text it would be executed after the wait. What else was done is done, whatever comes of this.
             with suppress(StoreError):
                 await self._teach(opened)
-        return found, is_kept
+        return found
 
     def require_promise(self) -> None:
         """Raise `NotApplied` while nothing may be acknowledged."""
@@ -150,10 +160,7 @@ class Primary:
 
     async def _teach(self, link: Link) -> None:
         """Let the server know the script. Raises `NotApplied`."""
-        try:
-            (reply,) = await link.run([self._lesson], READ_SECONDS)
-        except Indefinite as error:
-            raise NotApplied(*error.args) from error
+        (reply,) = await _definite(link.run([self._lesson], READ_SECONDS))
         if isinstance(reply, Exception):
             raise await self._refused(reply)
 
@@ -204,10 +211,7 @@ class Primary:
 
     async def _greet(self, link: Link) -> None:
         """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""
-        try:
-            server = read(link, await link.exchange(LOOK, READ_SECONDS))
-        except Indefinite as error:
-            raise NotApplied(*error.args) from error
+        server = read(link, await _definite(link.exchange(LOOK, READ_SECONDS)))
         if server.is_cluster:
             raise StartRefused(f"{_NOT_DURABLE}: {link} is a node of a cluster; name one server, or its sentinels")
         if server.is_replica:
@@ -249,3 +253,11 @@ class Primary:
         links, self._links = self._links, {}
         for link in links.values():
             await link.leave()
+
+
+async def _definite(exchange: Awaitable[list[Any]]) -> list[Any]:
+    """The replies of what changes nothing. Raises `NotApplied`."""
+    try:
+        return await exchange
+    except Indefinite as error:
+        raise NotApplied(*error.args) from error

@@ -94,7 +94,7 @@ class Upkeep(Inquiry):
                 floor = max(record.token, now_us)
             calls.append(change.call(self._identity))
             changes.append((record, after))
-        done = await self._write(calls, keeps=False) if calls else []
+        done = await self.primary.write(calls, keeps=False) if calls else []
         for outcome in done:
             if isinstance(outcome, EpochChanged):
                 raise outcome
@@ -127,5 +127,5 @@ class Upkeep(Inquiry):
             change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
             changes.append(change)
         if changes:
-            await self._write([change.call(self._identity) for change in changes], keeps=False)
+            await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
         return len(changes)

@@ -17,6 +17,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final, Self
 
+from gateway.admin.fault import Fault
+
 SESSION_SECONDS: Final = 12 * 3600
 # How far the clocks of gateways may be apart.
 _CLOCKS_APART_SECONDS: Final = 300
@@ -74,6 +76,12 @@ class Person:
     def may(self, action: Action) -> bool:
         """Whether the role is enough."""
         return action.role is None or _RANK[self.role] >= _RANK[action.role]
+
+    def require(self, action: Action) -> None:
+        """Raises `Fault` where the role is not enough."""
+        if not self.may(action):
+            text = f"The role of {self.name} is {self.role}, which is not enough; nothing was changed."
+            raise Fault(403, "forbidden", text)
 
     def acting_for(self, by: str | None) -> str:
         """Who acts, for the audit. `by` is what the request says, and nothing proves it."""

@@ -22,7 +22,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
 from gateway.admin.actions import CHANGES, LOOKS, Change, Look, ResolveAsked, json_object, operation_id_of, parsed
-from gateway.admin.authentication import REQUESTER, SIGN_IN_PATH, Authentication, Endpoint, is_page
+from gateway.admin.authentication import PERSON, SIGN_IN_PATH, Authentication, Endpoint, is_page
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
 from gateway.admin.process import Reload
@@ -192,10 +192,9 @@ class AdminApi:
         exists."""
         action = self._action_of(request)
         if action is None or action.role is not None:
-            requester = await self.authentication.requester_of(request)
-            request[REQUESTER] = requester
+            person = request[PERSON] = await self.authentication.person_of(request)
             if action is not None:
-                requester.require(action)
+                person.require(action)
         return await handler(request)
 
     def _action_of(self, request: web.Request) -> Action | None:
@@ -218,10 +217,9 @@ class AdminApi:
                 # What is no id is said before anything about the body.
                 operation_id_of(request.match_info)
             asked = parsed(change.asked, json_object(await _body(request)))
-            requester = request[REQUESTER]
-            audit = asked.audit_as(requester.person)
+            audit = asked.audit_as(request[PERSON])
             if isinstance(asked, ResolveAsked) and asked.force:
-                requester.require(Action.FORCE)
+                request[PERSON].require(Action.FORCE)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
             if isinstance(result, Changed | Refused):

@@ -44,20 +44,6 @@ _HOST_CHARACTERS_MAX: Final = 260
 
 
 @dataclass(frozen=True, slots=True)
-class Requester:
-    """Who sends the request. `session` is None for a program with its token."""
-
-    person: Person
-    session: Session | None = None
-
-    def require(self, action: Action) -> None:
-        """Raises `Fault` where the role is not enough."""
-        if not self.person.may(action):
-            text = f"The role of {self.person.name} is {self.person.role}, which is not enough; nothing was changed."
-            raise Fault(403, "forbidden", text)
-
-
-@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A path of the admin port, and what it needs."""
 
@@ -67,7 +53,10 @@ class Endpoint:
     handler: Handler
 
 
-REQUESTER: Final = web.RequestKey("requester", Requester)
+PERSON: Final = web.RequestKey("person", Person)
+"""Who sends the request."""
+SESSION: Final = web.RequestKey("session", Session)
+"""Of a browser; a program with its token has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +100,11 @@ class Authentication:
         self.notes.append(Note(self._wall_clock(), who, what))
         _LOG.info("the console: %s %s", who, what)
 
-    async def requester_of(self, request: web.Request) -> Requester:
+    async def person_of(self, request: web.Request) -> Person:
         """Who sends this. Raises `Fault`: the response to one without the right token."""
         values = request.headers.getall("Authorization", [])
         if values:
-            return Requester(self._person_of(values, request.remote))
+            return self._with_token(values, request.remote)
         if not is_page(request):
             # Neither counted nor logged: any web page can make an operator's browser send such requests.
             raise _unauthorized('Bearer realm="admin"')
@@ -130,9 +119,10 @@ class Authentication:
                 raise _forged()
         elif request.method != "GET":
             raise _forged()
-        return Requester(session.person, session)
+        request[SESSION] = session
+        return session.person
 
-    def _person_of(self, values: list[str], remote: str | None) -> Person:
+    def _with_token(self, values: list[str], remote: str | None) -> Person:
         self._check_throttle(remote)
         scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
         person = self._people.with_token(given.strip(" ").encode("utf-8", "surrogateescape"))

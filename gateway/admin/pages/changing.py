@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gateway.admin.access import Action
 from gateway.admin.actions import CHANGES, Asked, Change, Page, Place, Result, operation_id_of, parsed
-from gateway.admin.authentication import REQUESTER, Endpoint
+from gateway.admin.authentication import PERSON, Endpoint
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.journal import acknowledge
@@ -189,7 +189,7 @@ class Changing:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
             if is_forced:
-                request[REQUESTER].require(Action.FORCE)
+                request[PERSON].require(Action.FORCE)
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
@@ -272,7 +272,7 @@ def _audit(request: web.Request, form: Form) -> Audit:
     text = text_in(form, "why").strip()
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
-    return audit_by(request[REQUESTER].person.acting_for(None), text)
+    return audit_by(request[PERSON].acting_for(None), text)
 
 
 def _token_in(form: Form) -> int | None:

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
 from gateway.admin.actions import CHANGES, ListQuery, operation_id_of, parsed
-from gateway.admin.authentication import REQUESTER, Endpoint, Note
+from gateway.admin.authentication import PERSON, Endpoint, Note
 from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, OutcomeRefused
 from gateway.admin.form import Form, file_in, form_of, text_in
 from gateway.admin.inspection import Inspected, full_json, next_step
@@ -196,7 +196,7 @@ class Reading:
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
         # To the log and the audit page: nothing of the operation changes.
-        self.note(request[REQUESTER].person.name, f"read {what} of operation {operation_id}")
+        self.note(request[PERSON].name, f"read {what} of operation {operation_id}")
         name = f'attachment; filename="{operation_id}.http"'
         return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
 

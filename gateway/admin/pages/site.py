@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from gateway import __version__
 from gateway.admin.access import Action
-from gateway.admin.authentication import REQUESTER, Endpoint, Requester
+from gateway.admin.authentication import PERSON, SESSION, Endpoint
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.side_port import terse
@@ -101,8 +101,7 @@ class Site:
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
         """A page of a template. `values` are escaped where they stand."""
-        requester: Requester | None = request.get(REQUESTER)
-        session = None if requester is None else requester.session
+        session = request.get(SESSION)
         form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
         text = aiohttp_jinja2.render_string(
             f"{template}.html",
@@ -113,7 +112,7 @@ class Site:
                 "navigation": NAVIGATION,
                 "path": request.path,
                 "static": self._urls,
-                "person": None if requester is None else requester.person,
+                "person": request.get(PERSON),
                 "form_token": form_token,
                 "Action": Action,
                 "asked_at": moment(time_ns() // 1000),

@@ -55,7 +55,7 @@ class ViewJournals(Protocol):
 
 
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-    """A `Look` where there is no journal."""
+    """Where there is no journal."""
     return JournalView(0)
 
 

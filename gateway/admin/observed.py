@@ -6,11 +6,12 @@ key is a new key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.admin.fault import NoSuch
+from gateway.admin.resolution import Policies
 from gateway.store.observations import ObservationStore, ObservedCount
 
 NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new key, and its next repeat runs once more."
@@ -92,32 +93,23 @@ class ObservedRoute:
                 yield f"      {operation_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class RouteMode:
-    """How a route is configured: `mode` is `enforce` or `observe`; `enforce_share` is 1 where it is enforced."""
-
-    mode: str | None = "enforce"
-    enforce_share: float = 1.0
-
-
-async def report(
-    store: ObservationStore, service: str, modes: Mapping[str, RouteMode], route: str | None = None
-) -> list[ObservedRoute]:
+async def report(store: ObservationStore, policies: Policies, route: str | None = None) -> list[ObservedRoute]:
     """The observed routes, and those that were in the last day, by name. Raises as the store's verbs, and
     `NoSuch` for a route that neither the configuration nor the store knows."""
-    counts = await store.count_observed(service, route)
+    configured = {each.name: each for each in policies.routes}
     by_route: dict[str, list[ObservedCount]] = {
-        name: [] for name, mode in modes.items() if mode.mode == "observe" and route in (None, name)
+        name: [] for name, each in configured.items() if each.mode == "observe" and route in (None, name)
     }
-    for each in counts:
-        by_route.setdefault(each.route, []).append(each)
+    for count in await store.count_observed(policies.service, route):
+        by_route.setdefault(count.route, []).append(count)
     if route is not None and route not in by_route:
-        if route not in modes:
-            raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(modes))}")
+        if route not in configured:
+            raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(configured))}")
         by_route[route] = []
     found = []
-    for name, its_counts in sorted(by_route.items()):
-        mode = modes.get(name, RouteMode(None, 0.0))
-        its_counts.sort(key=lambda each: (not each.is_refused, -each.number))
-        found.append(ObservedRoute(name, mode.mode, mode.enforce_share, its_counts))
+    for name, counts in sorted(by_route.items()):
+        policy = configured.get(name)
+        mode, share = (None, 0.0) if policy is None else (policy.mode, policy.enforce_share)
+        counts.sort(key=lambda each: (not each.is_refused, -each.number))
+        found.append(ObservedRoute(name, mode, share, counts))
     return found

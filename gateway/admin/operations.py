@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-*Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` and `delivery` which
-command a ruling or a decision becomes. It is fenced on the token that was read: if the record changed in between, the
-operator gets a refusal.
+*Nothing is decided twice.* `core.lifecycle` decides what may happen to a record, `resolution` which command a ruling or
+a decision becomes. It is fenced on the token that was read: if the record changed in between, the operator gets a
+refusal.
 
 *A command may be repeated.* An operator that did not see its result gives it again, and it is recognised as the same
 one; so is a retry after the store's response was lost.
@@ -128,7 +128,7 @@ class Operations:
         if self._observations is None:
             raise NotApplied("this store keeps no observations")
         async with asyncio.timeout(_CALL_SECONDS):
-            return await report(self._observations, self.policies.service, self.policies.modes, route)
+            return await report(self._observations, self.policies, route)
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
         """The operation of a request, identified as the request would be, wherever its connection came from.

@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from gateway.admin.fault import NoSuch
-from gateway.admin.observed import RouteMode
 from gateway.admin.view import ago, moment, printable, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
@@ -82,13 +81,15 @@ class Treatment:
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """One protected route."""
+    """One protected route. `mode` is `enforce` or `observe`; `enforce_share` of its keys is 1 where it is enforced."""
 
     name: str
     operation: str
     key: KeySpec
     scope: ScopeSpec
     treatment: Treatment
+    mode: str = "enforce"
+    enforce_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class Policies:
     """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
 
     `identity_secret` as in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and
-    found again under all of them; empty if they are not keyed. `modes` has the modes of the routes by name.
-    `delivering`: which kept requests they deliver; None: that is not known.
+    found again under all of them; empty if they are not keyed. `delivering`: which kept requests they deliver; None:
+    that is not known.
     """
 
     service: str
@@ -105,7 +106,6 @@ class Policies:
     sinks: Mapping[str, str] = field(default_factory=dict)
     identity_secret: bytes | None = None
     decision_secrets: Sequence[bytes] = ()
-    modes: Mapping[str, RouteMode] = field(default_factory=dict)
     delivering: Delivering | None = None
 
     def stored_ids(self, decision_id: UUID) -> list[UUID]:

@@ -20,7 +20,6 @@ from gateway.admin.commands import Job, Needs
 from gateway.admin.fault import Declined
 from gateway.admin.journal import ViewJournals
 from gateway.admin.memory import memory_state
-from gateway.admin.observed import RouteMode
 from gateway.admin.operations import Operations
 from gateway.admin.process import Process
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
@@ -67,7 +66,6 @@ def policies_of(config: Config) -> Policies:
         {sink.name: sink.kind for sink in config.events.sinks},
         identity_secret=config.secrets.identity_secret,
         decision_secrets=_decision_secrets(config),
-        modes={route.name: RouteMode(config.mode_of(route), config.share_of(route)) for route in config.routes},
         delivering=delivered_by(config),
     )
 
@@ -93,6 +91,8 @@ def _policy(config: Config, route: settings.Route) -> RoutePolicy:
             recovery=config.recovery_for(route),
             deliver_within_us=microseconds(config.delivery_for(route).deliver_within),
         ),
+        mode=config.mode_of(route),
+        enforce_share=config.share_of(route),
     )
 
 

@@ -78,6 +78,8 @@ PROBE_FLOOR_US: Final = MICROSECONDS
 UNSWEPT_CLAIMS_MAX: Final = 20_000
 # Of more undelivered operations of one service than this, `backlog` may return estimates.
 BACKLOG_COUNT_MAX: Final = 100_000
+UNEXECUTED: Final = (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)
+"""The states of which the record says that no attempt had an effect."""
 # The most lapsed operations that a sweep names.
 LAPSES_NAMED_MAX: Final = 100
 

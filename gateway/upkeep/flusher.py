@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Result, State
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Result
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
+from gateway.store.operations import UNEXECUTED
 from gateway.upkeep.timer import Sleep, repeat
 
 _LOG = logging.getLogger("gateway")
@@ -35,8 +36,6 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 _ADOPT_SECONDS: Final = 30.0
 # While outcomes are refused: an operator who acknowledged them checks the metric next.
 _ADOPT_REFUSED_SECONDS: Final = 3.0
-# The states of which the record says that no attempt had an effect.
-_UNEXECUTED: Final = (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)
 
 
 @dataclass(slots=True)
@@ -177,7 +176,7 @@ def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:
     if record is None or record.token < command.token or isinstance(command, Complete):
         return False
     # Every end of a doubt clears it from the record.
-    if isinstance(command, Abandon) or record.state in _UNEXECUTED:
+    if isinstance(command, Abandon) or record.state in UNEXECUTED:
         return True
     return record.token > command.token and not record.carries_doubt
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,12 +35,14 @@ _AT_ONCE: Final = 16
 _WHY: Final = "interrupted"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Left:
-    """What is left to do of an ended worker's attempts."""
+    """An ended worker, what is left to do of its attempts, and since when it has been known here."""
 
-    unsent: tuple[MarkedAttempt, ...]
-    sent: tuple[MarkedAttempt, ...]
+    ended: EndedWorker
+    unsent: Sequence[MarkedAttempt]
+    sent: Sequence[MarkedAttempt]
+    since: float
 
 
 class UnsentWorker:
@@ -66,8 +68,7 @@ class UnsentWorker:
         self._remember_us = remember_us
         self._arrival_seconds = arrival_seconds
         self._clock = clock
-        # Of each ended worker: what is left to do, and since when it has been known here.
-        self._left: list[tuple[EndedWorker, _Left, float]] = []
+        self._left: list[_Left] = []
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -77,30 +78,26 @@ class UnsentWorker:
     async def run_once(self) -> None:
         """End what can be ended; the rest is tried again."""
         now = await self._look()
-        for ended, left, since in self._left.copy():
+        for left in self._left.copy():
             if self._is_stopped:
                 return
-            may_arrive = now - since < self._arrival_seconds
-            remaining = _Left(
-                await self._end_all(left.unsent, partial(self._end_unsent, may_arrive=may_arrive)),
-                await self._end_all(left.sent, self._end_sent),
-            )
-            self._left.remove((ended, left, since))
-            if remaining.unsent or remaining.sent:
-                self._left.append((ended, remaining, since))
-            else:
-                ended.remove()
+            may_arrive = now - left.since < self._arrival_seconds
+            left.unsent = await self._end_all(left.unsent, partial(self._end_unsent, may_arrive=may_arrive))
+            left.sent = await self._end_all(left.sent, self._end_sent)
+            if not (left.unsent or left.sent):
+                self._left.remove(left)
+                left.ended.remove()
 
     async def unsent_of(self, operation_id: UUID) -> frozenset[UUID]:
         """The attempts of the operation under which ended workers had sent nothing, and whose claims may stand yet."""
         await self._look()
-        attempts = [attempt for _, left, _ in self._left for attempt in left.unsent]
+        attempts = [attempt for left in self._left for attempt in left.unsent]
         return frozenset(attempt.attempt_id for attempt in attempts if attempt.operation_id == operation_id)
 
     async def _look(self) -> float:
         """Look for workers that have ended since; returns when that was."""
         now = self._clock()
-        self._left += [(ended, _Left(ended.attempts, ended.sent), now) for ended in await self._take_ended()]
+        self._left += [_Left(ended, ended.attempts, ended.sent, now) for ended in await self._take_ended()]
         return now
 
     async def run(self) -> NoReturn:
@@ -108,8 +105,8 @@ class UnsentWorker:
         try:
             await repeat(self._pass, pause_seconds=_PASS_SECONDS, at_once=True)
         finally:
-            for ended, _, _ in self._left:
-                ended.leave()
+            for left in self._left:
+                left.ended.leave()
             self._left.clear()
 
     async def _pass(self) -> float:
@@ -128,8 +125,8 @@ class UnsentWorker:
             raise
 
     async def _end_all(
-        self, attempts: tuple[MarkedAttempt, ...], end_one: Callable[[MarkedAttempt], Awaitable[bool]]
-    ) -> tuple[MarkedAttempt, ...]:
+        self, attempts: Sequence[MarkedAttempt], end_one: Callable[[MarkedAttempt], Awaitable[bool]]
+    ) -> Sequence[MarkedAttempt]:
         """What has to be tried again."""
         places = asyncio.Semaphore(_AT_ONCE)
 
@@ -142,7 +139,7 @@ class UnsentWorker:
                     return False
 
         are_done = await asyncio.gather(*[end(attempt) for attempt in attempts])
-        return tuple(attempt for attempt, is_done in zip(attempts, are_done, strict=True) if not is_done)
+        return [attempt for attempt, is_done in zip(attempts, are_done, strict=True) if not is_done]
 
     async def _end_unsent(self, attempt: MarkedAttempt, *, may_arrive: bool) -> bool:
         """End the attempt's claim, if the record is under it. False where the claim may not have arrived yet."""

@@ -61,17 +61,15 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
-from gateway.core.operation import MICROSECONDS, Record, State
+from gateway.core.operation import MICROSECONDS, Record
 from gateway.store.base import StartRefused
-from gateway.store.operations import WITNESS_KEEP_US, Epoch
+from gateway.store.operations import UNEXECUTED, WITNESS_KEEP_US, Epoch
 
 # How far tokens jump: further than the lost memory can have drawn them since it was last seen.
 TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
 # A missing witness proves nothing about a note older than this: the store may have removed it (`WITNESS_KEEP_US`).
 MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
-# The states of which the record says that no attempt had an effect.
-_UNEXECUTED: Final = (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)
 _LOCK_TRIES: Final = 100
 _LOCK_PAUSE_SECONDS: Final = 0.02
 
@@ -160,7 +158,7 @@ class Amnesia:
             return False
         if record is None:
             return True
-        return record.token <= self.beyond and (record.state in _UNEXECUTED or record.attempt_id == attempt_id)
+        return record.token <= self.beyond and (record.state in UNEXECUTED or record.attempt_id == attempt_id)
 
 
 _MEMO: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -336,8 +336,8 @@ DEFECTS = (
         (
             Edit(
                 "store/memory/epoch.py",
-                "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
-                "record.state in _UNEXECUTED",
+                "(record.state in UNEXECUTED or record.attempt_id == attempt_id)",
+                "record.state in UNEXECUTED",
             ),
         ),
         ("tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found",),
@@ -450,7 +450,7 @@ DEFECTS = (
         (
             Edit(
                 "store/memory/epoch.py",
-                "(record.state in _UNEXECUTED or record.attempt_id == attempt_id)",
+                "(record.state in UNEXECUTED or record.attempt_id == attempt_id)",
                 "record.attempt_id == attempt_id",
             ),
         ),
@@ -486,7 +486,7 @@ DEFECTS = (
     Defect(
         "old-acceptance-is-delivered",
         "a request that was accepted before the loss is delivered although a delivery may be forgotten",
-        (Edit("store/memory/epoch.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),
+        (Edit("store/operations.py", "(State.RELEASED, State.ACCEPTED, State.DEAD_LETTER)", "(State.RELEASED,)"),),
         ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
     ),
     Defect(

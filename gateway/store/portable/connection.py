@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -267,6 +267,7 @@ class Transaction:
     last_row = b"\xff" * 17
     has_bodies_apart = False
     is_remote = True
+    is_serial = True
 
     def __init__(self, link: Link, connection: Any, now_us: int, floor: int, ceiling: int, memory: Memory) -> None:
         self.now_us = now_us
@@ -288,6 +289,9 @@ class Transaction:
         if self._texts is TEXTS:
             return self.rows(statement, (keys, *bindings))
         return [row for key in keys for row in self.rows(statement, (key, *bindings))]
+
+    def hold(self, _keys: Iterable[bytes], /) -> None:
+        """Nothing: of two that need the same, one is refused."""
 
     def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         status = self._link.run(self._connection.execute, self._texts[statement], *bindings)

@@ -18,7 +18,7 @@ from gateway.store.operations import (
     LeasedEvent,
     SinkBacklog,
 )
-from gateway.store.relational.executor import Cursor
+from gateway.store.relational.executor import Cursor, line_key
 
 _TYPES: Final = {each.value: each for each in EventType}
 # A page of as many waiting events is found along the index of ids, which has no order of sinks; a page of fewer, by
@@ -52,6 +52,7 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
 
 def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_us: int) -> None:
     """Write what became of leased events."""
+    cursor.hold({line_key(service, each.sink, each.line) for each in reports if each.line is not None})
     changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for each in reports:
         key = (service, each.sink, each.event_id)
@@ -91,6 +92,7 @@ def _page_of_waiting(cursor: Cursor, service: str, sink: str) -> str:
 def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
     """Publish a dead event again; returns to how many sinks."""
     redelivered = cursor.rows("redeliver_event", (service, event_id, sink, now_us))
+    cursor.hold({line_key(service, of_sink, line) for of_sink, line in redelivered if line is not None})
     for of_sink, line in redelivered:
         cursor.change("give_event_turn", (service, of_sink, line))
     return len(redelivered)

@@ -21,13 +21,14 @@ executed in halves, down to single commands. Each half is a transaction and fail
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.framing import digest
 from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.operation import (
@@ -81,6 +82,9 @@ class Cursor(Protocol):
     """Whether bodies are in a table of their own, and not the last column of a record that is updated."""
     is_remote: bool
     """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
+    is_serial: bool
+    """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
+    it."""
 
     @property
     def now_us(self) -> int:
@@ -99,6 +103,9 @@ class Cursor(Protocol):
 
     def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         """Execute the statement with each of these, in their order."""
+
+    def hold(self, keys: Iterable[bytes], /) -> None:
+        """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         """Rows of `{record}`, which nobody else changes until the transaction ends."""
@@ -249,6 +256,11 @@ def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, 
     return {row[0]: row for row in cursor.among("select_kind", wanted)} if wanted else {}
 
 
+def line_key(service: str, sink: str, line: bytes) -> bytes:
+    """What whoever writes to a line of ordered events holds."""
+    return digest(b"line", service.encode(), sink.encode(), line)
+
+
 class Changes:
     """What is to be written, by the statement that writes it: of each operation one change at most."""
 
@@ -353,6 +365,8 @@ class Changes:
         """Write everything; returns the heads of the lanes whose lines moved."""
         rows, self._rows = self._rows, defaultdict(list)
         lanes, self._lanes = self._lanes, set()
+        if "insert_ordered_event" in rows:
+            self._cursor.hold({line_key(each[0], each[1], each[-1]) for each in rows["insert_ordered_event"]})
         for statement in self._STATEMENTS:
             if statement in rows:
                 self._cursor.change_all(statement, rows[statement])
@@ -460,8 +474,12 @@ class _Execution:
     def run(self, places: Sequence[int]) -> None:
         """Execute those at these places, and set their results."""
         commands = [self._commands[place] for place in places]
+        contents = {content.digest for each in commands if (content := content_of(each)) is not None}
+        self._cursor.hold(contents)
         locked = self._lock({operation_id_of(each) for each in commands})
-        self._find_holders({content.digest for each in commands if (content := content_of(each)) is not None})
+        if not self._cursor.is_serial:
+            locked |= self._hold_lanes(commands, locked)
+        self._find_holders(contents)
         stale: set[object] = set()
         for place in places:
             command = self._commands[place]
@@ -479,6 +497,13 @@ class _Execution:
                 self._changed |= about
                 stale |= about
         self._write()
+
+    def _hold_lanes(self, commands: Sequence[Command], locked: Mapping[UUID, Stored | StoreError]) -> dict[UUID, Any]:
+        """Hold the lanes of what is locked and accepted, and read again what is in them: its turn may be another's."""
+        found = {operation_id: lane for operation_id, each in locked.items() if (lane := _lane_of(each)) is not None}
+        new = {each.lane for each in commands if isinstance(each, Accept) and each.lane is not None}
+        self._cursor.hold(new.union(found.values()))
+        return self._lock(found) if found else {}
 
     def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
         return read_all(self._cursor, sorted(operation_ids), "lock_operation")

@@ -42,6 +42,8 @@ PIECE_RECORDS_MAX: Final = 1_000
 
 # States that have an index, and the state that the clock leads there from.
 _STOPPED: Final = {State.IN_DOUBT: State.CLAIMED, State.DEAD_LETTER: State.ACCEPTED}
+# What whoever changes what gateways agree on holds.
+_AGREEMENT: Final = b"agreement"
 # Beyond every audit.
 _LAST_NUMBER: Final = 2**63 - 1
 # Beyond every id.
@@ -201,6 +203,8 @@ def agree(
 
     `counted` has the living keys of the operations that an earlier call returned.
     """
+    if writes:
+        cursor.hold((_AGREEMENT,))
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
     running = set(cursor.rows("select_running", window))
     comparison = compare(_known(cursor), running, serving)
@@ -227,6 +231,7 @@ def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: b
 
 def raise_level(cursor: Cursor, now_us: int) -> bool:
     """Raise the level to this program's, and return whether it was lower. Raises `StartRefused`."""
+    cursor.hold((_AGREEMENT,))
     rows = cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
     check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
     return bool(cursor.change("raise_level", (PROGRAM_LEVEL,)))

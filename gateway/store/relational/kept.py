@@ -27,7 +27,7 @@ from gateway.store.operations import (
     RouteBacklog,
 )
 from gateway.store.relational.executor import Cursor, Stored, decoded
-from gateway.store.relational.sweep import prolong
+from gateway.store.relational.sweep import PAUSES, prolong
 
 
 def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:
@@ -92,6 +92,7 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
 
 def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """Pause an operation name; False if it was paused before."""
+    cursor.hold((PAUSES,))
     if not cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why)):
         return False
     cursor.change("insert_pause_audit", (service, operation, now_us, False, audit.who, audit.why))
@@ -111,6 +112,7 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
     A later call goes on where this one stopped, also of another process; the first one of an end that has rested for
     long begins anew. What is moved back is read once more.
     """
+    cursor.hold((PAUSES,))
     name = (service, operation)
     rested_since_us = now_us - PAUSE_END_US if is_first else 0
     cursor.change("move_pauses", (now_us,))
@@ -126,6 +128,7 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
 
 def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
     """End the pause of an operation name; False if there was none."""
+    cursor.hold((PAUSES,))
     if not cursor.change("delete_pause", (service, operation)):
         return False
     cursor.change("insert_pause_audit", (service, operation, now_us, True, audit.who, audit.why))

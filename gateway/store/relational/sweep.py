@@ -25,6 +25,8 @@ from gateway.store.operations import (
 from gateway.store.relational.executor import Changes, Cursor, decoded, kinds_of
 from gateway.store.relational.rows import Row, encode_tombstone
 
+# What whoever begins, ends or observes pauses holds.
+PAUSES: Final = b"pauses"
 # How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
 RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
@@ -97,6 +99,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     outboxes = _outboxes(cursor, outbox)
+    cursor.hold((PAUSES,))
     cursor.change("move_pauses", (now_us,))
     prolonged = _hold_paused(cursor, now_us, limit)
     limit -= prolonged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.core.operation import Command, Record
@@ -41,6 +41,7 @@ class Transaction:
     last_row = 2**63 - 1
     has_bodies_apart = True
     is_remote = False
+    is_serial = True
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
@@ -76,6 +77,9 @@ class Transaction:
 
     # Its lock excludes every other transaction.
     due = rows
+
+    def hold(self, _keys: Iterable[bytes], /) -> None:
+        """Nothing, for the same reason."""
 
     def forget_token(self, _token: int, /) -> None:
         """Nothing: the sequence outlives every record."""

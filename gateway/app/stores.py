@@ -270,16 +270,15 @@ async def finish_upgrade(config: Config) -> bool:
         case SqliteUrl(path):
             return await _raise_level(SqliteStore(path))
         case PostgresUrl(dsn):
-            if is_portable(config):
-                return await _raise_level(PortableStore(dsn.get_secret_value(), durability=config.store.durability))
-            return await postgres.finish_upgrade(dsn.get_secret_value(), config.store.durability)
+            kind = PortableStore if is_portable(config) else PostgresStore
+            return await _raise_level(kind(dsn.get_secret_value(), durability=config.store.durability))
         case RedisUrl() as url:
             return await _raise_level(_redis_store(config, NO_SEALING, url, None))
         case url:
             assert_never(url)
 
 
-async def _raise_level(store: SqliteStore | PortableStore | RedisStore) -> bool:
+async def _raise_level(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> bool:
     try:
         await store.start()
         return await store.raise_level()

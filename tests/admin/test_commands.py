@@ -287,14 +287,15 @@ async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_pat
         shell = shell_for(running, store, tmp_path)
         running.upstream.on("/charges", Answer(201, headers=(("Location", "/charges/1"),), body=b"secret"))
         await running.send()
-        await database.execute("UPDATE idempotency_gateway.response SET headers = '\\x02'")
+        await database.execute("UPDATE idempotency_gateway.operation SET headers = '\\x02'")
         (about,) = (await shell("inspect", "--list", "--state", "completed", "--format", "jsonl")).rows()
         assert about["response"]["status"] == 201
         unread = await shell("inspect", about["operation_id"])
         assert (unread.code, "201, body not kept" in unread.out) == (0, True)
         done = await shell("purge", about["operation_id"], "--why", "asked to")
         assert (done.code, done.out[:24]) == (0, "Its response is dropped.")
-        assert await database.fetchval("SELECT count(*) FROM idempotency_gateway.response") == 0
+        kept = "SELECT count(*) FROM idempotency_gateway.operation WHERE body_kept"
+        assert await database.fetchval(kept) == 0
         assert (await shell("purge", about["operation_id"], "--erase", "--yes", "--why", "asked to")).code == 0
 
 

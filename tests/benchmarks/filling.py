@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
 from typing import Any, Final
 
 import apsw
@@ -33,10 +32,8 @@ EXPIRED: Final[Mapping[str, str]] = {
 
 # `core.identity.operation_id.derive_operation_id`, for what is known of a record by its id.
 _DERIVED: Final = r"""
-CREATE FUNCTION pg_temp.derived(scope bytea, key bytea) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-    SELECT encode(
-        set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128), 'hex'
-    )::uuid
+CREATE FUNCTION pg_temp.derived(scope bytea, key bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)
     FROM (
         SELECT substring(sha256(
             '\x{prefix}'::bytea || int8send(length(scope)::bigint) || scope || int8send(length(key)::bigint) || key
@@ -58,9 +55,9 @@ _WAITING: Final[Mapping[str, str]] = {
 _SCOPES: Final = 1_000
 
 
-def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE, *, left_days_ago: int = 0) -> None:
-    """Make that many completed records. In Postgres their answers may be of a day that could have left so long ago."""
-    _fill(store, records, times, _complete_sqlite, partial(_complete_postgres, left_days_ago=left_days_ago))
+def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE) -> None:
+    """Make that many completed records."""
+    _fill(store, records, times, _complete_sqlite, _complete_postgres)
 
 
 def fill_accepted(store: Mapping[str, str], records: int) -> None:
@@ -97,7 +94,7 @@ async def _fill_postgres(url: str, work: Callable[[Any], Awaitable[None]]) -> No
         await connection.execute("SET synchronous_commit = off")
         await work(connection)
         await connection.execute(
-            "UPDATE idempotency_gateway.upkeep SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
+            "UPDATE idempotency_gateway.epoch SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
         )
         await connection.execute("VACUUM (ANALYZE)")
     finally:
@@ -114,24 +111,20 @@ def _at(times: Mapping[str, str], number: str) -> dict[str, str]:
     return {name: value.format(n=number) for name, value in times.items()}
 
 
-async def _complete_postgres(
-    connection: Any, records: int, times: Mapping[str, str], *, left_days_ago: int = 0
-) -> None:
-    day = "drop_day"
-    made_us = 0
-    if left_days_ago:
-        now_us = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
-        made_us = now_us - (left_days_ago + 2) * _DAY_US
-        day = str(await connection.fetchval("SELECT idempotency_gateway.drop_day($1, $2)", made_us, _REPLAY_US))
-    last = await _copy_postgres(connection, "completed", "recipe", records, {**times, "drop_day": day})
+async def _complete_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
+    last = await _copy_postgres(connection, "completed", "recipe", records, times)
+    day = "idempotency_gateway.drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
+    made = f"FROM idempotency_gateway.operation o WHERE o.token > {last}"
     async with connection.transaction():
-        if made_us:
-            # Seen by nobody before it is full: the gateway lets a past day go whenever it looks.
-            await connection.execute("SELECT idempotency_gateway.add_partition($1)", int(day))
+        # Seen by nobody before they are full: the gateway lets a past day go whenever it looks.
         await connection.execute(
-            "INSERT INTO idempotency_gateway.response (token, drop_day, reason, headers, body)"
-            " SELECT o.token, o.drop_day, t.reason, t.headers, t.body FROM idempotency_gateway.operation o,"
-            f" (SELECT * FROM idempotency_gateway.response LIMIT 1) t WHERE o.token > {last}"
+            f"SELECT idempotency_gateway.add_partition(d.day) FROM (SELECT DISTINCT {day} AS day {made}) d"
+            " WHERE to_regclass('idempotency_gateway.response_' || d.day) IS NULL"
+        )
+        await connection.execute(
+            f"INSERT INTO idempotency_gateway.response SELECT o.token, {day}, t.body {made}".replace(
+                "operation o", "operation o, (SELECT body FROM idempotency_gateway.response LIMIT 1) t"
+            )
         )
 
 
@@ -139,7 +132,7 @@ async def _accept_postgres(connection: Any, records: int, times: Mapping[str, st
     scope = f"lpad((n % {_SCOPES})::text, 32, '0')::bytea"
     last = await _copy_postgres(connection, "accepted", "delivery", records, times, scope)
     own = {
-        "operation_id": "o.operation_id",
+        "row": "o.id",
         "acceptance_id": "o.attempt_id",
         "scope_digest": "o.scope_digest",
         **_at(times, f"(o.token - {last})"),
@@ -166,9 +159,9 @@ async def _copy_postgres(
     await connection.execute(_DERIVED.format(prefix=derivation_of(*names).hex()))
     digest = f"sha256(({last} + n)::text::bytea)"
     own = {
-        "operation_id": f"pg_temp.derived({scope}, {digest})",
+        "id": f"pg_temp.derived({scope}, {digest})",
         "scope_digest": scope,
-        "attempt_id": "gen_random_uuid()",
+        "attempt_id": "uuid_send(gen_random_uuid())",
         "token": "nextval('idempotency_gateway.token')",
         "key_digest": digest,
         **_at(times, "n"),
@@ -183,7 +176,8 @@ async def _copy_postgres(
 
 async def _columns(connection: Any, table: str) -> list[str]:
     rows = await connection.fetch(
-        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0", f"idempotency_gateway.{table}"
+        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''",
+        f"idempotency_gateway.{table}",
     )
     return [name for (name,) in rows]
 

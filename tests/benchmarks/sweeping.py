@@ -1,4 +1,4 @@
-"""What a sweep of a million expired records, and a day of answers that leaves, do to the requests beside it.
+"""What a sweep of a million expired records does to the requests beside it.
 
 For each store there are two gateways on stores of the same size, one with expired records and one without. They have
 their turns, the other one frozen, under new keys at half of the rate that they can take. The ratio is that of the p99s
@@ -8,17 +8,11 @@ of the same round. Of Postgres the log says who waited for a lock for longer tha
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
-from collections.abc import Callable
 from itertools import islice
 from statistics import median
-from typing import Any, Final, cast
+from typing import Final
 
-import asyncpg
-
-from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.schema import drop_partition
 from tests.benchmarks import load
 from tests.benchmarks.filling import ALIVE, EXPIRED, fill
 from tests.benchmarks.place import Place
@@ -44,8 +38,6 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     is_within = True
     for kind in asked.stores:
         is_within = _swept(place, kind, asked) and is_within
-        if kind == "postgres":
-            is_within = _dropped(place, asked) and is_within
     return is_within
 
 
@@ -101,40 +93,6 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
     return ratio < 1.2 * TARGET and not locks
 
 
-def _dropped(place: Place, asked: argparse.Namespace) -> bool:
-    """A day of answers leaves under load, by what the sweep calls for that."""
-    store = place.postgres()
-    url = store["durable"]
-    program = place.gateway("postgres-day", store)
-    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 100)))
-    rate = _saturation(program) / 2
-    waits = _lock_waits(place, "postgres")
-    calm = _paced(program, rate, asked.seconds)
-    went: list[float] = []
-
-    async def drop() -> None:
-        connection: Any = await asyncpg.connect(url, timeout=60.0)
-        await asyncio.sleep(load.WARM_SECONDS + asked.seconds / 4)
-        began = time.perf_counter()
-        if await drop_partition(cast(Connection, connection), None):
-            went.append(time.perf_counter() - began)
-        await connection.close()
-
-    # The gateway looks for a past day once a minute, and may have been first.
-    while not went:
-        fill(store, asked.records // 4, left_days_ago=1)
-        beside = _paced(program, rate, asked.seconds, drop)
-    locks = _lock_waits(place, "postgres")[len(waits) :]
-    rows = [
-        (name, f"{one.latency_ms(50):.2f}", f"{one.latency_ms(99):.2f}", f"{one.latencies[-1] * 1e3:.1f}")
-        for name, one in (("without", calm), (f"while it leaves ({went[0]:.2f} s)", beside))
-    ]
-    text = markdown(("new keys", "p50 ms", "p99 ms", "longest ms"), rows)
-    print(f"\na day of {asked.records // 4:,} answers leaves\n\n{text}\n\nwaits for locks: {_told(locks)}", flush=True)
-    program.stop()
-    return not locks
-
-
 def _is_awake(program: GatewayProgram) -> bool:
     try:
         load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 1)), connections=1)
@@ -148,19 +106,13 @@ def _saturation(program: GatewayProgram) -> float:
     return measured.requests / measured.seconds
 
 
-def _paced(
-    program: GatewayProgram, rate: float, seconds: float, beside: Callable[[], Any] | None = None
-) -> load.Measured:
-    async def both() -> load.Measured:
-        task = None if beside is None else asyncio.ensure_future(beside())
-        measured = await load.paced(
+def _paced(program: GatewayProgram, rate: float, seconds: float) -> load.Measured:
+    async def paced() -> load.Measured:
+        return await load.paced(
             program.port, _SHAPE, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
         )
-        if task is not None:
-            await task
-        return measured
 
-    return load.undisturbed(both)
+    return load.undisturbed(paced)
 
 
 def _swept_so_far(program: GatewayProgram) -> float:

@@ -285,6 +285,7 @@ _OF_DELIVERIES = frozenset(
         "test_the_backlog_by_route",
         "test_the_backlog_of_what_is_over",
         "test_a_pause_holds_everything_of_its_name",
+        "test_a_pause_when_nothing_is_due",
         "test_pauses_and_their_ends_are_audited",
         "test_a_pause_moves_the_end_by_its_length",
         "test_a_pause_takes_no_time_from_what_was_not_swept",

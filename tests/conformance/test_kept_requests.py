@@ -219,6 +219,16 @@ async def test_dead_letters_are_found_by_reason(store: Store, database: Database
         assert (await store.sweep(100)).expired in (3, 0)
 
 
+async def test_a_pause_when_nothing_is_due(store: Store, database: Database) -> None:
+    """What is paused gets more time, before its time is over and anything is due."""
+    hand = hand_of()
+    await do(store, hand, Hand.accept)
+    assert await store.pause(SERVICE, "charges", AUDIT)
+    await store.cold.sweep(100)
+    await database.advance(2 * DELIVER_SECONDS)
+    assert await state(store, hand) is State.ACCEPTED
+
+
 async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: Store, database: Database) -> None:
     """Nothing of it is due for any gateway, and the time does not count; other names and services go on."""
     held, refund, foreign = hand_of(), hand_of(operation="refunds"), hand_of()

@@ -27,6 +27,7 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.core.lifecycle import tombstone_response
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -63,8 +64,9 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import Outbox
 from gateway.store.base import StoreError
-from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, record_of
 from gateway.store.postgres.store import PostgresStore
+from gateway.store.relational.rows import COLUMNS, DELIVERY, decode, kind_of
+from gateway.store.relational.statements import RECORD
 from tests.conformance.hand import OTHER, SAME, SERVICE, all_of, new_identity
 from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session
@@ -97,58 +99,36 @@ BEGIN
     INSERT INTO public.version
     SELECT
         nextval('public.version_number_seq'), at_us, txid_current(), TG_OP = 'DELETE',
-        EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = logged.operation_id), d, logged.*
-    FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.operation_id = logged.operation_id
-    -- One that moved is no less there.
-    WHERE TG_OP <> 'DELETE' OR NOT EXISTS (SELECT FROM idempotency_gateway.tombstone t WHERE t.token = logged.token);
+        EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.row = logged.id), d, logged.*
+    FROM (SELECT) one LEFT JOIN idempotency_gateway.delivery d ON d.row = logged.id;
     RETURN NULL;
 END $$;
-CREATE TABLE stale (token bigint);
-CREATE FUNCTION log_tombstone() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    written_us bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO public.version
-        SELECT nextval('public.version_number_seq'), written_us, txid_current(), false, false, NULL, o.*
-        FROM idempotency_gateway.narrow o WHERE o.operation_id = NEW.operation_id AND o.token = NEW.token;
-    ELSIF EXISTS (SELECT FROM idempotency_gateway.operation o WHERE o.operation_id = OLD.operation_id)
-        OR EXISTS (SELECT FROM idempotency_gateway.tombstone t WHERE t.operation_id = OLD.operation_id) THEN
-        -- It was over, and the key was used again.
-        INSERT INTO public.stale VALUES (OLD.token);
-    ELSE
-        INSERT INTO public.version
-        SELECT
-            nextval('public.version_number_seq'), written_us, txid_current(), true, false, NULL,
-            (jsonb_populate_record(NULL::idempotency_gateway.operation, to_jsonb(v))).*
-        FROM (SELECT * FROM public.version WHERE operation_id = OLD.operation_id ORDER BY number DESC LIMIT 1) v;
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER log_tombstone AFTER INSERT OR DELETE ON idempotency_gateway.tombstone
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_tombstone();
 CREATE CONSTRAINT TRIGGER log_version AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.operation
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version();
+CREATE CONSTRAINT TRIGGER log_narrow AFTER INSERT OR UPDATE OR DELETE ON idempotency_gateway.narrow
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION log_version();
 CREATE FUNCTION log_turn() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO public.version
     SELECT
         nextval('public.version_number_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, txid_current(),
-        false, EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.operation_id = o.operation_id), d, o.*
-    FROM idempotency_gateway.operation o JOIN idempotency_gateway.delivery d ON d.operation_id = o.operation_id
-    WHERE o.operation_id = NEW.operation_id;
+        false, EXISTS (SELECT FROM idempotency_gateway.request r WHERE r.row = o.id), d, o.*
+    FROM idempotency_gateway.operation o JOIN idempotency_gateway.delivery d ON d.row = o.id
+    WHERE o.id = NEW.row;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER log_turn AFTER UPDATE ON idempotency_gateway.delivery
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.is_behind <> NEW.is_behind) EXECUTE FUNCTION log_turn()
 """
+_DELIVERY: Final = ", ".join(f"(o.delivery).{column}" for column in DELIVERY)
 _LOGGED: Final = f"""
 SELECT
-    o.number, o.at_us, o.made_by, o.is_gone, o.has_request, (o.delivery).waits, {RECORD},
-    {DELIVERY.replace("d.", "(o.delivery).")}
+    o.number, o.at_us, o.made_by, o.is_gone, o.has_request, (o.delivery).is_accepted, (o.delivery).reason IS NOT NULL,
+    {RECORD.replace("{row}", "id")}, CASE WHEN o.body_kept THEN ''::bytea END, {_DELIVERY}
 FROM public.version o ORDER BY o.number
 """
-_HOLD: Final = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
+_WIDTH: Final = 3 + len(COLUMNS)
+_HOLD: Final = "SELECT FROM idempotency_gateway.operation WHERE id = $1 FOR UPDATE"
 
 # What somebody may want of a record in each state. A quarter of all commands are any of these.
 _FITTING: Final[dict[State, tuple[type[Command], ...]]] = {
@@ -392,26 +372,36 @@ async def _hold(holder: Any, source: random.Random, known: list[_Known]) -> None
     # An acceptance locks its lane before it inserts its record, and others theirs afterwards: the server ends one.
     with suppress(asyncpg.DeadlockDetectedError):
         async with holder.transaction():
-            await holder.fetch(_HOLD, source.choice(known).identity.operation_id)
+            await holder.fetch(_HOLD, source.choice(known).identity.operation_id.bytes)
             await holder.fetch("SELECT pg_sleep($1)", source.uniform(0.0, 0.004))
 
 
 async def _collect(admin: Any, history: History) -> None:
     """Add what the server logged, and what it has at the end."""
-    for number, at_us, made_by, is_gone, has_request, waits, *columns in await admin.fetch(_LOGGED):
-        record = record_of(columns[:WIDTH], columns[WIDTH:])
-        assert record is not None
+    kinds = {row[0]: tuple(row) for row in await admin.fetch("SELECT * FROM idempotency_gateway.kind")}
+    for number, at_us, made_by, is_gone, has_request, is_accepted, is_dead, *columns in await admin.fetch(_LOGGED):
+        delivery = None if is_gone or columns[_WIDTH] is None else tuple(columns[_WIDTH:])
+        kept = tuple(columns[:_WIDTH])
+        if is_gone:
+            # What belonged to it was deleted first.
+            place = 1 + COLUMNS.index("request_kept")
+            kept = (*kept[:place], False, *kept[place + 1 :])
+        record = decode(kept, delivery, kinds.get(kind_of(kept)))
+        record = replace(record, response=tombstone_response(record.response))
+        waits = State.ACCEPTED if is_accepted else State.DEAD_LETTER if is_dead else None
         version = Version(number, at_us, None if is_gone else record, waits, has_request, made_by)
         versions = history.versions.setdefault(record.identity.operation_id, [])
+        if versions and versions[-1].made_by == made_by and versions[-1].record is None:
+            # An operation took the place of one that was over.
+            versions.pop()
         if not (versions and versions[-1].made_by == made_by):
             versions.append(version)
-    history.stale = await admin.fetchval("SELECT count(*) FROM public.stale")
     history.answered = frozenset(
         row["token"] for row in await admin.fetch("SELECT token FROM idempotency_gateway.response")
     )
     history.audited = Counter(
-        (row["operation_id"], row["event"], row["token"], row["who"])
-        for row in await admin.fetch("SELECT operation_id, event, token, who FROM idempotency_gateway.audit")
+        (UUID(bytes=row["id"]), row["event"], row["token"], row["who"])
+        for row in await admin.fetch("SELECT id, event, token, who FROM idempotency_gateway.audit")
     )
 
 

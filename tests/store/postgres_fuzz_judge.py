@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, pairwise, product
 from typing import Any, Final
 from uuid import UUID
 
@@ -113,7 +113,6 @@ class History:
     versions: dict[UUID, list[Version]] = field(default_factory=dict)
     answered: frozenset[int] = frozenset()
     # Narrow tombstones that were collected when the key was in use again.
-    stale: int = 0
     audited: Counter[tuple[UUID, str, int, str]] = field(default_factory=Counter)
 
     def summary(self) -> str:
@@ -143,8 +142,10 @@ def judge(history: History) -> list[str]:
     for said in history.said:
         by_operation[said.operation_id].append(said)
     faults, timed, audited = [], Counter[Event](), Counter[tuple[UUID, str, int, str]]()
+    made = Counter(made_by for all_of in history.versions.values() for made_by in {each.made_by for each in all_of})
+    crowded = frozenset(made_by for made_by, number in made.items() if number > 1)
     for operation_id, all_said in by_operation.items():
-        trial = _Trial(history.versions.get(operation_id, []), all_said)
+        trial = _Trial(history.versions.get(operation_id, []), all_said, crowded)
         faults += [f"{operation_id}: {fault}" for fault in trial.faults(history)]
         timed += trial.timed
         audited += trial.audited
@@ -152,7 +153,7 @@ def judge(history: History) -> list[str]:
     wanted = {
         Event.LAPSE: swept.lapsed,
         Event.RETIRE: swept.retired,
-        Event.COLLECT: swept.collected - history.stale,
+        Event.COLLECT: swept.collected,
         Event.EXPIRE: swept.expired,
     }
     if timed != Counter(wanted):
@@ -225,7 +226,10 @@ def _number(record: Record | None) -> int:
 class _Trial:
     """One operation's."""
 
-    def __init__(self, versions: list[Version], all_said: list[Said]) -> None:
+    def __init__(self, versions: list[Version], all_said: list[Said], crowded: frozenset[int]) -> None:
+        """`crowded` are the transactions of several operations: in one of a lane, the turn may go on more than once,
+        and the last one is logged."""
+        self._crowded = crowded
         self._versions = [_NOTHING, *versions]
         self._said = all_said
         self._makers: list[Said | None] = [None]
@@ -265,7 +269,8 @@ class _Trial:
         for before, version in pairwise(self._versions):
             if not version.is_whole:
                 yield f"{_short(version.record)} waits as {version.waits}, request: {version.has_request}"
-            maker = self._maker(before.record, version.record, applied)
+            is_crowded = version.made_by in self._crowded
+            maker = self._maker(before.record, version.record, applied, is_crowded=is_crowded)
             self._makers.append(maker)
             response = self._answers[-1]
             if maker is not None:
@@ -281,15 +286,20 @@ class _Trial:
                 yield f"nobody made {_short(version.record)} of {_short(before.record)} (version {version.number})"
             self._answers.append(response)
 
-    def _maker(self, before: Record | None, after: Record | None, applied: dict[Any, list[Said]]) -> Said | None:
+    def _maker(
+        self, before: Record | None, after: Record | None, applied: dict[Any, list[Said]], *, is_crowded: bool
+    ) -> Said | None:
         candidates = applied.get(_mark_of(before, after), [])
-        for said in candidates:
+        for said, is_given in product(candidates, (False, True)[: 1 + is_crowded]):
             assert said.command is not None
             snapshot = _snapshot(said)
-            settled = settle(before, snapshot.now_us)
+            settled = settle(_with_its_turn(before) if is_given else before, snapshot.now_us)
             result, made = step(settled, said.command, snapshot.now_us, lambda: 0 if after is None else after.token)
             is_change = made is not settled and isinstance(result, Applied)
-            if is_change and _with_turn_of(_plain(made), after) == after == _plain(snapshot.record):
+            told = _plain(snapshot.record)
+            if is_change and _with_turn_of(_plain(made), after) == after == (
+                _with_turn_of(told, after) if is_crowded else told
+            ):
                 candidates.remove(said)
                 return said
         return None
@@ -364,6 +374,12 @@ def _with_turn_of(record: Record | None, other: Record | None) -> Record | None:
     if record is None or record.delivery is None or other is None or other.delivery is None:
         return record
     return replace(record, delivery=replace(record.delivery, is_behind=other.delivery.is_behind))
+
+
+def _with_its_turn(record: Record | None) -> Record | None:
+    if record is None or record.delivery is None:
+        return record
+    return replace(record, delivery=replace(record.delivery, is_behind=False))
 
 
 def _mark(command: Command) -> Any:

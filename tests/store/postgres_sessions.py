@@ -54,13 +54,3 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
         yield store
     finally:
         await store.close()
-
-
-def let_statements_end(store: PostgresStore) -> None:
-    """Let its last sweep be so long ago that whatever had drawn a token by then has committed or never will."""
-    store._started().upkeep._checked_at = float("-inf")
-
-
-def let_pass(store: PostgresStore, seconds: float) -> None:
-    """Let its look at what was drawn be so much longer ago."""
-    store._started().upkeep._checked_at -= seconds

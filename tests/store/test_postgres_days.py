@@ -44,7 +44,7 @@ async def days(connection: Any) -> list[int]:
 def begin_a_day(store: PostgresStore, clock: ManualClock) -> None:
     """Let a day pass, and with it the pauses of upkeep."""
     clock.advance(DAY_SECONDS)
-    store._started().upkeep._next_make_at = 0.0
+    store._days._next_make_at = 0.0
 
 
 async def serve(store: PostgresStore, replay_us: int, gateway_id: UUID = GATEWAY) -> None:
@@ -153,7 +153,7 @@ async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
                 await serve(store, REPLAY_US)
         try:
             assert await days(beside) == []
-            store._started().upkeep._next_make_at = 0.0
+            store._days._next_make_at = 0.0
             await store.cold.sweep(100)
             assert await days(beside) == [TODAY + 1, TODAY + 2, TODAY + 3]
         finally:

@@ -142,7 +142,7 @@ async def test_a_frozen_server_keeps_nobody_waiting(own_postgres: PostgresServer
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(Indefinite):
-                    await store.apply(hand.complete())
+                    await store.apply(hand.complete_grant())
                 for _ in range(3):
                     with pytest.raises(NotApplied):
                         await store.apply(hand.complete())
@@ -181,15 +181,15 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
     ):
         hand, kept = Hand(), Hand()
         await do(store, Hand(), Hand.claim, Hand.complete, Hand.purge)
-        for whose, speech, wanted in (
-            (hand, Hand.claim, State.CLAIMED),
-            (hand, Hand.complete, State.COMPLETED),
-            (kept, Hand.accept, State.ACCEPTED),
+        for whose, speech, wanted, lost in (
+            (hand, Hand.claim, State.CLAIMED, b"C\x00\x00\x00"),
+            (hand, Hand.complete_grant, State.COMPLETED, b"C\x00\x00\x00"),
+            (kept, Hand.accept, State.ACCEPTED, b"C\x00\x00\x00\x0bCOMMIT"),
         ):
             # On each connection the driver asks once for each type of argument.
             await do(store, Hand(), Hand.accept)
             command = speech(whose)
-            relay.to_client.rule = Rule(b"C\x00\x00\x00", Fault.SWALLOW)
+            relay.to_client.rule = Rule(lost, Fault.SWALLOW)
             with pytest.raises(Indefinite):
                 await store.apply(command)
             relay.to_client.rule = None
@@ -341,7 +341,7 @@ async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: st
                 hand.see(claim, each)
         good = [hand for hand in hands if hand.record is not None]
         answers = [hand.complete(replace(ANSWER, status=200)) for hand in good]
-        answers[3] = replace(answers[3], response=replace(ANSWER, status=10**9))
+        answers[3] = replace(answers[3], response=replace(ANSWER, status=2**80))
         told = await asyncio.gather(*(store.apply(answer) for answer in answers), return_exceptions=True)
         assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
         assert isinstance(told[3], Unstorable)
@@ -361,7 +361,7 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
         await rival.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
         hands = sorted((Hand() for _ in range(2)), key=lambda hand: hand.operation_id)
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-        lock = "SELECT FROM idempotency_gateway.operation WHERE operation_id = $1 FOR UPDATE"
+        lock = "SELECT FROM idempotency_gateway.operation WHERE id = $1 FOR UPDATE"
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
@@ -369,7 +369,7 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
         async with opened(postgres_url, command_seconds=20.0) as victim:
             transaction = rival.transaction()
             await transaction.start()
-            await rival.fetch(lock, hands[1].operation_id)
+            await rival.fetch(lock, hands[1].operation_id.bytes)
             done = asyncio.gather(*(victim.apply(hand.complete()) for hand in hands))
             async with session(postgres_url) as observer:
 
@@ -378,7 +378,7 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
 
                 await eventually(is_waiting)
             # The victim holds the first and waits for the second; now the rival waits for the first.
-            await rival.fetch(lock, hands[0].operation_id)
+            await rival.fetch(lock, hands[0].operation_id.bytes)
             await transaction.rollback()
             assert [type(result) for result in await done] == [Applied, Applied]
         deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"

@@ -86,9 +86,9 @@ async def test_a_worker_that_is_silent_is_struck_off(postgres_url: str, tmp_path
     gone = uuid4()
     async with session(postgres_url) as other, listed(postgres_url, tmp_path / "one"):
         await other.execute(
-            "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us, beat, host)"
-            " VALUES ($1, 'shop', '{}', 0, 5, 'gone')",
-            gone,
+            "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
+            " VALUES ($1, 'shop', '[]', 0, 1, 5, 'gone')",
+            gone.bytes,
         )
 
         async def is_struck_off() -> bool:
@@ -263,8 +263,8 @@ async def test_who_has_not_spoken_is_named(own_postgres: PostgresServer, tmp_pat
     patient = replace(QUICK, probation_seconds=30.0)
     async with listed(own_postgres.url, tmp_path / "one", patient) as guard, session(own_postgres.url) as other:
         await other.execute(
-            "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us, beat, host)"
-            " VALUES (gen_random_uuid(), 'shop', '{}', 0, 5, 'gone')"
+            "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
+            " VALUES (uuid_send(gen_random_uuid()), 'shop', '[]', 0, 1, 5, 'gone')"
         )
         await do(guard, Hand(), Hand.claim)
         await restart_in_place(own_postgres)
@@ -309,9 +309,9 @@ async def test_a_promotion_is_accepted_once_and_with_all_votes(own_postgres: Pos
         assert "no gateway has accepted that yet" in (await memory_state(store)).text
         async with session(own_postgres.url) as other:
             await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us, beat, host)"
-                " VALUES ($1, 'shop', '{}', 0, 5, 'gone')",
-                gone,
+                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
+                " VALUES ($1, 'shop', '[]', 0, 1, 5, 'gone')",
+                gone.bytes,
             )
             assert not await store.accept_promotion(epoch, b"new", is_trusted=False)
             await store.vouch("another identity", gone, "boot", [])
@@ -335,18 +335,18 @@ async def test_the_notes_of_a_host_vouch_for_its_ended_workers(own_postgres: Pos
         async with session(own_postgres.url) as other:
             await other.execute(
                 "INSERT INTO idempotency_gateway.gateway"
-                " (gateway_id, service, operations, seen_us, beat, host, notes, boot)"
-                " VALUES (gen_random_uuid(), 'shop', '{}', 0, 5, 'here', $1, 'this boot')",
-                notes,
+                " (id, service, operations, seen_us, level, beat, host, notes, boot)"
+                " VALUES (uuid_send(gen_random_uuid()), 'shop', '[]', 0, 1, 5, 'here', $1, 'this boot')",
+                notes.bytes,
             )
             for boot, vouched in (("another boot", ""), ("this boot", "memory")):
                 await store.vouch("memory", uuid4(), boot, [notes])
                 assert [each.vouched_for for each in await store.members()] == [vouched]
             # Its successor on that host strikes it off.
             await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us)"
-                " VALUES ($1, 'shop', '{}', 0)",
-                successor := uuid4(),
+                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, host)"
+                " VALUES ($1, 'shop', '[]', 0, 1, '')",
+                (successor := uuid4()).bytes,
             )
             joined = await store.join(successor, uuid4(), "here", "this boot", [notes])
             assert (joined.was_listed, joined.is_synchronous, joined.may_fail_over) == (False, False, False)
@@ -355,9 +355,9 @@ async def test_the_notes_of_a_host_vouch_for_its_ended_workers(own_postgres: Pos
             # Nobody is struck off whose beat has gone on since it was looked at.
             silent = uuid4()
             await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (gateway_id, service, operations, seen_us, beat)"
-                " VALUES ($1, 'shop', '{}', 0, 5)",
-                silent,
+                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
+                " VALUES ($1, 'shop', '[]', 0, 1, 5, '')",
+                silent.bytes,
             )
             for beat, number in ((4, 2), (5, 1)):
                 await store.beat(successor, [(silent, beat)])

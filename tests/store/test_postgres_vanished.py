@@ -148,8 +148,8 @@ async def test_of_a_batch_only_the_locked_are_refused(postgres_url: str, locked:
         hands = [Hand() for _ in range(12)]
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
         async with holder.transaction():
-            lock = "SELECT FROM idempotency_gateway.operation WHERE operation_id = ANY($1) FOR UPDATE"
-            await holder.fetch(lock, [hand.operation_id for hand in hands[2 : 2 + locked]])
+            lock = "SELECT FROM idempotency_gateway.operation WHERE id = ANY($1) FOR UPDATE"
+            await holder.fetch(lock, [hand.operation_id.bytes for hand in hands[2 : 2 + locked]])
             told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
         assert [index for index, each in enumerate(told) if isinstance(each, NotApplied)] == [*range(2, 2 + locked)]
         assert sum(isinstance(each, Applied) for each in told) == len(hands) - locked

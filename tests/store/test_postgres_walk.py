@@ -9,40 +9,47 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.lifecycle import LEASE_US_MAX
-from gateway.core.operation import MICROSECONDS, Audit, State
+from gateway.core.operation import MICROSECONDS, State
 from gateway.store.operations import Query, Swept
-from tests.conformance.hand import LEASE_SECONDS, SERVICE, Hand, Speech, do
-from tests.store.postgres_sessions import let_pass, let_statements_end, opened, session
+from tests.conformance.hand import LEASE_SECONDS, Hand, Speech, do
+from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import ManualClock
+
+PASSED = "SELECT passed_token FROM idempotency_gateway.epoch"
+NEWER = "UPDATE idempotency_gateway.operation SET version = version + 1 WHERE id = $1"
 
 
 @pytest.mark.parametrize(
-    "speeches", [(Hand.claim, Hand.abandon, Hand.takeover), (Hand.accept, Hand.dispatch)], ids=["takeover", "dispatch"]
+    "speeches",
+    [(Hand.claim, Hand.abandon, Hand.takeover), (Hand.accept, Hand.dispatch), (Hand.claim, Hand.renew)],
+    ids=["takeover", "dispatch", "renew"],
 )
-async def test_a_claim_that_the_walk_has_passed(speeches: tuple[Speech, ...], postgres_url: str) -> None:
-    """A commit may take longer than the walk for lapsed claims waits; what was taken over or dispatched is listed."""
+async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], postgres_url: str) -> None:
+    """However an operation was claimed, it is listed when its lease is over, and written down by a sweep."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(postgres_url, clock_us=clock) as store:
+        await do(store, Hand(), Hand.claim, Hand.complete)
         hand = Hand()
         await do(store, hand, *speeches)
-        await beside.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
-        clock.advance(LEASE_SECONDS + 1)
-        (found,) = await store.find(Query(frozenset((State.IN_DOUBT,))))
-        assert found.record is not None
-        assert found.record.identity.operation_id == hand.operation_id
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        for _ in range(3):
+            await store.sweep(100)
+        clock.advance(3 * LEASE_SECONDS)
+        found = await store.find(Query(frozenset((State.IN_DOUBT,))))
+        assert [each.record and each.record.identity.operation_id for each in found] == [hand.operation_id]
         assert (await store.tally()).in_doubt == {"create_payment": 1}
         assert (await store.sweep(100)).lapsed == 1
 
 
 EXPIRED = """
 INSERT INTO idempotency_gateway.operation (
-    operation_id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, completed_us, due_us, attempts,
-    version, status, state, last_event, holder, route, operation, scope_digest, key_digest
+    id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
+    completed_us, due_us, attempts, version, status, state, last_event, holder, route, operation, scope_digest,
+    key_digest, body_kept, request_kept, reason, headers
 ) VALUES (
-    gen_random_uuid(), gen_random_uuid(), 1, 1, 1, 1, 1, 1, 1, 1, 200, 'completed', 'complete', 'h', 'r', 'o',
-    's', 'k'
-);
-UPDATE idempotency_gateway.upkeep SET passed_token = 1
+    decode(repeat('01', 16), 'hex'), decode(repeat('02', 16), 'hex'), 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 200, 'completed',
+    'complete', 'h', 'r', 'o', 's', 'k', false, false, '', ''
+)
 """
 
 
@@ -51,27 +58,19 @@ UPDATE idempotency_gateway.upkeep SET passed_token = 1
     [
         ("operation", EXPIRED),
         (
-            "tombstone",
-            """
-            INSERT INTO idempotency_gateway.kind (
-                attempts, version, status, service, route, operation, last_event, key_id, recipe, api_version, digest
-            ) VALUES (1, 1, 200, 'shop', 'r', 'o', 'complete', '', 'r', '', 'd');
-            INSERT INTO idempotency_gateway.tombstone (
-                token, completed_us, kept_s, kind, operation_id, scope, fingerprint
-            ) SELECT 1, 1, 1, k.kind, gen_random_uuid(), gen_random_uuid(), gen_random_uuid()
-            FROM idempotency_gateway.kind k
-            """,
+            "audit",
+            "INSERT INTO idempotency_gateway.audit (row, id, at_us, keep_until_us, token, event, who, why) "
+            "VALUES (1, 'x', 1, 1, 1, 'prove', 'w', 'y')",
         ),
         (
-            "audit",
-            "INSERT INTO idempotency_gateway.audit (operation_id, at_us, keep_until_us, token, event, who, why) "
-            "VALUES (gen_random_uuid(), 1, 1, 1, 'prove', 'w', 'y')",
+            "recovery",
+            "INSERT INTO idempotency_gateway.recovery (id, token, held_until_us, put_off_until_us, tries, check_us) "
+            "VALUES ('x', 1, 1, 0, 1, 1)",
         ),
-        ("recovery", "INSERT INTO idempotency_gateway.recovery VALUES (gen_random_uuid(), 1, 1, 0, 1, 1)"),
-        ("content", "INSERT INTO idempotency_gateway.content VALUES ('d', gen_random_uuid(), 1, 1, 'f')"),
-        ("witness", "INSERT INTO idempotency_gateway.witness VALUES (gen_random_uuid(), 1, 1, 1)"),
+        ("content", "INSERT INTO idempotency_gateway.content VALUES ('d', 'x', 'f', 1, 1)"),
+        ("witness", "INSERT INTO idempotency_gateway.witness VALUES ('x', 1, 1, 1)"),
     ],
-    ids=["expired", "tombstone", "audit", "recovery", "content", "witness"],
+    ids=["expired", "audit", "recovery", "content", "witness"],
 )
 async def test_the_only_thing_that_is_due(table: str, row: str, postgres_url: str) -> None:
     """Whatever it is, a sweep finds it, although it only looks whether anything is due while nothing is."""
@@ -84,19 +83,6 @@ async def test_the_only_thing_that_is_due(table: str, row: str, postgres_url: st
         assert await admin.fetchval(count) == 0
 
 
-async def test_a_pause_when_nothing_is_due(postgres_url: str) -> None:
-    """Whoever is paused gets more time, before the time is over and anything is due."""
-    ends = "SELECT deliver_until_us FROM idempotency_gateway.delivery"
-    async with opened(postgres_url, clock_us=ManualClock()) as store, session(postgres_url) as admin:
-        hand = Hand()
-        await do(store, hand, Hand.accept)
-        await admin.execute("UPDATE idempotency_gateway.upkeep SET passed_token = 1000000")
-        assert await store.pause(SERVICE, hand.script.identity.operation, Audit("who", "why"))
-        before = await admin.fetchval(ends)
-        await store.sweep(100)
-        assert await admin.fetchval(ends) > before
-
-
 async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:
     """What was claimed later than now does not hold up the walk, whatever came of it."""
     clock = ManualClock()
@@ -105,25 +91,10 @@ async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: st
         await do(store, done := Hand(), Hand.claim, Hand.complete)
         clock.advance(-86_400.0)
         await store.sweep(100)
-        let_statements_end(store)
-        await store.sweep(100)
-        assert await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep") == done.token
-
-
-async def test_a_walk_waits_for_as_long_as_a_commit_may_take(postgres_url: str) -> None:
-    """It passes what was drawn at one look, and a look is not put off by how often there is a sweep."""
-    async with opened(postgres_url) as store, session(postgres_url) as beside:
-        await do(store, done := Hand(), Hand.claim, Hand.complete)
-        passed = []
-        for seconds in (0.0, 2.0, 4.0):
-            let_pass(store, seconds)
+        clock.advance(2 * LEASE_SECONDS)
+        for _ in range(3):
             await store.sweep(100)
-            passed.append(await beside.fetchval("SELECT passed_token FROM idempotency_gateway.upkeep"))
-        assert passed == [0, 0, done.token]
-
-
-NEWER = "UPDATE idempotency_gateway.operation SET version = version + 1 WHERE operation_id = $1"
-PASSED = "SELECT passed_token FROM idempotency_gateway.upkeep"
+        assert await beside.fetchval(PASSED) == done.token
 
 
 async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(postgres_url: str) -> None:
@@ -132,15 +103,16 @@ async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(postgres_url: s
     async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
         await do(store, newer := Hand(), Hand.claim)
         await do(store, done := Hand(), Hand.claim, Hand.complete)
-        await beside.execute(NEWER, newer.operation_id)
-        await store.sweep(100)
-        let_statements_end(store)
+        await do(store, lapsing := Hand(), Hand.claim)
+        await beside.execute(NEWER, newer.operation_id.bytes)
         clock.advance(LEASE_SECONDS + LEASE_US_MAX / MICROSECONDS - 1)
-        await store.sweep(100)
+        assert (await store.sweep(100)).lapsed == 1
         assert await beside.fetchval(PASSED) == 0
         clock.advance(2)
+        await do(store, Hand(), Hand.claim, Hand.renew)
+        clock.advance(3 * LEASE_SECONDS)
         await store.sweep(100)
-        assert await beside.fetchval(PASSED) == done.token
+        assert await beside.fetchval(PASSED) >= lapsing.token > done.token
         assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.operation WHERE state = 'claimed'") == 1
 
 
@@ -171,11 +143,11 @@ async def test_a_walk_waits_for_a_lower_token_however_the_clock_is_set(step_seco
         operation_id, transaction = uuid4(), slow.transaction()
         await transaction.start()
         await slow.execute(
-            f"INSERT INTO idempotency_gateway.operation (operation_id, token, {columns})"
+            f"INSERT INTO idempotency_gateway.operation (id, token, {columns})"
             f" SELECT $1, nextval('idempotency_gateway.token'), {columns} FROM idempotency_gateway.operation"
-            " WHERE operation_id = $2",
-            operation_id,
-            pattern.operation_id,
+            " WHERE id = $2",
+            operation_id.bytes,
+            pattern.operation_id.bytes,
         )
         await do(store, pattern, Hand.complete)
         await do(store, Hand(), Hand.claim, Hand.complete)
@@ -190,6 +162,6 @@ async def copied_columns(connection: Any) -> list[str]:
     """What a record of another operation has in common with one that was claimed at the same time."""
     rows = await connection.fetch(
         "SELECT column_name FROM information_schema.columns WHERE table_schema = 'idempotency_gateway'"
-        " AND table_name = 'operation' AND column_name NOT IN ('operation_id', 'token')"
+        " AND table_name = 'operation' AND column_name NOT IN ('id', 'token') AND is_generated = 'NEVER'"
     )
     return [row["column_name"] for row in rows]

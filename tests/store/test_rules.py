@@ -22,7 +22,7 @@ import pytest
 
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import DUE_TIMES, TABLE, settle, step, tombstone_response, written_down
-from gateway.core.message import StoredResponse, pack_headers
+from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -57,14 +57,11 @@ from gateway.core.operation import (
     Withdraw,
 )
 from gateway.store.base import Store, Unreadable
-from gateway.store.level import RECORD_VERSION
 from gateway.store.operations import Query
-from gateway.store.postgres import rows as postgres_rows
-from gateway.store.postgres.rows import DELIVERY, RECORD, WIDTH, pack_resource, record_of
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.relational.executor import Stored, read_all
-from gateway.store.relational.rows import encode, encode_delivery
+from gateway.store.relational.rows import decode, encode, encode_delivery, kind_of
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
@@ -171,81 +168,41 @@ class Rows(Protocol):
 
 
 class PostgresRows:
-    _COLUMNS = (
-        "operation_id", "attempt_id", "resolution_id", "token", "first_claimed_us", "claimed_us", "lease_until_us",
-        "replay_until_us", "remember_until_us", "completed_us", "due_us", "attention_us", "attempts", "lease_us",
-        "drop_day", "version", "status", "carried_us", "state", "last_event", "doubt", "holder", "route",
-        "operation", "scope_digest", "key_digest", "recipe", "digest", "raw", "key_id", "resource", "api_version",
-        "is_kept",
-    )  # fmt: skip
-    _DAY = 99_999
-
     def __init__(self, connection: Any, store: Store) -> None:
         self.store = store
         self._connection = connection
 
     async def write(self, some: Sequence[Record]) -> None:
-        await self._connection.execute(
-            f"CREATE TABLE IF NOT EXISTS idempotency_gateway.response_{self._DAY}"
-            f" PARTITION OF idempotency_gateway.response FOR VALUES IN ({self._DAY})"
-        )
-        places = ", ".join(f"${place}" for place in range(1, len(self._COLUMNS) + 1))
-        await self._connection.executemany(
-            f"INSERT INTO idempotency_gateway.operation ({', '.join(self._COLUMNS)}) VALUES ({places})",
-            [self._row(record) for record in some],
-        )
-        await self._connection.executemany(
-            "INSERT INTO idempotency_gateway.response VALUES ($1, $2, $3, $4)",
-            [
-                (record.token, self._DAY, ANSWER.reason, pack_headers(ANSWER.headers))
-                for record in some
-                if record.state is State.COMPLETED
-            ],
-        )
-
         kept = [(record, record.delivery) for record in some if record.delivery is not None]
-        if kept:
-            columns = zip(*(postgres_rows.encode_delivery(*each) for each in kept), strict=True)
-            await self._connection.execute(load("write_deliveries"), *map(list, columns))
-        await self._connection.executemany(
-            "INSERT INTO idempotency_gateway.request VALUES ($1, $2, 'key', $3)",
-            [(record.identity.operation_id, uuid4(), SEALED) for record, _ in kept],
+        for name, values in (
+            ("insert_operation", [encode(record) for record in some]),
+            ("insert_delivery", [encode_delivery(*each) for each in kept]),
+            ("insert_request", [("key", SEALED, record.identity.operation_id.bytes) for record, _ in kept]),
+        ):
+            await self._connection.executemany(load(name), values)
+        await self._connection.execute(
+            "UPDATE idempotency_gateway.operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')"
         )
-
-    def _row(self, record: Record) -> tuple[Any, ...]:
-        identity, found, response = record.identity, record.fingerprint, record.response
-        # What was renewed is for the walk over the tokens alone, and not for whatever is due.
-        due_us = None if record.last_event is Event.RENEW else 1
-        if record.state is State.ACCEPTED and record.delivery is not None:
-            due_us = record.delivery.deliver_until_us
-        is_listed = record.state is State.IN_DOUBT or record.last_event in (Event.RENEW, Event.TAKEOVER)
-        attention_us = 1 if is_listed else None
-        return (
-            identity.operation_id, record.attempt_id, record.resolution_id, record.token, record.first_claimed_us,
-            record.claimed_us, record.lease_until_us, record.replay_until_us, record.remember_until_us,
-            record.completed_us, due_us, attention_us, record.attempts, record.lease_us,
-            self._DAY if record.state is State.COMPLETED else None, RECORD_VERSION,
-            None if response is None else response.status, record.carried_us, record.state.value,
-            record.last_event.value, record.doubt, record.holder, identity.route, identity.operation,
-            identity.scope_digest, identity.key_digest,
-            *((None,) * 4 if found is None else (found.recipe, found.digest, found.raw, found.key_id)),
-            pack_resource(record.resource), None if response is None else response.version, record.delivery is not None,
-        )  # fmt: skip
 
     async def change_version(self, by: int) -> None:
         await self._connection.execute("UPDATE idempotency_gateway.operation SET version = version + $1", by)
 
     async def read(self) -> dict[UUID, Record]:
-        rows = await self._connection.fetch(
-            f"SELECT {RECORD}, {DELIVERY} FROM idempotency_gateway.operation o"
-            " LEFT JOIN idempotency_gateway.delivery d USING (operation_id)"
-        )
-        found = [record_of(row[:WIDTH], row[WIDTH:]) for row in map(tuple, rows)]
-        return {record.identity.operation_id: record for record in found if record is not None}
+        ids = [
+            UUID(bytes=each) for (each,) in await self._connection.fetch("SELECT id FROM idempotency_gateway.operation")
+        ]
+        records = [snapshot for operation_id in ids for snapshot in [await self._read(operation_id)]]
+        return {record.identity.operation_id: record for record in records}
+
+    async def _read(self, operation_id: UUID) -> Record:
+        (row,) = await self._connection.fetch(load("select_operation"), [operation_id.bytes])
+        more = await self._connection.fetch(load("select_delivery"), [operation_id.bytes])
+        kinds = await self._connection.fetch(load("select_kind"), [] if kind_of(row) is None else [kind_of(row)])
+        return decode(tuple(row), tuple(more[0])[1:] if more else None, tuple(kinds[0]) if kinds else None)
 
     async def read_sealed(self) -> dict[UUID, bytes]:
-        rows = await self._connection.fetch("SELECT operation_id, sealed FROM idempotency_gateway.request")
-        return {row["operation_id"]: row["sealed"] for row in rows}
+        rows = await self._connection.fetch("SELECT row, sealed FROM idempotency_gateway.request")
+        return {UUID(bytes=row["row"]): row["sealed"] for row in rows}
 
 
 class SqliteRows:

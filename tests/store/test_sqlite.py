@@ -888,8 +888,8 @@ async def test_a_swept_tombstone_is_narrow(path: Path, clock: ManualClock, monke
         (row,) = found.fetchall()
     kept = {name for name, value in zip(names, row, strict=True) if value is not None}
     assert kept == {
-        "row", "id", "version", "state", "token", "completed_us", "remember_until_us", "due_us", "kind", "scope_digest",
-        "fingerprint_digest", "fingerprint_raw", "resource",
+        "row", "id", "version", "token", "remember_until_us", "kind", "scope_digest", "fingerprint_digest",
+        "fingerprint_raw", "resource",
     }  # fmt: skip
 
 
@@ -897,8 +897,8 @@ async def test_a_swept_tombstone_is_narrow(path: Path, clock: ManualClock, monke
 
 
 HOT = (
-    "select_operation", "select_due", "select_ahead", "select_doubt_ahead", "update_operation", "delete_operation",
-    "narrow_operation", "select_kind", "insert_response", "delete_response", "update_granted",
+    "select_operation", "select_due", "select_ended", "select_ahead", "select_doubt_ahead", "update_operation",
+    "delete_operation", "narrow_operation", "select_kind", "insert_response", "delete_response", "update_granted",
     "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",

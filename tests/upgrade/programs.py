@@ -50,10 +50,6 @@ def note(level: int) -> None:
 def written(version: int) -> int:
     return version if _known >= PROGRAM_LEVEL else version - 1
 """
-_POSTGRES_VERSION: Final = (
-    f"(SELECT CASE WHEN e.level >= {NEXT_LEVEL} THEN {NEXT_RECORD_VERSION} ELSE {RECORD_VERSION} END"
-    " FROM idempotency_gateway.epoch e)"
-)
 _NEXT: Final = Defect(
     "next-program",
     "a release that raises the level",
@@ -73,11 +69,6 @@ _NEXT: Final = Defect(
         Edit(_ROWS, "        RECORD_VERSION,\n        # State", "        written(RECORD_VERSION),\n        # State"),
         Edit(_JOURNAL, "JOURNAL_VERSION, JOURNAL_VERSIONS\n", "JOURNAL_VERSION, JOURNAL_VERSIONS, written\n"),
         Edit(_JOURNAL, "*(JOURNAL_VERSION, *ids", "*(written(JOURNAL_VERSION), *ids"),
-        Edit(
-            "store/postgres/statements.py",
-            '"{record_version}": str(RECORD_VERSION)',
-            f'"{{record_version}}": "{_POSTGRES_VERSION}"',
-        ),
         Edit("store/redis/codec.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
         Edit(_SQLITE, f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"),
         Edit(_PORTABLE, f"SCHEMA_VERSION: Final = {PORTABLE}", f"SCHEMA_VERSION: Final = {PORTABLE + 1}"),

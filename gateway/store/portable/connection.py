@@ -35,11 +35,11 @@ from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreErro
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW, applied_version, bring_up_to_date, check_server
 from gateway.store.postgres.connection import ServerRefused, fault_of
-from gateway.store.postgres.dialer import Durability
-from gateway.store.postgres.engine import Engine
+from gateway.store.postgres.engine import Durability, Engine
 from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import WRITTEN, of_many
+from gateway.store.relational.sweep import SWEPT
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ _CLOSE_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = (0.05, 1.0)
 # How far ahead the ceiling is moved, so that few transactions write it.
 _CEILING_STEP_US: Final = 3_600 * MICROSECONDS
-_UNIQUE_VIOLATION: Final = "23505"
 
 _CHANGING: Final = "BEGIN ISOLATION LEVEL SERIALIZABLE"
 _READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -176,7 +175,7 @@ class Link:
                 connection.terminate()
                 raise NotApplied(*fault.args) from failed
             self._roll_back(connection)
-            if _is_contention(fault):
+            if fault.is_contention:
                 raise _Lost from failed
             raise fault from failed
         except BaseException:
@@ -187,7 +186,7 @@ class Link:
         except _Failed as failed:
             if isinstance(failed.fault, ServerRefused):
                 self._roll_back(connection)
-                if _is_contention(failed.fault):
+                if failed.fault.is_contention:
                     raise _Lost from failed
             else:
                 connection.terminate()
@@ -206,7 +205,7 @@ class Link:
             return loop.run_until_complete(call(*arguments))
         except Exception as error:
             fault = fault_of(error)
-            is_unfit = isinstance(fault, ServerRefused) and fault.is_data and not _is_contention(fault)
+            is_unfit = isinstance(fault, ServerRefused) and fault.is_data
             raise (Unfit if is_unfit else _Failed)(fault) from error
         finally:
             timer.cancel()
@@ -265,9 +264,11 @@ class Transaction:
 
     first_row = b""
     last_row = b"\xff" * 17
-    has_bodies_apart = False
+    drops_responses = False
     is_remote = True
     is_serial = True
+    narrows_up_to = 2**63 - 1
+    swept = SWEPT
 
     def __init__(self, link: Link, connection: Any, now_us: int, floor: int, ceiling: int, memory: Memory) -> None:
         self.now_us = now_us
@@ -281,6 +282,9 @@ class Transaction:
 
     def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         return [tuple(row) for row in self._link.run(self._connection.fetch, self._texts[statement], *bindings)]
+
+    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        return [self.rows(*each) for each in queries]
 
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self._link.run(self._connection.fetchrow, self._texts[statement], *bindings)
@@ -308,7 +312,7 @@ class Transaction:
 
     def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         found = sorted(operation_id for (operation_id,) in self.rows(statement, bindings))
-        return self.among("lock_due", found) if found else []
+        return self.among("lock_operation", found) if found else []
 
     def state(self) -> object:
         return self._connection
@@ -358,8 +362,3 @@ def connect_fault(error: Exception, where: str) -> ServerRefused:
 def _will_stay(fault: ServerRefused) -> bool:
     """Whether it stays so until an operator changes something."""
     return fault.is_misconfigured or fault.sqlstate == _NO_PRIVILEGE
-
-
-def _is_contention(fault: ServerRefused) -> bool:
-    # Two that insert the same key at the same moment may get this instead.
-    return fault.is_contention or fault.sqlstate == _UNIQUE_VIOLATION

@@ -1,42 +1,75 @@
 """Statements for any number of operations, generated from the columns, and what executes the hot verbs by them.
 
 A hot verb is one statement in a transaction of its own: a claim of a key that has no record, and the completion of a
-claim by the record as it was granted. `step` makes the row, with times that count from zero; SQL adds the clock, draws
-the token, and raises the witness. A command that is not among the rows that it returns changed nothing, and is executed
-in the way of all others. So are all of them where the server refuses the statement, where the next token would be above
-the ceiling, and where the witness is not what was acknowledged last.
+claim by the record as it was granted. It is given what the commands have, and writes what `step` would: the clock, the
+token and what is the same for all of them are in its text. A command that is not among the rows that it returns changed
+nothing, and is executed in the way of all others. So are all of them where the server refuses the statement, where the
+next token would be above the ceiling, and where the witness is not what was acknowledged last.
+
+The driver encodes each element of an array. So a value that is equal for all is sent once, and a column of nulls is not
+sent at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.lifecycle import step
-from gateway.core.operation import Applied, Claim, Command, Complete, Record, Result, operation_id_of
+from gateway.core.confidential import sealed_by
+from gateway.core.lifecycle import no_token, step
+from gateway.core.message import pack_headers
+from gateway.core.operation import Claim, Command, Complete, Record, Result, operation_id_of
 from gateway.core.outbox import Outbox
 from gateway.store.base import EpochChanged
 from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
-from gateway.store.level import RECORD_VERSIONS
+from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.memory.witness import Witness
 from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.connection import Link, ServerRefused
-from gateway.store.relational.rows import CHANGED, COLUMNS, Row, encode
-from gateway.store.relational.statements import given_columns, type_of
+from gateway.store.relational.rows import Row, encode_resource
+from gateway.store.relational.statements import type_of
+from gateway.store.request_line import line_of
 
-_COMPLETED: Final = (*COLUMNS[CHANGED:], "body")
-# The times that a claim, and a completion, count from now.
-_CLAIM_TIMES: Final = frozenset(("first_claimed_us", "claimed_us", "lease_until_us", "due_us"))
-_COMPLETION_TIMES: Final = frozenset(("replay_until_us", "remember_until_us", "completed_us", "due_us"))
+# What a claim, and a completion, is given by column; the id first.
+CLAIM: Final = (
+    "id", "attempt_id", "holder", "route", "operation", "scope_digest", "key_digest", "key",
+    "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
+    "lease_us", "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
+)  # fmt: skip
+COMPLETION: Final = (
+    "id", "token", "attempt_id", "replay_us", "remember_us", "status", "reason", "headers", "api_version",
+    "resource", "sealed_by", "body",
+)  # fmt: skip
+# Those that may be null, and those of the others that often are equal for all.
+_NULLABLE: Final = frozenset(
+    ("key", "fingerprint_parts", "probe_target", "probe_host", "sealed_by", "request_id", "trace_id", "api_version",
+     "resource", "body")
+)  # fmt: skip
+_SHARED: Final = frozenset(
+    ("holder", "route", "operation", "scope_digest", "fingerprint_recipe", "fingerprint_key_id", "lease_us", "request",
+     "replay_us", "remember_us", "status", "reason", "expected_us")
+)  # fmt: skip
+# What a completion is given of columns that it writes as they are.
+_RESPONSE: Final = ("status", "reason", "headers", "api_version", "resource", "sealed_by")
+# What is not given of a new claim, and of a completion.
+_CLAIMED: Final = {
+    "version": str(RECORD_VERSION), "state": "'claimed'", "last_event": "'claim'", "attempts": "1",
+    "first_claimed_us": "s.now_us", "claimed_us": "s.now_us", "replay_until_us": "0", "remember_until_us": "0",
+    "body_kept": "FALSE", "request_kept": "FALSE",
+}  # fmt: skip
+_COMPLETED: Final = {
+    "version": str(RECORD_VERSION), "state": "'completed'", "last_event": "'complete'", "carried_us": "NULL",
+    "lease_until_us": "0", "lease_us": "0", "completed_us": "s.now_us", "doubt": "NULL", "resolution_id": "NULL",
+}  # fmt: skip
 
 _EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
-_NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
+NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
 
 
 @dataclass(frozen=True)
@@ -52,9 +85,13 @@ class Frame:
     state: str
     """What is read first, as `state`: the clock at the least."""
     token: str
-    """The token of a new record, `i.token` being the number of its place."""
+    """The token of a new record, `i.place` being the number of its place, from 1."""
     bound: str
     """Under which condition it is made."""
+    response: str
+    """The columns of a response but for its body."""
+    response_of: str
+    """Their values, of `changed`."""
     result: str
     """What is raised and returned, of `changed`."""
 
@@ -64,16 +101,18 @@ PORTABLE: Final = Frame(
     first=5,
     state=f"""state AS (
     SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
-    FROM epoch AS e, (SELECT {_NOW}) AS c
+    FROM epoch AS e, (SELECT {NOW}) AS c
     WHERE e.one = 1
         AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
 )""",  # noqa: S608
-    token="s.token + i.token",
-    bound="s.token + i.token <= s.ceiling",
+    token="s.token + i.place - 1",
+    bound="s.token + i.place <= s.ceiling + 1",
+    response="row",
+    response_of="c.id",
     result="""raised AS (
     UPDATE witness SET number = number + 1 WHERE link = $2 AND EXISTS (SELECT 1 FROM changed)
 )
-SELECT * FROM changed UNION ALL SELECT NULL, NULL, s.now_us FROM state AS s""",
+SELECT c.id, c.token, c.now_us FROM changed AS c UNION ALL SELECT NULL, NULL, s.now_us FROM state AS s""",
 )
 
 
@@ -84,7 +123,9 @@ def is_absent_claim(command: Command) -> bool:
 
 def is_granted_completion(command: Command) -> bool:
     """Whether the command is a completion that changes the record as it was granted, and nothing else but events."""
-    return type(command) is Complete and command.granted is not None and command.granted.delivery is None
+    if type(command) is not Complete or (granted := command.granted) is None:
+        return False
+    return granted.delivery is None and granted.token == command.token
 
 
 class HotVerb:
@@ -148,27 +189,13 @@ class HotVerb:
         witness.number = numbers.get(witness.link, 0)
 
     async def _execute(self, commands: list[Command]) -> Sequence[Result | None]:
-        # In the statement, each adds the number of its place to a token.
-        draw, rows, events = count().__next__, [], []
-        for command in commands:
-            before = command.granted if isinstance(command, Complete) else None
-            result, record = step(before, command, 0, draw)
-            if record is not None and isinstance(result, Applied):
-                body = None if record.response is None else record.response.body
-                rows.append((*encode(record), body))
-                if self._outbox.subscriptions:
-                    events += event_rows(self._outbox, before, record)
         witness = self._witness
-        changed = await self._fetch(rows, events) if rows else {}
+        given = given_of(self._statement, commands)
+        changed = await self._fetch(given, events_of(self._outbox, commands))
         results: list[Result | None] = []
-        for command in commands:
-            row = changed.get(operation_id_of(command).bytes)
-            if row is None:
-                results.append(None)
-                continue
-            _, token, now_us = row
-            before = command.granted if isinstance(command, Complete) else None
-            results.append(step(before, command, now_us, token.__int__)[0])
+        for command, operation_id in zip(commands, given["id"], strict=True):
+            row = changed.get(operation_id)
+            results.append(None if row is None else granted(command, row[1], row[2]))
         if changed:
             self._memory.draw(max(token for _, token, _ in changed.values()))
             if witness is not None:
@@ -177,14 +204,14 @@ class HotVerb:
         self._announce(commands, results)
         return results
 
-    async def _fetch(self, rows: Sequence[Row], events: Sequence[Row]) -> dict[bytes, Any]:
+    async def _fetch(self, given: Mapping[str, Sequence[Any]], events: Sequence[Row]) -> dict[bytes, Any]:
         """What the statement returns of these, by id."""
-        given = given_columns(_WITH_BODY, rows)
+        text = text_of(self._statement, tuple(given), PORTABLE, has_events=bool(events))
         clock_us = None if self._clock_us is None else self._clock_us()
         try:
             found = await self._link.run(
                 lambda connection: connection.fetch(
-                    self._statement(frozenset(given), has_events=True) if events else self._statement(frozenset(given)),
+                    text,
                     clock_us,
                     # Taken once the connection is there, which may give the witness another number.
                     *((None, None) if self._witness is None else (self._witness.link.bytes, self._witness.number)),
@@ -201,41 +228,144 @@ class HotVerb:
         return {row[0]: row for row in found if row[0] is not None}
 
 
-_WITH_BODY: Final = (*COLUMNS, "body")
 _BEGIN: Final = "INSERT INTO witness (link, number, kept_number, check_us) VALUES ($1, 0, 0, $2)"
 
 
-@cache
-def insert_absent(given: frozenset[str], frame: Frame = PORTABLE) -> str:
-    """absent --claim--> claimed, for many: those of these columns that any of them has. No event tells of it."""
-    columns = [each for each in COLUMNS if each in given]
-    values = (
-        frame.token if each == "token" else f"i.{each} + s.now_us" if each in _CLAIM_TIMES else f"i.{each}"
-        for each in columns
-    )
+def insert_absent(names: Sequence[str], frame: Frame = PORTABLE) -> str:
+    """absent --claim--> claimed, for many; `names` are those of the columns that any of them has. No event tells of
+    it."""
+    given = {name: value for name, value in _values(names, frame.first).items() if name in names}
+    lease_until = f"s.now_us + {given['lease_us']}"
+    values = {**given, **_CLAIMED, "token": frame.token, "lease_until_us": lease_until, "due_us": lease_until}
+    if "expected_us" in given:
+        values["expected_us"] = f"s.now_us + {given['expected_us']}"
     return f"""WITH {frame.state}, changed AS (
-    INSERT INTO operation ({", ".join(columns)})
-    SELECT {", ".join(values)} FROM state AS s, {_unnested(columns, frame.first)}
+    INSERT INTO operation ({", ".join(values)})
+    SELECT {", ".join(values.values())} FROM state AS s, {_unnested(names, frame.first)}
     WHERE {frame.bound}
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, token, claimed_us
+    RETURNING id, token, claimed_us AS now_us
 ), {frame.result}"""  # noqa: S608
 
 
-@cache
-def replace_granted(given: frozenset[str], frame: Frame = PORTABLE, *, has_events: bool = False) -> str:
+def replace_granted(names: Sequence[str], frame: Frame = PORTABLE, *, has_events: bool = False) -> str:
     """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many, and their events."""
-    columns = [each for each in _WITH_BODY if each in given]
-    events = _events(frame.first + len(columns)) if has_events else ""
+    given = _values(names, frame.first)
+    replay_until = f"s.now_us + {given['replay_us']}"
+    values = {
+        **_COMPLETED,
+        "replay_until_us": replay_until,
+        "remember_until_us": f"s.now_us + {given['remember_us']}",
+        "due_us": replay_until,
+        "body_kept": f"{given['body']} IS NOT NULL",
+        **{each: given[each] for each in _RESPONSE},
+    }
+    events = _events(frame.first + len(names)) if has_events else ""
+    body, stored = "", ""
+    if "body" in names:
+        body = ", i.body, o.replay_until_us"
+        stored = f"""stored AS (
+    INSERT INTO response ({frame.response}, body)
+    SELECT {frame.response_of}, c.body FROM changed AS c WHERE c.body IS NOT NULL
+), """  # noqa: S608
     return f"""WITH {frame.state}, changed AS (
-    UPDATE operation AS o SET {_assigned(given, _COMPLETION_TIMES)}
-    FROM state AS s, {_unnested(columns, frame.first)}
-    WHERE o.id = i.id AND {_named(columns, frame.first)} AND o.token = i.token AND o.attempt_id = i.attempt_id
+    UPDATE operation AS o SET {", ".join(f"{column} = {value}" for column, value in values.items())}
+    FROM state AS s, {_unnested(names, frame.first)}
+    WHERE o.id = i.id AND o.id = ANY(${frame.first}::BYTEA[]) AND o.token = i.token AND o.attempt_id = i.attempt_id
         AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
-    RETURNING o.id, o.token, o.completed_us
-), {events}{frame.result}"""  # noqa: S608
+    RETURNING o.id, o.token, o.completed_us AS now_us{body}
+), {stored}{events}{frame.result}"""  # noqa: S608
+
+
+Statement = Callable[..., str]
+NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
+
+
+def given_of(
+    statement: Statement, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING
+) -> dict[str, Sequence[Any]]:
+    """What the statement is given of these commands, by column, the id first; and more, that they do not have."""
+    names, row_of = (CLAIM, _of_claim) if statement is insert_absent else (COMPLETION, _of_completion)
+    given: dict[str, Any] = {}
+    columns = zip(names, zip(*map(row_of, commands), strict=True), strict=True)
+    for name, column in (*columns, *more.items()):
+        if name not in _NULLABLE:
+            given[name] = column[:1] if name in _SHARED and column.count(column[0]) == len(column) else column
+        elif column.count(None) < len(column):
+            given[name] = column
+    return given
+
+
+@cache
+def text_of(statement: Statement, names: tuple[str, ...], frame: Frame, *, has_events: bool) -> str:
+    """The statement for these columns."""
+    return statement(names, frame, has_events=True) if has_events else statement(names, frame)
+
+
+def granted(command: Command, token: int, now_us: int) -> Result:
+    """The result of a command that a statement executed then."""
+    return step(command.granted if type(command) is Complete else None, command, now_us, token.__int__)[0]
+
+
+def _of_claim(claim: Claim) -> Row:
+    identity, fingerprint, probe, request = claim.identity, claim.fingerprint, claim.probe, claim.request
+    return (
+        identity.operation_id.bytes,
+        claim.attempt_id.bytes,
+        claim.holder,
+        identity.route,
+        identity.operation,
+        identity.scope_digest,
+        identity.key_digest,
+        identity.key,
+        fingerprint.recipe,
+        fingerprint.digest,
+        fingerprint.raw,
+        fingerprint.key_id,
+        fingerprint.parts,
+        claim.lease_us,
+        *(_TWO_NULLS if probe is None else (probe.target, probe.host)),
+        sealed_by(identity, probe, request),
+        *(_NO_REQUEST if request is None else (line_of(request), request.request_id, request.trace_id)),
+    )
+
+
+def _of_completion(command: Complete) -> Row:
+    record: Any = command.granted
+    response, resource = command.response, command.resource or record.resource
+    return (
+        command.operation_id.bytes,
+        command.token,
+        command.attempt_id.bytes,
+        command.replay_us,
+        command.remember_us,
+        response.status,
+        response.reason,
+        pack_headers(response.headers),
+        response.version or None,
+        encode_resource(resource),
+        sealed_by(record.identity, record.probe, record.request, response, resource),
+        response.body,
+    )
+
+
+_TWO_NULLS: Final = (None,) * 2
+_NO_REQUEST: Final = ("", None, None)
+
+
+def _values(names: Sequence[str], first: int) -> dict[str, str]:
+    """What each of these columns is in a row of `_unnested`; NULL, where it is none of the names."""
+    values = dict.fromkeys(_NULLABLE, "NULL")
+    for place, name in enumerate(names, first):
+        values[name] = f"coalesce(i.{name}, (${place}::{type_of(name)}[])[1])" if name in _SHARED else f"i.{name}"
+    return values
+
+
+def _unnested(names: Sequence[str], first: int) -> str:
+    arrays = ", ".join(f"${place}::{type_of(each)}[]" for place, each in enumerate(names, first))
+    return f"unnest({arrays}) WITH ORDINALITY AS i ({', '.join(names)}, place)"
 
 
 def _events(first: int) -> str:
@@ -243,26 +373,29 @@ def _events(first: int) -> str:
     return f"""written AS (
     INSERT INTO event (row, service, sink, event_id, type, at_us, since_us, due_us, content, response)
     SELECT convert_to(e.event_id || ' ' || e.sink, 'UTF8'), ${first + 1}::TEXT, e.sink, e.event_id, e.type,
-        c.completed_us, c.completed_us, c.completed_us, e.content, e.response
+        c.now_us, c.now_us, c.now_us, e.content, e.response
     FROM changed AS c JOIN unnest({arrays}) AS e (id, sink, event_id, type, content, response) ON e.id = c.id
     ON CONFLICT (row) DO NOTHING
 ), """  # noqa: S608
 
 
-def event_rows(outbox: Outbox, before: Record | None, record: Record) -> list[Row]:
-    """The events of a change, none of them in a line, each with the operation's id in front."""
-    return [
-        (
-            record.identity.operation_id.bytes,
-            outbox.service,
-            each.sink,
-            each.event_id,
-            each.type,
-            each.content,
-            each.response,
-        )
-        for each in outbox.rows(before, record)
-    ]
+def events_of(outbox: Outbox, commands: Sequence[Command]) -> list[Row]:
+    """The events of these commands, if they take effect, none of them in a line, each with the operation's id in front.
+
+    All that a statement can change of a record is as it was granted.
+    """
+    rows: list[Row] = []
+    if outbox.subscriptions:
+        for command in commands:
+            if isinstance(command, Complete) and command.granted is not None:
+                rows += _event_rows(outbox, command.granted, step(command.granted, command, 0, no_token)[1])
+    return rows
+
+
+def _event_rows(outbox: Outbox, before: Record, record: Record | None) -> list[Row]:
+    front = before.identity.operation_id.bytes, outbox.service
+    rows = outbox.rows(before, record)
+    return [(*front, each.sink, each.event_id, each.type, each.content, each.response) for each in rows]
 
 
 def event_columns(rows: Sequence[Row]) -> list[Any]:
@@ -271,20 +404,3 @@ def event_columns(rows: Sequence[Row]) -> list[Any]:
         return []
     ids, services, *others = (list(column) for column in zip(*rows, strict=True))
     return [ids, services[0], *others]
-
-
-def _assigned(given: frozenset[str], times: frozenset[str] = frozenset()) -> str:
-    return ", ".join(
-        f"{each} = " + ("NULL" if each not in given else f"i.{each} + s.now_us" if each in times else f"i.{each}")
-        for each in _COMPLETED
-    )
-
-
-def _unnested(columns: Sequence[str], start: int = 1) -> str:
-    arrays = ", ".join(f"${place}::{type_of(each)}[]" for place, each in enumerate(columns, start))
-    return f"unnest({arrays}) AS i ({', '.join(columns)})"
-
-
-def _named(columns: Sequence[str], start: int = 1) -> str:
-    """Holds for the operations of these rows: by it, no plan reads others."""
-    return f"o.id = ANY(${start + columns.index('id')}::BYTEA[])"

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
+from importlib.resources import files
 from typing import Any, Final
 
 from gateway.store import level
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.dialer import DURABILITY, SERVER_MAJOR_MIN, Durability, losses
-from gateway.store.postgres.engine import Engine, engine_of
+from gateway.store.postgres.engine import DURABILITY, SERVER_MAJOR_MIN, Durability, Engine, engine_of, losses
 from gateway.store.relational.statements import numbered, statements
 
 
-def texts(among: str, keys: str) -> dict[str, str]:
-    """The statements, with what compares a column with keys."""
+def texts(among: str, keys: str, response: str = "r.row = o.id") -> dict[str, str]:
+    """The statements, with what compares a column with keys, and finds the response of an operation."""
     words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
-    found = statements("gateway.store.portable", has_bodies_apart=False, **words)
+    found = statements("gateway.store.portable", response=response, **words)
     return {name: numbered(text) for name, text in found.items()}
 
 
@@ -29,6 +29,8 @@ TEXTS: Final[Mapping[str, str]] = texts("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])
 # Where the rows of a table are on many nodes, each statement is about one of them.
 TEXTS_OF_ONE_ROW: Final[Mapping[str, str]] = texts("= ?", "(SELECT ?::BYTEA)")
 SCHEMA_VERSION: Final = 1
+SCHEMA: Final = files("gateway.store.portable").joinpath("sql/schema_0001.sql").read_text()
+"""The first schema, with its comments."""
 
 _NAME: Final = "portable"
 _MIGRATIONS: Final = """

@@ -36,7 +36,7 @@ from gateway.store.portable.connection import (
 from gateway.store.portable.hot import HotVerb, insert_absent, is_absent_claim, is_granted_completion, replace_granted
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
-from gateway.store.postgres.dialer import Durability
+from gateway.store.postgres.engine import Durability
 from gateway.store.relational.executor import Cursor, apply_batch, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.worker import Worker

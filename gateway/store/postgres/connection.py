@@ -29,6 +29,11 @@ from gateway.store.base import Indefinite, NotApplied, StartRefused, StoreError
 
 T = TypeVar("T")
 
+# What a transaction is like. The first: each statement sees what was committed while it waited for a lock.
+READ_COMMITTED: Final = "READ COMMITTED"
+SERIALIZABLE: Final = "SERIALIZABLE"
+READING: Final = "REPEATABLE READ READ ONLY"
+
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 1.0
 _CLOSE_SECONDS: Final = 1.0
@@ -37,11 +42,12 @@ _CLOSE_SECONDS: Final = 1.0
 # 08, 40003, 57P01 to 57P05, 58 or XX: a commit may have been under way.
 _DEFINITE_CLASSES: Final = frozenset(("0A", "21", "22", "23", "25", "26", "28", "3D", "3F", "42", "53", "54", "55"))
 _DEFINITE_CODES: Final = frozenset(("40000", "40001", "40002", "40P01", "57014"))
-_DATA_CLASSES: Final = frozenset(("22", "23", "54"))
 # A check violation is of that class too, but the schema checks no values: the row has no partition.
 CHECK_VIOLATION: Final = "23514"
+_DATA_CLASSES: Final = frozenset(("22", "23", "54"))
 LOCK_NOT_AVAILABLE: Final = "55P03"
-_CONTENTION_CODES: Final = frozenset(("40001", "40P01"))
+# The last one: two insert the same key at the same moment.
+_CONTENTION_CODES: Final = frozenset(("40001", "40P01", "23505"))
 # Refusals that last until an operator changes the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
 # Not this role's, or not this server's: insufficient privilege, undefined function or table, unsupported.
@@ -87,7 +93,7 @@ class ServerRefused(NotApplied):
     @property
     def is_of_some(self) -> bool:
         """Some of the rows are refused. Without them the statement may succeed."""
-        return self.sqlstate[:2] in _DATA_CLASSES
+        return self.sqlstate[:2] in _DATA_CLASSES and not self.is_contention
 
     @property
     def is_contention(self) -> bool:
@@ -131,17 +137,18 @@ def fault_of(error: Exception) -> StoreError:
 
 
 @asynccontextmanager
-async def transaction(connection: Connection, settings: Mapping[str, str]) -> AsyncIterator[None]:
+async def transaction(
+    connection: Connection, settings: Mapping[str, str], mode: str = READ_COMMITTED
+) -> AsyncIterator[None]:
     """A transaction with its own settings, because behind a pooler no session keeps them.
 
-    They are sent in one message with BEGIN, so that the transaction is never without them. Each statement has a
-    snapshot of its own, whatever the server's default is: it must see what was committed while it waited for a lock. A
-    gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is definite: nothing was
-    done.
+    They are sent in one message with BEGIN, so that the transaction is never without them, whatever the server's
+    defaults are. A gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is
+    definite: nothing was done.
     """
     all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
     local = [f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items()]
-    begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *local])
+    begin = "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *local])
     try:
         await connection.execute(begin)
         yield

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import UUID, uuid4
 
@@ -41,6 +41,7 @@ from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
+    READ_COMMITTED,
     Connection,
     Link,
     ServerRefused,
@@ -48,7 +49,7 @@ from gateway.store.postgres.connection import (
     fault_of,
     transaction,
 )
-from gateway.store.postgres.engine import Engine, engine_of
+from gateway.store.postgres.engine import SERVER_MAJOR_MIN, Durability, Engine, engine_of, losses
 from gateway.store.postgres.hosts import (
     IS_STANDBY,
     STARTED,
@@ -74,29 +75,6 @@ _STAGGER_SECONDS: Final = 0.25
 _HOST_SHARE: Final = 0.5
 # How long silent hosts are waited for, after the last was dialled, once a primary has responded.
 _SILENT_SECONDS: Final = 1.0
-SERVER_MAJOR_MIN: Final = 14
-
-Durability = Literal["server", "external"]
-"""`store.durability`: whether the server itself keeps what it acknowledged, or the storage below it does."""
-# The settings that an acknowledged commit depends on, and what to do about each if it is off.
-DURABILITY: Final[Mapping[str, str]] = {
-    "fsync": (
-        "after a crash of its host it may be corrupt, or have forgotten acknowledged responses. Set it to on; only "
-        "where the storage itself keeps every acknowledged commit (as Neon's does), write store.durability: external"
-    ),
-    "full_page_writes": (
-        "a page that a crash leaves half written is corrupt for good. Set it to on; only where the storage never "
-        "leaves a page half written (as ZFS and Neon's do not), write store.durability: external"
-    ),
-    "synchronous_commit": (
-        "a crash forgets the responses that were acknowledged last. Set it to on, for all or for this role "
-        "(ALTER ROLE gateway SET synchronous_commit = on)"
-    ),
-}
-
-# Those whose work some storage does by itself. There they may be off, but only the operator can know that.
-_OF_STORAGE: Final = ("fsync", "full_page_writes")
-
 _GREETING: Final = """
 SELECT
     current_setting('server_version_num')::integer / 10000 AS major,
@@ -110,9 +88,12 @@ _LEVEL: Final = load("level")
 _EPOCH: Final = load("epoch")
 _RAISE: Final = load("raise_witness")
 _ADD: Final = load("add_witness")
+_ADVANCE: Final = load("advance_witness")
 _BEHIND: Final = "PostgreSQL lacks what it acknowledged, and may have done this in an older state"
 # The server would spend seconds on compiling statements that take milliseconds.
 _UNCOMPILED: Final = {"jit": "off"}
+# Of small tables it would read all rows, and every transaction would then conflict with every other.
+_BY_INDEX: Final = {"enable_seqscan": "off"}
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
@@ -207,7 +188,9 @@ class Dialer:
         """
         return await (self.transact_compared(link, work) if self.pgbouncer else link.run(work))
 
-    async def transact_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def transact_compared(
+        self, link: Link, work: Callable[[Connection], Awaitable[T]], mode: str = READ_COMMITTED
+    ) -> T:
         """As `run_compared`, but always in a transaction."""
 
         async def compare_and_work(connection: Connection) -> T:
@@ -215,15 +198,20 @@ class Dialer:
                 await self._compare(connection)
             return await work(connection)
 
-        return await self.transact(link, compare_and_work)
+        return await self.transact(link, compare_and_work, mode=mode)
 
     async def transact(
-        self, link: Link, work: Callable[[Connection], Awaitable[T]], settings: Mapping[str, str] | None = None
+        self,
+        link: Link,
+        work: Callable[[Connection], Awaitable[T]],
+        settings: Mapping[str, str] | None = None,
+        mode: str = READ_COMMITTED,
     ) -> T:
         """Do this work over this link in one transaction with these settings."""
+        by_index = _BY_INDEX if self.pgbouncer else {}
 
         async def inside(connection: Connection) -> T:
-            async with transaction(connection, {**self._limits, **_UNCOMPILED, **(settings or {})}):
+            async with transaction(connection, {**self._limits, **_UNCOMPILED, **by_index, **(settings or {})}, mode):
                 return await work(connection)
 
         return await link.run(inside)
@@ -342,7 +330,7 @@ class Dialer:
     async def _open(self, host: Host) -> Connection:
         settings = {
             # Plan once and by index; see above.
-            "enable_seqscan": "off",
+            **_BY_INDEX,
             "plan_cache_mode": "force_generic_plan",
             # The snapshot of a statement is not taken before its locks.
             "default_transaction_isolation": "read committed",
@@ -382,22 +370,40 @@ class WitnessedLink:
         self.link = dialer.link(None if self._files is None else self._register)
 
     async def fetch(self, query: str, *arguments: Any, is_compared: bool = False) -> Sequence[Any]:
-        """Execute one statement; the link's id is added as its last parameter. Its rows begin with the time and end
-        with the witness's number. With `is_compared`, it runs on a compared memory, also behind a pooler. Raises as
-        `Link.fetch`.
+        """Execute one statement, whose first parameters are the clock and the link's id. Its rows begin with the time
+        and end with the witness's number. With `is_compared`, it runs on a compared memory, also behind a pooler.
+        Raises as `Link.fetch`.
         """
 
         async def execute(connection: Connection) -> Sequence[Any]:
             # A new connection may have changed the id, so read it here.
-            return await connection.fetch(query, *arguments, self._id)
+            return await connection.fetch(query, self._clock_us(), self._bytes(), *arguments)
 
         rows = await (self._dialer.run_compared(self.link, execute) if is_compared else self.link.run(execute))
         self._note(rows)
         return rows
 
-    async def transact(self, work: Callable[[Connection, UUID | None], Awaitable[Sequence[Any]]]) -> None:
-        """Do this work with the link's id in one transaction; it returns rows as `fetch` does. Raises as `fetch`."""
-        self._note(await self._dialer.transact_compared(self.link, lambda connection: work(connection, self._id)))
+    async def transact(self, work: Callable[[Connection], Awaitable[tuple[T, bool]]], mode: str) -> T:
+        """Do this work in one transaction; it returns its result, and whether the witness is to be raised. Raises as
+        `fetch`."""
+
+        async def raising(connection: Connection) -> tuple[T, Sequence[Any]]:
+            result, is_raised = await work(connection)
+            if not is_raised or self._files is None:
+                return result, ()
+            rows = await connection.fetch(_ADVANCE, self._clock_us(), self._bytes())
+            if not rows:
+                # It was not raised for long, and was deleted. The next connection gets another one.
+                self.link.drop()
+                raise NotApplied("the witness of this connection is gone")
+            return result, rows
+
+        result, rows = await self._dialer.transact_compared(self.link, raising, mode)
+        self._note(rows)
+        return result
+
+    def _bytes(self) -> bytes | None:
+        return None if self._id is None else self._id.bytes
 
     async def touch(self) -> None:
         """Raise the witness for a command that took effect before: the new number stands for that, too.
@@ -406,7 +412,7 @@ class WitnessedLink:
         """
         if self._files is None:
             return
-        rows = await self.link.run(lambda connection: connection.fetch(_RAISE, self._clock_us(), self._id))
+        rows = await self.link.run(lambda connection: connection.fetch(_RAISE, self._clock_us(), self._bytes()))
         if not rows:
             self._refuse()
         self._acknowledge(rows[0]["number"], rows[0]["now_us"])
@@ -415,10 +421,10 @@ class WitnessedLink:
         """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
         if compared is None or self._files is None:
             raise NotApplied("the store is not open")
-        rows = await connection.fetch(_RAISE, self._clock_us(), self._id) if self._id is not None else []
+        rows = await connection.fetch(_RAISE, self._clock_us(), self._bytes()) if self._id is not None else []
         if not rows:
             self._id, self._number = uuid4(), 0
-            rows = await connection.fetch(_ADD, self._clock_us(), self._id)
+            rows = await connection.fetch(_ADD, self._clock_us(), self._bytes())
         self._memory = memory_digest(compared.epoch.identity)
         self._acknowledge(rows[0]["number"], rows[0]["now_us"])
         self._files.cover(compared.reading)
@@ -486,18 +492,11 @@ async def _learn_types(connection: Connection) -> None:
     The driver sets `jit` in its session for that, and behind a pooler that session is another client's next. If it
     cannot, the server compiles the look-up.
     """
-    types = ("uuid", "text", "bytea", "bigint", "integer", "smallint", "boolean")
+    types = ("text", "bytea", "bigint", "boolean")
     wanted = " OR ".join(f"${place}::{name}[] IS NULL" for place, name in enumerate(types, start=1))
     await connection.execute("BEGIN; SET LOCAL jit = off")
-    await connection.fetch(f"SELECT WHERE {wanted}", *([None] * len(types)))
+    await connection.fetch(f"SELECT ARRAY(SELECT q FROM (SELECT 1) AS q) WHERE {wanted}", *([None] * len(types)))  # noqa: S608
     await connection.execute("ROLLBACK")
-
-
-def losses(settings: Mapping[str, str], durability: Durability) -> dict[str, str]:
-    """The settings of a server that make it lose commits, and what to do about each; empty if its commits are
-    durable."""
-    ignored = _OF_STORAGE if durability == "external" else ()
-    return {name: what for name, what in DURABILITY.items() if settings[name] == "off" and name not in ignored}
 
 
 async def _greet(connection: Connection, durability: Durability) -> None:
@@ -520,8 +519,8 @@ async def _greet(connection: Connection, durability: Durability) -> None:
 
 async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
     """The epoch of the database, with the witnesses of these links."""
-    (row,) = await connection.fetch(_EPOCH, None, list(links))
-    witnesses = dict(zip(row["links"], row["numbers"], strict=True))
+    (row,) = await connection.fetch(_EPOCH, None, [link.bytes for link in links])
+    witnesses = {UUID(bytes=link): number for link, number in zip(row["links"], row["numbers"], strict=True)}
     return Epoch(
         row["identity"],
         row["token"],

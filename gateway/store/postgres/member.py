@@ -7,15 +7,15 @@ the former server must not be replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.store.base import NotApplied
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Epoch
-from gateway.store.postgres.batch import Windows
 from gateway.store.postgres.connection import Connection, Link, transaction
+from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import Dialer, check_memory
 from gateway.store.postgres.statements import EPOCH_LOCK, load
 
@@ -35,12 +35,12 @@ _LEAVE_TURNS: Final = load("leave_turns")
 class Members:
     """These verbs of `Fleet` and of `ManagedStore`."""
 
-    def __init__(self, dialer: Dialer, link: Link, clock_us: Callable[[], int | None], windows: Windows) -> None:
-        """`windows` are told to whoever makes partitions."""
+    def __init__(self, dialer: Dialer, link: Link, clock_us: Callable[[], int | None], days: Days) -> None:
+        """Of `days`, the longest window is told to whoever makes partitions."""
         self._dialer = dialer
         self._link = link
         self._clock_us = clock_us
-        self._windows = windows
+        self._days = days
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         return await self._link.run(lambda connection: check_memory(connection, links))
@@ -55,19 +55,19 @@ class Members:
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         if is_running:
-            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id, self._windows.longest_us)
+            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id.bytes, self._days.longest_us)
         else:
-            await self._fetch(_NOTE_STOPPED, gateway_id)
+            await self._fetch(_NOTE_STOPPED, gateway_id.bytes)
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        rows = await self._fetch(_TAKE_TURNS, self._clock_us(), holder, sorted(names), lease_us)
+        rows = await self._fetch(_TAKE_TURNS, self._clock_us(), holder.bytes, sorted(names), lease_us)
         return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._fetch(_LEAVE_TURNS, self._clock_us(), holder)
+        await self._fetch(_LEAVE_TURNS, self._clock_us(), holder.bytes)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
-        rows = await self._compared(_JOIN, self._clock_us(), gateway_id, notes, host, boot, list(ended))
+        rows = await self._compared(_JOIN, self._clock_us(), gateway_id.bytes, notes.bytes, host, boot, _bytes(ended))
         if not rows:
             raise NotApplied("the store does not know this gateway any more")
         row = rows[0]
@@ -79,15 +79,15 @@ class Members:
         return Joined(row["beat"], row["was_listed"], is_synchronous, may_fail_over)
 
     async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
-        ids, beats = [each for each, _ in silent], [beat for _, beat in silent]
-        rows = await self._compared(_BEAT, self._clock_us(), gateway_id, ids, beats, self._windows.longest_us)
+        ids, beats = _bytes(each for each, _ in silent), [beat for _, beat in silent]
+        rows = await self._compared(_BEAT, self._clock_us(), gateway_id.bytes, ids, beats, self._days.longest_us)
         return bool(rows) and rows[0]["is_synchronous"], [_member(row) for row in rows]
 
     async def members(self) -> list[Member]:
         return [_member(row) for row in await self._compared(_MEMBERS)]
 
     async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
-        await self._compared(_VOUCH, identity, gateway_id, list(ended), boot)
+        await self._compared(_VOUCH, identity, gateway_id.bytes, _bytes(ended), boot)
 
     async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         before, _, _, timeline = epoch.parent.split("/")
@@ -95,7 +95,7 @@ class Members:
         async def accept(connection: Connection) -> bool:
             async with transaction(connection, {"lock_timeout": "1s"}):
                 await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
-                arguments = memo, epoch.memo, UUID(before), timeline, is_trusted, epoch.identity
+                arguments = memo, epoch.memo, before, timeline, is_trusted, epoch.identity
                 return bool(await connection.fetch(_ACCEPT, *arguments))
 
         return await self._link.run(accept)
@@ -108,4 +108,8 @@ class Members:
 
 
 def _member(row: Any) -> Member:
-    return Member(row["gateway_id"], row["host"], row["beat"], row["seen_us"], row["vouched_for"])
+    return Member(UUID(bytes=row["id"]), row["host"], row["beat"], row["seen_us"], row["vouched_for"])
+
+
+def _bytes(ids: Iterable[UUID]) -> list[bytes]:
+    return [each.bytes for each in ids]

@@ -1,23 +1,20 @@
-"""The schema of the Postgres store: its migrations, the rights that a role needs, and the partitions of its days.
+"""The schema of the Postgres store: its migrations, and the rights that a role needs.
 
 It works over a connection that the caller passes. Migrations only go forward, and one program runs them at a time. What
-they make serves the programs of the level before, too (`level`). The role that runs a gateway owns nothing: two
-functions of the schema, which run with the owner's rights, make and drop the partition of a day for it.
+they make serves the programs of the level before, too (`level`). The role that runs a gateway owns nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
 from hashlib import sha256
 from typing import Final
 
-from gateway.core.operation import MICROSECONDS
 from gateway.store.base import StartRefused
-from gateway.store.level import OlderGateway, check_finished
+from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.postgres.connection import LOCK_NOT_AVAILABLE, Connection, transaction
-from gateway.store.postgres.statements import MIGRATE_LOCK, PARTITION_LOCK, RECIPE_LOCK, load, migrations
+from gateway.store.postgres.statements import MIGRATE_LOCK, load, migrations
 
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
@@ -25,15 +22,6 @@ MIGRATE_SECONDS: Final = 300.0
 _LOCK_SECONDS: Final = 60.0
 _LOCK_TIMEOUT: Final = "300ms"
 _PAUSE_SECONDS: Final = 1.0
-
-# How many days ahead partitions are made.
-DAYS_AHEAD: Final = 2
-_DAY_US: Final = 86_400 * MICROSECONDS
-# Up to how many days a window has days of which length, as `drop_day` has it.
-_COARSENESS: Final = ((10, 1), (70, 7), (728, 28), (3_640, 364))
-_ATTACH_TIMEOUT: Final = "100ms"
-# Dropping a day locks the whole table for a moment, and traffic queues behind the request for that lock.
-_DROP_TIMEOUT: Final = "50ms"
 
 _MIGRATION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
@@ -65,11 +53,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
 """
 
 _LACKING: Final = load("lacking")
-_PAST_DAYS: Final = load("past_days")
-_OLDER_GATEWAYS: Final = load("older_gateways")
 _RAISE_LEVEL: Final = load("raise_level")
-_MISSING_DAYS: Final = load("missing_days")
-_LONGEST_WINDOW: Final = load("longest_window")
 
 
 async def is_up_to_date(connection: Connection) -> bool:
@@ -120,7 +104,9 @@ async def bring_up_to_date(connection: Connection) -> list[str]:
     give_up_at = loop.time() + _LOCK_SECONDS
     while True:
         try:
-            async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0"}):
+            # The tables come without the schema's name.
+            settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
+            async with transaction(connection, settings):
                 return await _migrate(connection)
         except Exception as error:
             if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
@@ -147,19 +133,8 @@ async def _migrate(connection: Connection) -> list[str]:
         )
     if not applied:
         # No older program has ever used it.
-        await connection.execute(_RAISE_LEVEL)
+        await connection.execute(_RAISE_LEVEL, PROGRAM_LEVEL)
     return [name for _, name, _ in missing]
-
-
-async def raise_level(connection: Connection, now_us: int | None = None) -> bool:
-    """Raise the level to this program's, and return whether it was lower. Raises `StartRefused` while gateways of older
-    programs run."""
-    async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT}):
-        # A gateway that starts meanwhile is either seen here, or sees the new level.
-        await connection.execute(f"SELECT pg_advisory_xact_lock({RECIPE_LOCK})")
-        rows = await connection.fetch(_OLDER_GATEWAYS, now_us)
-        check_finished([OlderGateway(row["gateway_id"], row["host"], row["level"]) for row in rows])
-        return bool(await connection.fetch(_RAISE_LEVEL))
 
 
 async def grant(connection: Connection, role: str) -> None:
@@ -196,48 +171,3 @@ def advice_on(refusal: str) -> str:
             "role. `check --store` lists what the server allows"
         )
     return advice()
-
-
-def windows_up_to(longest_us: int) -> list[int]:
-    """Windows, one or more for each day that a response may have whose window is no longer than this."""
-    found, begin_us = [0], 0
-    for days, coarseness in _COARSENESS:
-        end_us = min(longest_us, days * _DAY_US)
-        found += [*range(begin_us + 1, end_us, coarseness * _DAY_US), end_us]
-        if end_us == longest_us:
-            return found
-        begin_us = end_us
-    return [*found, longest_us]
-
-
-async def longest_window(connection: Connection) -> int:
-    """The longest window of all gateways."""
-    ((longest_us,),) = await connection.fetch(_LONGEST_WINDOW)
-    return int(longest_us)
-
-
-async def add_partitions(connection: Connection, replay_us: Collection[int], now_us: int | None) -> None:
-    """Make the partitions for responses with these windows, recorded now or in the coming days.
-
-    Attaching a partition does not block traffic. But it waits for an ANALYZE of the table or the build of an index,
-    which may take hours. So this gives up soon, and the caller may retry.
-    """
-    wanted = (now_us, sorted(set(replay_us)), DAYS_AHEAD)
-    if not await connection.fetch(_MISSING_DAYS, *wanted):
-        return
-    async with transaction(connection, {"lock_timeout": _ATTACH_TIMEOUT}):
-        await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
-        for row in await connection.fetch(_MISSING_DAYS, *wanted):
-            await connection.execute("SELECT idempotency_gateway.add_partition($1)", row["day"])
-
-
-async def drop_partition(connection: Connection, now_us: int | None) -> bool:
-    """Drop the responses of one past day, and return whether there was such a day.
-
-    It tries once and briefly to get the lock: a long read makes it fail.
-    """
-    past = await connection.fetch(_PAST_DAYS, now_us)
-    if past:
-        async with transaction(connection, {"lock_timeout": _DROP_TIMEOUT}):
-            await connection.execute("SELECT idempotency_gateway.drop_partition($1)", past[0]["day"])
-    return bool(past)

@@ -13,92 +13,59 @@ connection raises no witness: it is for reads, news, and what gateways tell each
 over such a one (`promotion`), and nothing that takes long may.
 
 Upkeep, delivery, recovery and operators share one more, which is closed while nobody needs it: in a fleet, a gateway
-without a turn has none. The comparison of a configuration opens its own. These compare no notes: a start uses them
-before it judges what the notes say, and what is found over them is claimed or changed over another one.
+without a turn has none. It compares no notes: a start uses it before it judges what the notes say, and what is found
+over it is claimed or changed over another one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.delivery import Delivering
 from gateway.core.lifecycle import settle
-from gateway.core.observation import Finding, Observation
-from gateway.core.operation import (
-    Accept,
-    Applied,
-    Audit,
-    Claim,
-    Command,
-    Complete,
-    Renew,
-    Result,
-    SealedRequest,
-    Snapshot,
-    State,
-    operation_id_of,
-)
+from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Watch
+from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Unstorable, Watch
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.observations import ObservedCount
-from gateway.store.operations import (
-    Agreement,
-    AuditEntry,
-    Backlog,
-    Due,
-    Epoch,
-    EventReport,
-    KeptEvent,
-    LeasedEvent,
-    NumberedAudit,
-    PauseAudit,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    Serving,
-    SinkBacklog,
-    Swept,
-    Tally,
+from gateway.store.operations import Agreement, Epoch, Serving, Swept
+from gateway.store.postgres.connection import (
+    INSUFFICIENT_PRIVILEGE,
+    READING,
+    SERIALIZABLE,
+    Connection,
+    Link,
+    ServerRefused,
 )
-from gateway.store.postgres import observation, rekeying
-from gateway.store.postgres.agreement import Agreements
-from gateway.store.postgres.batch import BatchResult, Executor, Results, Unclear, Windows, result_of_read
-from gateway.store.postgres.connection import INSUFFICIENT_PRIVILEGE, Connection, Link, ServerRefused
-from gateway.store.postgres.delivery import Deliveries
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, Durability, WitnessedLink
-from gateway.store.postgres.event import KeptEvents
-from gateway.store.postgres.inquiry import Inquiry
+from gateway.store.postgres.days import Days
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
+from gateway.store.postgres.engine import Durability
+from gateway.store.postgres.executor import BatchResult, Executor, Unclear, repeated, result_of_read
+from gateway.store.postgres.horizon import Horizon
 from gateway.store.postgres.member import Members
 from gateway.store.postgres.news import News
-from gateway.store.postgres.rows import DELIVERY_WIDTH, WIDTH, record_of, with_response
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
-    add_partitions,
     advice_on,
     bring_up_to_date,
     check_role,
     grant,
-    raise_level,
     up_to_date_or_refused,
 )
 from gateway.store.postgres.statements import load
-from gateway.store.postgres.upkeep import Upkeep
-from gateway.store.rekeying import Kept, Place, Row
-from gateway.store.watching import Watchers
+from gateway.store.postgres.transaction import Thread
+from gateway.store.relational import kept
+from gateway.store.relational.executor import Contended, Cursor, Stored, decoded
+from gateway.store.relational.rows import Row, kind_of
+from gateway.store.relational.store import RelationalStore
 
 T = TypeVar("T")
-
-_LOG = logging.getLogger("gateway")
 
 CONNECTIONS: Final = 3
 # After so long without use, the connection for what is slow is closed. Longer than the pauses of upkeep.
@@ -107,19 +74,18 @@ _BATCH_SIZE_MAX: Final = 256
 # A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
 _TRIES: Final = 10
-# Tries to attach a partition. Each waits for a lock for a moment, while the rest of the queue waits.
-_ATTACH_TRIES: Final = 5
 
 _READ: Final = load("read")
-_READ_NARROW: Final = load("read_narrow")
-_DELIVERY_END: Final = 1 + WIDTH + DELIVERY_WIDTH
+# A lost change by time is made again by the next sweep, so its commit needs no flush.
+_UNFLUSHED: Final = {"synchronous_commit": "off"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Commands that wait for their statement, and the link that executes it."""
+    """Commands that wait for their statement, and those that wait for a transaction of the same link."""
 
     batcher: Batcher[Command, BatchResult]
+    changes: Batcher[Command, BatchResult]
     link: WitnessedLink
 
 
@@ -127,18 +93,14 @@ class _Queue:
 class _Running:
     """What exists between `start` and `close`."""
 
-    upkeep: Upkeep
     links: list[Link]
-    agreements: Agreements
+    threads: list[Thread]
     claims: _Queue
     bodies: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
-    inquiry: Inquiry
-    pending: Deliveries
-    deliveries: Deliveries
-    events: KeptEvents
-    fetch: rekeying.Fetch
+    plain: tuple[Link, Thread]
+    slow: tuple[Link, Thread]
     members: Members
     news: News
 
@@ -152,14 +114,23 @@ class _Running:
                 return self.others
 
     async def close(self) -> None:
-        for batcher in (self.claims.batcher, self.bodies.batcher, self.others.batcher, self.reads):
-            await batcher.close()
+        for queue in (self.claims, self.bodies, self.others):
+            await queue.batcher.close()
+            await queue.changes.close()
+        await self.reads.close()
         await self.news.close()
         await asyncio.gather(*(link.close() for link in self.links))
+        for thread in self.threads:
+            await thread.stop()
 
 
-class PostgresStore:
+class PostgresStore(RelationalStore):
     """See `Store`."""
+
+    # Its row locks are held until it commits.
+    sweep_records_max = 256
+    has_one_writer = False
+    syncs_always = False
 
     def __init__(
         self,
@@ -181,22 +152,20 @@ class PostgresStore:
         `outbox` says which events are written. `met` is the identity of the memory that this host saw last: of several
         hosts, none of an earlier timeline is used.
         """
+        super().__init__(outbox)
         self._dialer = Dialer(url, connect_seconds, command_seconds, durability, witness_files)
         self._connections = connections
         if met:
             self._dialer.meet(met)
-        self._command_seconds = command_seconds
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
-        self._watchers = Watchers()
-        self._windows = Windows()
-        self._outbox = outbox
-        self.partitions_late = 0
-        """How often a response had to wait until its partition was made."""
+        self._horizon = Horizon()
+        self._days = Days(self._clock_us)
         self._running: _Running | None = None
 
     @property
-    def cold(self) -> Self:
-        return self
+    def partitions_late(self) -> int:
+        """How often a response had to wait until its partition was made."""
+        return self._days.late
 
     async def start(self) -> None:
         if self._running is not None:
@@ -206,7 +175,7 @@ class PostgresStore:
         dialer.epoch, dialer.seen_token = None, 0
         news = News(self._watchers)
         plain = dialer.link(None if dialer.pgbouncer else lambda connection, _: news.listen(connection))
-        members = Members(dialer, plain, self._clock_us, self._windows)
+        members = Members(dialer, plain, self._clock_us, self._days)
         try:
             await _prepare(plain, bring_up_to_date, MIGRATE_SECONDS)
             await plain.run(check_role)
@@ -216,21 +185,17 @@ class PostgresStore:
             raise
         changing = [WitnessedLink(dialer, place, self._clock_us) for place in range(self._connections - 1)]
         slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
-        fetch_slowly = partial(dialer.fetch, slow)
+        threads = [Thread(f"postgres-{place}", self._clock_us, self._horizon) for place in range(len(changing) + 2)]
+        queues = [self._queue(link, thread) for link, thread in zip(changing, threads[2:], strict=True)]
         self._running = _Running(
-            Upkeep(dialer, slow, self._clock_us, self._outbox),
             [*(each.link for each in changing), plain, slow],
-            Agreements(dialer, self._clock_us, self._command_seconds, self._windows, self._outbox),
-            self._queue(changing[0], Executor.claim),
-            self._queue(changing[min(1, len(changing) - 1)], Executor.record),
-            self._queue(changing[-1], Executor.change),
+            threads,
+            queues[0],
+            queues[min(1, len(queues) - 1)],
+            queues[-1],
             Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
-            Inquiry(fetch_slowly, self._clock_us),
-            # An acceptance waits for it.
-            Deliveries(partial(dialer.fetch, plain), self._clock_us),
-            Deliveries(fetch_slowly, self._clock_us),
-            KeptEvents(fetch_slowly, partial(dialer.transact, slow), self._clock_us),
-            fetch_slowly,
+            (plain, threads[0]),
+            (slow, threads[1]),
             members,
             news,
         )
@@ -243,29 +208,27 @@ class PostgresStore:
             await running.close()
 
     async def apply(self, command: Command) -> Result:
-        running = self._started()
-        queue = running.queue_of(command)
+        queue = self._started().queue_of(command)
+        result = await queue.batcher.submit(command)
         for _ in range(_TRIES):
-            result: BatchResult = await queue.batcher.submit(command)
-            if isinstance(result, Unclear):
-                result = result_of_read(await self._read_known(command), command, has_response=True)
-                if isinstance(result, Applied):
-                    await queue.link.touch()
             if not isinstance(result, Unclear):
-                if isinstance(result, Applied):
-                    record, dialer = result.snapshot.record, self._dialer
-                    if record is not None and record.token > dialer.seen_token:
-                        dialer.seen_token = record.token
-                    if not isinstance(command, Renew):
-                        running.news.announce(operation_id_of(command))
                 return result
+            read = await self._known(self.read(operation_id_of(command)))
+            result = result_of_read(read, command)
+            if isinstance(result, Applied):
+                await queue.link.touch()
+                self._announce((command,), (result,))
+            elif isinstance(result, Unclear):
+                result = await self._known(queue.changes.submit(command))
         # Every try returned, and changed nothing.
         raise Unreadable("the operation changed each time between the statement and the read after it")
 
-    async def _read_known(self, command: Command) -> Snapshot:
-        """Read a record that a statement has found. Errors still report that the key is known."""
+    async def _known(self, result: Awaitable[T]) -> T:
+        """Wait for what concerns a record that a statement has found. Errors still report that the key is known."""
         try:
-            return await self.read(operation_id_of(command))
+            return await result
+        except Unstorable:
+            raise
         except StoreError as error:
             raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error
         except asyncio.CancelledError as cancelled:
@@ -275,13 +238,23 @@ class PostgresStore:
         return await self._started().reads.submit(operation_id)
 
     async def sweep(self, limit: int) -> Swept:
-        return await self._started().upkeep.sweep(limit)
+        swept, link = Swept(), self._started().slow[0]
+        try:
+            await self._horizon.reach(link)
+            swept = await super().sweep(limit)
+        except ServerRefused as refused:
+            # Somebody else changes what is due, for long; the next sweep comes to it.
+            if not refused.is_locked:
+                raise
+        await self._days.keep(link)
+        return swept
 
-    async def tally(self) -> Tally:
-        return await self._started().upkeep.tally()
-
-    async def sealed_examples(self, key_id: str) -> list[Kept]:
-        return await rekeying.examples(self._started().fetch, key_id)
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        agreement = await super().compare_configuration(serving, is_trial=is_trial)
+        if not agreement.conflicts and not is_trial:
+            await self._days.begin(self._started().slow[0], serving.replay_us)
+            await self.note_running(serving.gateway_id, is_running=True)
+        return agreement
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         return await self._started().members.take_turns(holder, names, lease_us)
@@ -289,101 +262,16 @@ class PostgresStore:
     async def leave_turns(self, holder: UUID) -> None:
         await self._started().members.leave_turns(holder)
 
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        return await self._started().agreements.compare_configuration(serving, is_trial=is_trial)
-
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         await self._started().members.note_running(gateway_id, is_running=is_running)
 
-    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        return await self._started().agreements.count_without_route(service, operations)
-
-    async def find(self, query: Query) -> list[Snapshot]:
-        return await self._started().inquiry.find(query)
-
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._started().inquiry.recover(operation_id, token, lease_us, is_urgent=is_urgent)
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._started().inquiry.put_off(lease, pause_us, finding)
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._started().inquiry.recovery(operation_id)
-
-    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
-        return await self._started().deliveries.find_due(service, delivering, limit)
-
-    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._started().deliveries.read_kept(operation_id)
-
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
-        return await self._started().pending.count_pending(service, route, scope_digest, limit)
-
-    async def backlog(self, service: str) -> Backlog:
-        return await self._started().deliveries.backlog(service)
-
-    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._started().deliveries.pause(service, operation, audit)
-
-    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._started().deliveries.resume(service, operation, audit)
-
-    async def pause_audits(self, service: str) -> list[PauseAudit]:
-        return await self._started().deliveries.pause_audits(service)
-
-    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        return await self._started().events.lease(service, wanted, lease_us)
-
-    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        await self._started().events.report(service, reports)
-
-    async def find_events(
-        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
-    ) -> list[KeptEvent]:
-        return await self._started().events.find(service, sink, after, limit, is_dead=is_dead)
-
-    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
-        return await self._started().events.redeliver(service, event_id, sink)
-
-    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        return await self._started().events.suspend(service, sink, why)
-
-    async def resume_sink(self, service: str, sink: str) -> bool:
-        return await self._started().events.resume(service, sink)
-
-    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        return await self._started().events.sinks(service)
-
-    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        return await self._started().inquiry.latest_audits(before, limit)
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._started().inquiry.audits(operation_id)
-
-    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
-        """See `SealedRows`."""
-        return await rekeying.page(self._started().fetch, place, after, limit)
-
-    async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
-        """See `SealedRows`."""
-        return await rekeying.reseal(self._started().fetch, changes)
-
-    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
-        """See `ObservationStore`, also for the next three."""
-        return await observation.observed_before(self._started().fetch, service, operation_ids)
-
-    async def observed_contents(
-        self, service: str, contents: Collection[bytes], since_us: int
-    ) -> list[tuple[bytes, UUID, int]]:
-        return await observation.observed_contents(self._started().fetch, service, contents, since_us)
-
-    async def save_observations(
-        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
-    ) -> None:
-        await observation.save(self._started().fetch, service, found, forget_before_us)
-
-    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
-        return await observation.count(self._started().fetch, service, route)
+        # An acceptance waits for it.
+        return await self._transact(
+            self._started().plain,
+            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, cursor.now_us, limit),
+            READING,
+        )
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._started().members.check_memory(links)
@@ -436,59 +324,97 @@ class PostgresStore:
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink, execute: Callable[[Executor, list[Any]], Awaitable[Results]]) -> _Queue:
-        async def make_room(replay_us: Sequence[int]) -> None:
-            self.partitions_late += 1
-            _LOG.warning("a response had to wait until the partition for its day was made")
-            for tries_left in reversed(range(_ATTACH_TRIES)):
-                try:
-                    await link.link.run(lambda connection: add_partitions(connection, replay_us, self._clock_us()))
-                except ServerRefused as refused:
-                    if not refused.is_locked or not tries_left:
-                        raise
-                else:
-                    return
-
-        executor = Executor(link, make_room, self._clock_us, self._windows, self._outbox)
+    def _queue(self, link: WitnessedLink, thread: Thread) -> _Queue:
+        executor = Executor(link, thread, self._outbox, self._days, self._announce)
         # Integers have the same order as the UUIDs, and hash and compare much faster.
-        batcher: Batcher[Command, BatchResult] = Batcher(
-            partial(execute, executor), key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+        batcher, changes = (
+            Batcher[Command, BatchResult](
+                execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
+            )
+            for execute in (executor.execute, executor.change)
         )
-        return _Queue(batcher, link)
+        return _Queue(batcher, changes, link)
+
+    def _announce(self, commands: Sequence[Command], results: Sequence[Any]) -> None:
+        if (running := self._running) is None:
+            return
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, Applied):
+                record, dialer = result.snapshot.record, self._dialer
+                if record is not None and record.token > dialer.seen_token:
+                    dialer.seen_token = record.token
+                if not isinstance(command, Renew):
+                    running.news.announce(operation_id_of(command))
+
+    async def _query(self, work: Callable[[Cursor], T]) -> T:
+        return await self._transact(self._started().slow, work, READING)
+
+    async def _change(self, work: Callable[[Cursor], T]) -> T:
+        return await self._transact(self._started().slow, work, SERIALIZABLE)
+
+    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+        return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
+
+    async def _transact(
+        self,
+        over: tuple[Link, Thread],
+        work: Callable[[Cursor], T],
+        mode: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> T:
+        link, thread = over
+
+        async def once() -> T:
+            return await self._dialer.transact(
+                link, lambda connection: thread.work(connection, work, only_reads=mode is READING), settings, mode
+            )
+
+        try:
+            result: T = await repeated(once)
+        except ServerRefused as refused:
+            if refused.is_contention:
+                raise Contended(*refused.args) from refused
+            raise
+        return result
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
         # Compare the memory first: a record that another memory lacks would look absent to the caller.
-        wanted = list(dict.fromkeys(operation_ids))
+        wanted = [operation_id.bytes for operation_id in dict.fromkeys(operation_ids)]
 
         async def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
             rows = await connection.fetch(_READ, self._clock_us(), wanted)
-            there = {row[1] for row in rows}
-            rest = [operation_id for operation_id in wanted if operation_id not in there]
-            # Later than the other statement: a record may move in between, but never back.
-            return rows, await connection.fetch(_READ_NARROW, rest) if rest else ()
+            kinds = list({kind_of(row[1:]) for row in rows if row[1] is not None} - {None})
+            return rows, await connection.fetch(load("select_kind"), kinds) if kinds else ()
 
-        rows, narrow = await self._dialer.run_compared(link, read)
+        rows, kinds = await self._dialer.run_compared(link, read)
         now_us = rows[0][0]
-        found: dict[UUID, Snapshot | Exception | Later] = {}
-        for row in rows:
-            if row[-1]:
-                found[row[1]] = LATER
-                continue
-            try:
-                record = record_of(row[1 : 1 + WIDTH], row[1 + WIDTH : _DELIVERY_END])
-                if record is not None and record.state is State.COMPLETED:
-                    record = with_response(record, *row[_DELIVERY_END:-1])
-            except Unreadable as error:
-                found[row[1]] = error
+        left = {UUID(bytes=row[1]) for row in rows if row["is_left"]}
+        there = [row for row in rows if row[1] is not None and not row["is_left"]]
+        whole = [tuple(row[1:-2]) for row in there]
+        cursor: Any = _Fetched(
+            {"select_delivery": [row["delivery"] for row in there if row["delivery"]], "select_kind": kinds}
+        )
+        records = dict(zip((UUID(bytes=row[0]) for row in whole), decoded(cursor, whole), strict=True))
+        found: list[Snapshot | Exception | Later] = []
+        for operation_id in operation_ids:
+            stored = records.get(operation_id)
+            if operation_id in left:
+                found.append(LATER)
+            elif stored is None or isinstance(stored, Stored):
+                found.append(Snapshot(settle(None if stored is None else stored.record, now_us), now_us))
             else:
-                found[row[1]] = Snapshot(settle(record, now_us), now_us)
-        for row in narrow:
-            try:
-                found[row[0]] = Snapshot(settle(record_of(row), now_us), now_us)
-            except Unreadable as error:
-                found[row[0]] = error
-        absent = Snapshot(None, now_us)
-        return [found.get(operation_id, absent) for operation_id in operation_ids]
+                found.append(stored)
+        return found
+
+
+class _Fetched:
+    """What `decoded` asks a transaction for, as it was fetched before."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        self._rows = rows
+
+    def among(self, statement: str, _keys: Sequence[Any], /, *_bindings: Any) -> list[Row]:
+        return [tuple(row) for row in self._rows[statement]]
 
 
 async def migrate(url: str, durability: Durability = "server", *, grant_to: str | None = None) -> list[str]:
@@ -504,17 +430,6 @@ async def migrate(url: str, durability: Durability = "server", *, grant_to: str 
     finally:
         await link.close()
     return applied
-
-
-async def finish_upgrade(url: str, durability: Durability = "server") -> bool:
-    """Raise the level of the store to this program's; returns whether it was lower. Raises as `start` does, and
-    `StartRefused` while gateways of an older program run."""
-    link = Dialer(url, durability=durability).link()
-    try:
-        await _prepare(link, bring_up_to_date, MIGRATE_SECONDS)
-        return await link.run(raise_level)
-    finally:
-        await link.close()
 
 
 async def is_migrated(url: str, durability: Durability = "server") -> bool:

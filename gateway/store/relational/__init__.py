@@ -1,4 +1,4 @@
-"""What the stores share whose transactions execute the table: the embedded one, and the one for distributed SQL.
+"""What the stores share whose transactions execute the table: SQLite, Postgres, and distributed SQL.
 
 `store` is all of such a store but its connections. `executor` executes commands as a set, `sweep` writes down what the
 clock did, `inquiry` looks up, `kept` has what concerns kept requests, `event` what sinks have yet to receive,

@@ -35,7 +35,8 @@ def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
 
 def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int], now_us: int) -> bool:
     """Whether `lease` would find anything."""
-    return any(number and cursor.row("find_due_event", (service, sink, now_us)) for sink, number in wanted.items())
+    sinks = [sink for sink, number in wanted.items() if number]
+    return any(cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
 
 
 def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int, now_us: int) -> list[LeasedEvent]:

@@ -45,6 +45,7 @@ from gateway.core.operation import (
     Result,
     SealedRequest,
     Snapshot,
+    State,
     audit_of,
     content_of,
     operation_id_of,
@@ -78,13 +79,21 @@ class Cursor(Protocol):
     first_row: Any
     """Below and beyond the rows of all operations."""
     last_row: Any
-    has_bodies_apart: bool
-    """Whether bodies are in a table of their own, and not the last column of a record that is updated."""
+    drops_responses: bool
+    """Whether responses that are over leave by themselves."""
     is_remote: bool
     """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
     is_serial: bool
     """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
     it."""
+
+    @property
+    def swept(self) -> Sequence[tuple[str, State]]:
+        """What a sweep looks for: by which statement, and in which state."""
+
+    @property
+    def narrows_up_to(self) -> int:
+        """Up to which token a record may become a narrow row."""
 
     @property
     def now_us(self) -> int:
@@ -94,6 +103,9 @@ class Cursor(Protocol):
 
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
+
+    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        """The rows of each of these statements, which only read: in one round trip, where that matters."""
 
     def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         """The rows that have one of these keys, in any order."""
@@ -224,11 +236,21 @@ class Stored:
 ABSENT: Final = Stored()
 
 
-def read_all(
-    cursor: Cursor, operation_ids: Sequence[UUID], statement: str = "select_operation"
-) -> dict[UUID, Stored | StoreError]:
+def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Stored | StoreError]:
     """The records as last written, of those operations that have one; for one that cannot be read, the error."""
-    rows = cursor.among(statement, [each.bytes for each in operation_ids])
+    return _by_id(cursor, cursor.among("select_operation", [each.bytes for each in operation_ids]))
+
+
+def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
+    """As `read_all`, of records that nobody else changes until the transaction ends."""
+    rows = cursor.among("lock_operation", sorted(each.bytes for each in operation_ids))
+    # Behind the locks, as all that belongs to a record: the statement that waits for one may see what was before.
+    kept = [row[1] for row in rows if keeps_body(row)]
+    bodies: dict[bytes, bytes] = dict(cursor.among("select_response", kept)) if kept else {}
+    return _by_id(cursor, [(*row[:-1], bodies.get(row[1])) for row in rows])
+
+
+def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Stored | StoreError]:
     return dict(zip((UUID(bytes=row[1]) for row in rows), decoded(cursor, rows), strict=True))
 
 
@@ -295,7 +317,7 @@ class Changes:
                 rows["delete_delivery"].append(key)
                 rows["delete_request"].append(key)
             # Every row of the table that leaves `completed` removes the response body.
-            if before.has_body and self._cursor.has_bodies_apart:
+            if before.has_body:
                 rows["delete_response"].append(key)
             if is_new or after is None:
                 self._cursor.forget_token(old.token)
@@ -316,13 +338,9 @@ class Changes:
             # Made by a claim or an acceptance, which have no response.
             rows["insert_operation"].append(row)
         else:
-            body = None if record.response is None else record.response.body
-            if not self._cursor.has_bodies_apart:
-                rows["update_operation"].append((*row[CHANGED:], body, operation_id))
-            else:
-                rows["update_operation"].append((*row[CHANGED:], operation_id))
-                if body is not None:
-                    rows["insert_response"].append((body, operation_id))
+            rows["update_operation"].append((*row[CHANGED:], operation_id))
+            if record.response is not None and record.response.body is not None:
+                rows["insert_response"].append((record.response.body, operation_id))
         if delivery is None:
             return
         if had_delivery:
@@ -479,6 +497,9 @@ class _Execution:
         locked = self._lock({operation_id_of(each) for each in commands})
         if not self._cursor.is_serial:
             locked |= self._hold_lanes(commands, locked)
+            # No earlier than what was waited for.
+            self._now_us = self._cursor.now_us
+            self._changes = Changes(self._cursor, self._now_us)
         self._find_holders(contents)
         stale: set[object] = set()
         for place in places:
@@ -506,7 +527,7 @@ class _Execution:
         return self._lock(found) if found else {}
 
     def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
-        return read_all(self._cursor, sorted(operation_ids), "lock_operation")
+        return lock_all(self._cursor, operation_ids)
 
     def _apply(self, place: int, command: Command, stored: Stored) -> bool:
         """Execute the command on its record; returns whether anything changes."""
@@ -515,9 +536,10 @@ class _Execution:
         settled = settle(stored.record, now_us)
         result, record = step(settled, command, now_us, partial(self._cursor.draw, stored.record, command), holder)
         self._results[place] = result
-        is_changed = isinstance(result, Applied) and record is not stored.record
+        # A repeated command leaves the settled record as it is. What the clock did to it is for a sweep to write.
+        is_changed = record is not settled
         if is_changed:
-            if content is not None and record is not None and record is not settled:
+            if content is not None and record is not None:
                 changes.hold_content(content, record)
             lane = changes.replace(stored, record, command.kept if isinstance(command, Accept) else None)
             if lane is not None:
@@ -525,9 +547,8 @@ class _Execution:
             changes.add_events(self._outbox.service, self._outbox.rows(stored.record, record))
             if isinstance(command, _PURGING):
                 changes.make_generation()
-        # A repeated command leaves the settled record as it is, and so writes no second audit.
-        if record is not settled and settled is not None:
-            changes.add_audit(settled, command)
+            if settled is not None:
+                changes.add_audit(settled, command)
         return is_changed
 
     def _find_holders(self, contents: Collection[bytes]) -> None:

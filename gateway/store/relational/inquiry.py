@@ -34,7 +34,7 @@ from gateway.store.operations import (
     sealed_counts,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, read_all
+from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, lock_all
 from gateway.store.relational.sweep import RECOVERY_CHECK_US
 
 # Records per piece: other reads wait that long.
@@ -117,7 +117,7 @@ def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
 ) -> RecoveryLease | None:
     """The recovery lease, if the record is in doubt under this token and the lease is free."""
-    locked = read_all(cursor, (operation_id,), "lock_operation").get(operation_id, ABSENT)
+    locked = lock_all(cursor, (operation_id,)).get(operation_id, ABSENT)
     if isinstance(locked, Exception):
         raise locked
     record = settle(locked.record, now_us)
@@ -179,18 +179,18 @@ def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[Number
 def tally(cursor: Cursor, now_us: int) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     in_doubt, oldest_us = Counter[str](), now_us
-    for route, number, since_us in cursor.rows("tally", (now_us,)):
+    stopped, ((first_key_ids,),) = cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
+    for route, number, since_us in stopped:
         in_doubt[route] += number
         oldest_us = min(oldest_us, since_us)
-    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor)))
+    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor, first_key_ids)))
 
 
-def _sealed(cursor: Cursor) -> Iterator[tuple[str, int]]:
-    """Which keys are used together, and by how many rows."""
-    key_ids = ""
-    while (found := cursor.row("select_next_sealed", (key_ids,))[0]) is not None:
-        key_ids = found
+def _sealed(cursor: Cursor, key_ids: str | None) -> Iterator[tuple[str, int]]:
+    """Which keys are used together, and by how many rows; the first of them are these."""
+    while key_ids is not None:
         yield key_ids, cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX))[0]
+        key_ids = cursor.row("select_next_sealed", (key_ids,))[0]
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ moving the time until which it has to be delivered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 from uuid import UUID
 
 from gateway.core.delivery import Delivering
@@ -27,15 +28,35 @@ from gateway.store.operations import (
     RouteBacklog,
 )
 from gateway.store.relational.executor import Cursor, Stored, decoded
+from gateway.store.relational.rows import Row
 from gateway.store.relational.sweep import PAUSES, prolong
 
 
 def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:
     """What of `delivering` may be dispatched now."""
-    due, paused = [], frozenset(_pauses(cursor, service))
-    for route, operation in _delivered(cursor, service, delivering):
-        if operation not in paused:
-            due += cursor.rows("find_due", (service, operation, route, now_us, limit))
+    accepting, alone = list(delivering.accepting), list(delivering.alone)
+
+    def due_of(places: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[Any, ...]]]:
+        return [("find_due", (service, operation, route, now_us, limit)) for route, operation in places]
+
+    pauses, *found = cursor.together(
+        [
+            ("select_pauses", (service,)),
+            *due_of(accepting),
+            *(("select_next_route", (service, operation, "")) for operation in alone),
+        ]
+    )
+    # What waits of the former names of its routes.
+    former = [
+        (route, operation)
+        for operation, waiting in zip(alone, found[len(accepting) :], strict=True)
+        for route in islice(_waiting(cursor, service, operation, waiting), FORMER_ROUTES_MAX)
+        if route not in delivering.names
+    ]
+    found = [*found[: len(accepting)], *cursor.together(due_of(former))]
+    paused = frozenset(name for name, *_ in pauses)
+    places = zip((*accepting, *former), found, strict=True)
+    due = [row for (_, operation), rows in places if operation not in paused for row in rows]
     first = [row for _, row in sorted(due)[:limit]]
     columns = cursor.among("select_operation_by_row", first) if first else []
     records = dict(zip((row[0] for row in columns), decoded(cursor, columns), strict=True))
@@ -44,19 +65,12 @@ def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, 
     return Due([Snapshot(settle(record, now_us), now_us) for record in readable], paused)
 
 
-def _delivered(cursor: Cursor, service: str, delivering: Delivering) -> Iterator[tuple[str, str]]:
-    """The routes and operation names of `delivering`, and what waits of the former names of its routes."""
-    yield from delivering.accepting
-    for operation in delivering.alone:
-        routes = islice(_waiting(cursor, service, operation), FORMER_ROUTES_MAX)
-        yield from ((route, operation) for route in routes if route not in delivering.names)
-
-
-def _waiting(cursor: Cursor, service: str, operation: str) -> Iterator[str]:
-    """The routes of which something waits under an operation name."""
-    route = ""
-    while (found := cursor.row("select_next_route", (service, operation, route))) is not None:
-        yield (route := str(found[0]))
+def _waiting(cursor: Cursor, service: str, operation: str, first: Sequence[Row]) -> Iterator[str]:
+    """The routes of which something waits under an operation name, of which this is the first."""
+    while first:
+        ((route,),) = first
+        yield str(route)
+        first = cursor.rows("select_next_route", (service, operation, route))
 
 
 def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
@@ -74,7 +88,14 @@ def count_pending(cursor: Cursor, service: str, route: str, scope_digest: bytes,
 def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
     """What a service has not delivered. What expired since the last sweep still counts as accepted."""
     routes: dict[str, RouteBacklog] = {}
-    for route, reason, number, request_bytes, accepted_us in cursor.rows("select_backlog", (service,)):
+    kept, stopped, pauses = cursor.together(
+        [
+            ("select_backlog", (service,)),
+            ("select_lanes_stopped", (service, BACKLOG_COUNT_MAX)),
+            ("select_pauses", (service,)),
+        ]
+    )
+    for route, reason, number, request_bytes, accepted_us in kept:
         counted = routes.get(route, RouteBacklog())
         if reason:
             routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
@@ -83,11 +104,11 @@ def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
             routes[route] = replace(
                 counted, accepted=number, request_bytes=request_bytes, oldest_seconds=oldest_seconds
             )
-    for route, number, since_us in cursor.rows("select_lanes_stopped", (service, BACKLOG_COUNT_MAX)):
+    for route, number, since_us in stopped:
         stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
         counted = routes.get(route, RouteBacklog())
         routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
-    return Backlog(routes, _pauses(cursor, service))
+    return Backlog(routes, {name: Pause(*rest) for name, *rest in pauses})
 
 
 def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
@@ -133,8 +154,3 @@ def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: 
         return False
     cursor.change("insert_pause_audit", (service, operation, now_us, True, audit.who, audit.why))
     return True
-
-
-def _pauses(cursor: Cursor, service: str) -> dict[str, Pause]:
-    """The pauses of the service, by operation name."""
-    return {name: Pause(*rest) for name, *rest in cursor.rows("select_pauses", (service,))}

@@ -22,7 +22,6 @@ from gateway.core.lane import rank, stopped_us
 from gateway.core.lifecycle import due_us
 from gateway.core.message import StoredResponse, pack_headers
 from gateway.core.operation import (
-    MICROSECONDS,
     NO_ATTEMPT,
     SHORT_DIGEST_BYTES,
     SHORT_SCOPE_BYTES,
@@ -44,7 +43,6 @@ Row = tuple[Any, ...]
 KINDS_MAX: Final = 100_000
 # Two kinds with the same id are not made either, which so many bytes make unlikely.
 _KIND_BYTES: Final = 4
-_MINUTE_US: Final = 60 * MICROSECONDS
 
 # The columns of a record in their order: those that never change, and those that a change may write.
 _IDENTITY: Final = ("id", "route", "operation", "scope_digest", "key_digest", "key")
@@ -70,11 +68,11 @@ completed_of: Final = itemgetter(*map(COLUMNS.index, COMPLETED))
 """These of a row of `encode`."""
 
 # Those that a narrow row is given, with its id, and those that it gives up; it keeps all others. What is in its kind.
-NARROW: Final = ("state", "due_us", "kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
-_KEPT: Final = frozenset(("id", "version", "token", "remember_until_us", "completed_us", "resource"))
+NARROW: Final = ("kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
+_KEPT: Final = frozenset(("id", "version", "token", "remember_until_us", "resource"))
 NARROW_NULLS: Final = tuple(column for column in COLUMNS if column not in _KEPT.union(NARROW))
 KIND: Final = (
-    "kind", "attempts", "status", "service", "route", "operation", "last_event", "fingerprint_key_id",
+    "kind", "attempts", "status", "kept_us", "service", "route", "operation", "last_event", "fingerprint_key_id",
     "fingerprint_recipe", "api_version",
 )  # fmt: skip
 
@@ -196,15 +194,14 @@ def encode_tombstone(record: Record, services: Iterable[str]) -> tuple[Row, Row]
     service = next((each for each in services if is_of(identity, each, identity.operation)), None)
     if service is None or len(identity.scope_digest) < SHORT_SCOPE_BYTES:
         return None
-    numbers = (record.attempts, response.status)
+    # For how long after its completion it is remembered.
+    kept_us = record.remember_until_us - (record.completed_us or 0)
+    numbers = (record.attempts, response.status, kept_us)
     names = (service, identity.route, identity.operation, record.last_event.value, fingerprint.key_id)
     digests = (fingerprint.recipe, response.version)
     framed = (*(b"%d" % number for number in numbers), *(name.encode() for name in names), *digests)
     kind = digest(b"kind", *framed)[:_KIND_BYTES]
     return (kind, *numbers, *names, *digests), (
-        record.state.value,
-        # Not later than it is due.
-        record.remember_until_us // _MINUTE_US * _MINUTE_US,
         kind,
         identity.scope_digest[:SHORT_SCOPE_BYTES],
         fingerprint.digest[:SHORT_DIGEST_BYTES],
@@ -270,26 +267,32 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
 def _decode_tombstone(columns: Row, kind: Row | None) -> Record:
     found = dict(zip(COLUMNS, columns[1:], strict=False))
     operation_id = UUID(bytes=found["id"])
-    if found["version"] not in RECORD_VERSIONS or found["state"] not in _STATES:
-        raise Unreadable(f"operation {operation_id} was written by another version of this program")
-    if kind is None or kind[6] not in _EVENTS:
-        raise Unreadable(f"operation {operation_id} has a kind that this program cannot read")
-    _, attempts, status, service, route, operation, last_event, key_id, recipe, api_version = kind
+    shared = dict(zip(KIND, kind or (), strict=False))
+    if found["version"] not in RECORD_VERSIONS or shared.get("last_event") not in _EVENTS:
+        raise Unreadable(f"operation {operation_id} was written by another version of this program, or lacks its kind")
+    completed_us = found["remember_until_us"] - shared["kept_us"]
     return Record(
-        Identity(operation_id, route, operation, found["scope_digest"], b"", None, service),
-        _STATES[found["state"]],
+        Identity(
+            operation_id, shared["route"], shared["operation"], found["scope_digest"], b"", None, shared["service"]
+        ),
+        State.TOMBSTONE,
         found["token"],
         NO_ATTEMPT,
-        _EVENTS[last_event],
+        _EVENTS[shared["last_event"]],
         holder="",
         carried_us=None,
-        fingerprint=Fingerprint(recipe, found["fingerprint_digest"], found["fingerprint_raw"], key_id),
-        attempts=attempts,
-        first_claimed_us=found["completed_us"],
-        claimed_us=found["completed_us"],
+        fingerprint=Fingerprint(
+            shared["fingerprint_recipe"],
+            found["fingerprint_digest"],
+            found["fingerprint_raw"],
+            shared["fingerprint_key_id"],
+        ),
+        attempts=shared["attempts"],
+        first_claimed_us=completed_us,
+        claimed_us=completed_us,
         remember_until_us=found["remember_until_us"],
-        completed_us=found["completed_us"],
-        response=StoredResponse(status, b"", (), None, api_version),
+        completed_us=completed_us,
+        response=StoredResponse(shared["status"], b"", (), None, shared["api_version"]),
         resource=decode_resource(found["resource"]),
     )
 

@@ -33,9 +33,10 @@ from gateway.store.relational.rows import (
     NARROW_NULLS,
 )
 
+RECORD: Final = ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind"))
 _PLACEHOLDERS: Final = {
     # For the table alias `o`. The body, or NULL, has to follow.
-    "{record}": ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind")),
+    "{record}": RECORD,
     "{kind}": ", ".join(KIND),
     # Of what claimed the content `c`, as far as the operation `o` has it.
     "{fingerprint of c}": (
@@ -54,17 +55,18 @@ _PLACEHOLDERS: Final = {
 
 
 @cache
-def statements(dialect: str, *, has_bodies_apart: bool, **words: str) -> Mapping[str, str]:
+def statements(dialect: str, **words: str) -> Mapping[str, str]:
     """The statements by their names: those that are generated, those in files that all dialects share, and those in the
     folder `sql` of the package `dialect`. Without comments, because drivers cache statements by their text.
 
     The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
     `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
-    named; `among`, which compares a column with the keys of `Cursor.among`; and `keys`, these as rows, where there can
-    be many. A text with `{key}` is about one key, and is executed for each.
+    named; `response`, by which `r` is the response of the operation `o`; `among`, which compares a column with the keys
+    of `Cursor.among`; and `keys`, these as rows, where there can be many. A text with `{key}` is about one key, and is
+    executed for each.
     """
     placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
-    made = writes(has_bodies_apart=has_bodies_apart)
+    made = writes(is_numbered=words["row"] != "id")
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
     for package in (__package__, dialect):
         for file in files(package).joinpath("sql").iterdir():
@@ -134,17 +136,16 @@ class Write:
         return (*self.columns, *self.keys)
 
 
-def writes(*, has_bodies_apart: bool) -> dict[str, Write]:
-    """The statements by their names, for a store with the bodies of responses in a table of their own or not."""
-    body = () if has_bodies_apart else ("body",)
+def writes(*, is_numbered: bool) -> dict[str, Write]:
+    """The statements by their names, for a store that numbers its rows or not."""
     event = ("service", "sink", "event_id", "type", "at_us", "since_us", "due_us", "content", "response")
     found = {
         # absent --claim--> claimed, absent --accept--> accepted; does nothing if there is a record
         "insert_operation": Write("insert", "operation", COLUMNS, conflict="(id) DO NOTHING"),
         # every row that leaves a record: the record that the table returned, in the transaction that locked the old one
-        "update_operation": Write("update", "operation", (*COLUMNS[CHANGED:], *body), ("id",)),
+        "update_operation": Write("update", "operation", COLUMNS[CHANGED:], ("id",)),
         # completed --retire--> tombstone: the record as a narrow row
-        "narrow_operation": Write("update", "operation", NARROW, ("id",), nulls=(*NARROW_NULLS, *body)),
+        "narrow_operation": Write("update", "operation", NARROW, ("id",), nulls=NARROW_NULLS),
         # released | tombstone --collect | erase--> absent
         "delete_operation": Write("delete", "operation", keys=("id",)),
         # absent | released --accept--> accepted: what is known of the kept request
@@ -159,6 +160,9 @@ def writes(*, has_bodies_apart: bool) -> dict[str, Write]:
         # as the three before it: the encrypted request
         "insert_request": Write("insert", "request", ("key_id", "sealed"), ("row",)),
         "delete_request": Write("delete", "request", keys=("row",)),
+        # every row that leads to completed, and those that leave it: the response body
+        "insert_response": Write("insert", "response", ("body",), ("row",)),
+        "delete_response": Write("delete", "response", keys=("row",)),
         # no row of the table: an operation claimed a content
         "upsert_content": Write(
             "insert",
@@ -168,12 +172,9 @@ def writes(*, has_bodies_apart: bool) -> dict[str, Write]:
             "check_us = excluded.check_us",
         ),
     }
-    if has_bodies_apart:
+    if is_numbered:
         # no row of the table: an event for a sink without order. Written before: the same event.
         found["insert_event"] = Write("insert", "event", event, conflict="(event_id, sink) DO NOTHING")
-        # every row that leads to completed, and those that leave it: the response body
-        found["insert_response"] = Write("insert", "response", ("body",), ("row",))
-        found["delete_response"] = Write("delete", "response", keys=("row",))
     else:
         row = MappingProxyType({"row": "convert_to({event_id} || ' ' || {sink}, 'UTF8')"})
         found["insert_event"] = Write("insert", "event", event, conflict="(row) DO NOTHING", values=row)
@@ -197,7 +198,7 @@ def of_one(write: Write, row_of: str) -> str:
 
 @cache
 def _of_many(name: str, given: frozenset[str]) -> str:
-    write = _APART[name]
+    write = _UNNUMBERED[name]
     columns = [each for each in write.given if each in given]
     arrays = ", ".join(f"${place}::{type_of(each, write.table)}[]" for place, each in enumerate(columns, 1))
     rows = f"unnest({arrays}) AS i ({', '.join(columns)})"
@@ -221,8 +222,8 @@ def _of_many(name: str, given: frozenset[str]) -> str:
 
 
 def of_many(name: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Sequence[Any]]]:
-    """The statement for these rows in a store with the bodies of responses beside their records, and its arrays."""
-    given = given_columns(_APART[name].given, rows)
+    """The statement for these rows in a store that does not number them, and its arrays."""
+    given = given_columns(_UNNUMBERED[name].given, rows)
     return _of_many(name, frozenset(given)), list(given.values())
 
 
@@ -240,6 +241,6 @@ def _conflict(write: Write) -> str:
     return f" ON CONFLICT {write.conflict}" if write.conflict else ""
 
 
-_APART: Final = writes(has_bodies_apart=False)
-WRITTEN: Final = frozenset(_APART)
+_UNNUMBERED: Final = writes(is_numbered=False)
+WRITTEN: Final = frozenset(_UNNUMBERED)
 """The names of those that `of_many` has."""

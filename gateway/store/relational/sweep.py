@@ -6,7 +6,7 @@ Inside a transaction of the caller, for a few records at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 from gateway.core.lifecycle import DUE_TIMES, written_down
 from gateway.core.operation import MICROSECONDS, Record, State
 from gateway.core.outbox import Outbox, swept_rows, unpack
+from gateway.store.base import NotApplied
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     LAPSES_NAMED_MAX,
@@ -22,7 +23,7 @@ from gateway.store.operations import (
     WITNESS_KEEP_US,
     Swept,
 )
-from gateway.store.relational.executor import Changes, Cursor, decoded, kinds_of
+from gateway.store.relational.executor import Changes, Cursor, Stored, decoded, kinds_of
 from gateway.store.relational.rows import Row, encode_tombstone
 
 # What whoever begins, ends or observes pauses holds.
@@ -32,34 +33,26 @@ RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
 
 # What a sweep looks for: by which statement, and in which state. First the states that the clock changes, then leases
 # that begin in the future, because the clock was set back.
-_SWEPT: Final = (
+SWEPT: Final = (
     *(("select_due", state) for state in DUE_TIMES),
+    ("select_ended", State.TOMBSTONE),
     ("select_ahead", State.CLAIMED),
     ("select_doubt_ahead", State.IN_DOUBT),
 )
 
 
-def _outboxes(cursor: Cursor, outbox: Outbox) -> list[Outbox]:
-    """Which events each service writes; this one's as it is now."""
-    others = cursor.rows("select_outboxes")
-    return [outbox, *(unpack(content, outbox.sealing) for service, content in others if service != outbox.service)]
-
-
 class _Kinds:
-    """The kinds of the tombstones that one transaction writes."""
+    """The kinds of the tombstones that one transaction writes, of these services."""
 
-    def __init__(self, cursor: Cursor, service: str) -> None:
+    def __init__(self, cursor: Cursor, services: Iterable[str]) -> None:
         self._cursor = cursor
-        self._service = service
-        self._services: frozenset[str] | None = None
+        self._services = frozenset(services)
         self._known: dict[bytes, Row] = {}
 
     def narrowed(self, record: Record) -> Row | None:
         """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
-        if record.state is not State.TOMBSTONE:
+        if record.state is not State.TOMBSTONE or record.token > self._cursor.narrows_up_to:
             return None
-        if self._services is None:
-            self._services = frozenset((self._service, *(name for (name,) in self._cursor.rows("select_services"))))
         found = encode_tombstone(record, self._services)
         if found is None:
             return None
@@ -80,17 +73,22 @@ class SweptPart:
     operation_ids: list[UUID] = field(default_factory=list)
 
 
-class EventsUnsynced(Exception):
+class EventsUnsynced(NotApplied):
     """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
     another time under the same ids, and these may have been published by then."""
 
 
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
-    if cursor.row("find_pause_ahead", (now_us,)) or _paused_expiring(cursor, now_us, 1):
-        return True
-    return any(cursor.row(name, (state.value, now_us, 1)) for name, state in _SWEPT) or any(
-        cursor.row(name, (now_us, 1)) for name, *_ in _TIDIED
+    return any(
+        cursor.together(
+            [
+                ("find_pause_ahead", (now_us,)),
+                ("select_paused_expiring", _expiring(now_us, 1)),
+                *((name, (state.value, now_us, 1)) for name, state in cursor.swept),
+                *((name, (now_us, 1)) for name, *_ in _TIDIED),
+            ]
+        )
     )
 
 
@@ -98,14 +96,24 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     """Sweep at most `limit` records; `more` when there were that many. Raises `EventsUnsynced` unless `is_synced`."""
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
-    outboxes = _outboxes(cursor, outbox)
     cursor.hold((PAUSES,))
-    cursor.change("move_pauses", (now_us,))
-    prolonged = _hold_paused(cursor, now_us, limit)
-    limit -= prolonged
+    others, services, ahead, paused = cursor.together(
+        [
+            ("select_outboxes", ()),
+            ("select_services", ()),
+            ("find_pause_ahead", (now_us,)),
+            ("select_paused_expiring", _expiring(now_us, 1)),
+        ]
+    )
+    # Which events each service writes; this one's as it is now.
+    outboxes = [outbox, *(unpack(each, outbox.sealing) for service, each in others if service != outbox.service)]
+    if ahead:
+        cursor.change("move_pauses", (now_us,))
+    if ahead or paused:
+        limit -= _hold_paused(cursor, now_us, limit)
     changes = Changes(cursor, now_us)
-    kinds = _Kinds(cursor, outbox.service)
-    for name, state in _SWEPT:
+    kinds = _Kinds(cursor, (outbox.service, *(name for (name,) in services)))
+    for name, state in cursor.swept:
         if written.total() >= limit:
             break
         rows = cursor.due(name, (state.value, now_us, limit - written.total()))
@@ -115,7 +123,7 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
             record = kept.record
             settled = None if record is None else written_down(record, now_us)
             narrow = None if settled is None else kinds.narrowed(settled)
-            changes.replace(kept, settled, narrow=narrow)
+            changes.replace(Stored(record) if cursor.drops_responses else kept, settled, narrow=narrow)
             if record is not None:
                 service, events = swept_rows(outboxes, record, settled)
                 if events and not is_synced:
@@ -141,15 +149,13 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     return part
 
 
-def _paused_expiring(cursor: Cursor, now_us: int, limit: int) -> list[Row]:
-    bounds = (now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US)
-    rows: list[Row] = cursor.rows("select_paused_expiring", bounds)
-    return rows
+def _expiring(now_us: int, limit: int) -> tuple[int, ...]:
+    return now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US
 
 
 def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
-    rows = _paused_expiring(cursor, now_us, limit)
+    rows = cursor.rows("select_paused_expiring", _expiring(now_us, limit))
     steps = [PAUSE_END_US if is_ending else PAUSE_STEP_US for _, _, is_ending in rows]
     prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(rows, steps, strict=True)])
     return len(rows)

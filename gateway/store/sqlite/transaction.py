@@ -10,6 +10,7 @@ from gateway.store import level
 from gateway.store.base import StartRefused
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import statements
+from gateway.store.relational.sweep import SWEPT
 
 SCHEMA_VERSION: Final = 1
 # "igwy": marks a file as ours, as `PRAGMA application_id`.
@@ -19,12 +20,12 @@ _LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
 TEXTS: Final[Mapping[str, str]] = statements(
     # A CROSS JOIN of SQLite keeps the order of its tables.
     "gateway.store.sqlite",
-    has_bodies_apart=True,
     row="row",
     row_of="(SELECT row FROM operation WHERE id = ?)",
     greatest="max",
     join="CROSS JOIN",
     among="= ?",
+    response="r.row = o.row",
 )
 
 _SELECT_SEQUENCE: Final = TEXTS["select_sequence"]
@@ -39,9 +40,11 @@ class Transaction:
 
     first_row = 0
     last_row = 2**63 - 1
-    has_bodies_apart = True
+    drops_responses = False
     is_remote = False
     is_serial = True
+    narrows_up_to = 2**63 - 1
+    swept = SWEPT
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
@@ -59,6 +62,9 @@ class Transaction:
     def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
         return found
+
+    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        return [self.rows(*each) for each in queries]
 
     def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self.cursor.execute(TEXTS[statement], bindings).fetchone()

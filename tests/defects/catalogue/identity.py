@@ -461,18 +461,6 @@ DEFECTS = (
         (_AGREEMENT + "test_a_trial_changes_nothing[sqlite]",),
     ),
     Defect(
-        "lock-of-the-agreement-is-gone",
-        "two gateways with different configurations that start at once both serve",
-        (
-            Edit(
-                "store/postgres/agreement.py",
-                "                if not is_trial:\n                    await connection.execute(",
-                "                if is_trial:\n                    await connection.execute(",
-            ),
-        ),
-        ("tests/store/test_postgres.py::test_gateways_agree_one_after_the_other",),
-    ),
-    Defect(
         "content-of-the-released",
         "a request that is known to have had no effect keeps its content from other keys",
         (
@@ -499,8 +487,14 @@ DEFECTS = (
     Defect(
         "contents-without-a-lock",
         "two gateways execute one content under two keys at the same time",
-        (Edit("store/postgres/content.py", "        await connection.execute(_LOCK, keys)\n", ""),),
-        ("tests/store/test_postgres.py::" + "test_a_content_is_locked_before_its_holders_are_read",),
+        (
+            Edit(
+                "store/postgres/connection.py",
+                'SERIALIZABLE: Final = "SERIALIZABLE"',
+                'SERIALIZABLE: Final = "READ COMMITTED"',
+            ),
+        ),
+        ("tests/store/test_postgres.py::test_a_content_is_claimed_once_by_gateways_at_once",),
     ),
     Defect(
         "members-of-a-cut-document",

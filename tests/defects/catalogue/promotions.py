@@ -86,7 +86,7 @@ DEFECTS = (
     Defect(
         "member-forgotten",
         "a gateway that starts forgets one that has not been seen for a day and may have been told something",
-        (Edit("store/postgres/sql/agreement.sql", " AND beat IS NULL", ""),),
+        (Edit("store/postgres/sql/read.sql", " AND beat IS NULL", ""),),
         (_MEMBERS + "test_who_has_not_spoken_is_named",),
     ),
     Defect(
@@ -98,7 +98,7 @@ DEFECTS = (
     Defect(
         "promoted-memory-keeps-its-identity",
         "what was promoted and accepted cannot be told from its twin",
-        (Edit(_SQL, "SET identity = gen_random_uuid(), timeline", "SET timeline"),),
+        (Edit("store/postgres/sql/member.sql", "SET identity = gen_random_uuid()::text, timeline", "SET timeline"),),
         (_MEMBERS + "test_a_restart_in_place_is_accepted_by_those_that_ran",),
     ),
     Defect(

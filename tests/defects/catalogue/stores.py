@@ -23,7 +23,6 @@ _SEALED = "tests/store/test_sealed.py::"
 _HOSTS = "tests/store/test_postgres_hosts.py::"
 LEVEL = "store/level.py"
 _LEVELS = "tests/store/test_level.py::"
-_TOMBSTONES = "tests/store/test_postgres_tombstones.py::"
 
 DEFECTS = (
     Defect(
@@ -56,23 +55,11 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/sql/member.sql",
-                "WHERE g.gateway_id = $2 AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)\nRETURNING",
-                "WHERE g.gateway_id = $2\nRETURNING",
+                "WHERE g.id = $2 AND g.level >= (SELECT e.level FROM idempotency_gateway.epoch e)\nRETURNING\n",
+                "WHERE g.id = $2\nRETURNING\n",
             ),
         ),
-        (_LEVELS + "test_a_worker_of_an_older_program_is_not_listed_any_more",),
-    ),
-    Defect(
-        "claim-without-a-look-at-tombstones",
-        "a key whose record has become narrow runs again",
-        (Edit("store/postgres/sql/claim.sql", " AND {has_no_tombstone(s, c)}", ""),),
-        (_TOMBSTONES + "test_a_repeat_gets_the_same_refusal",),
-    ),
-    Defect(
-        "record-moved-beside-a-claim",
-        "a record becomes narrow while a claim is under way that began before its key was used",
-        (Edit("store/postgres/tombstone.py", "            if self._awaited:\n                return\n", ""),),
-        (_TOMBSTONES + "test_a_claim_that_began_before_the_key_was_used",),
+        ("tests/store/test_level.py::test_a_worker_of_an_older_program_is_not_listed_any_more",),
     ),
     Defect(
         "tombstone-without-a-fingerprint",
@@ -93,7 +80,7 @@ DEFECTS = (
             Edit(
                 "store/relational/rows.py",
                 'remember_until_us=found["remember_until_us"],',
-                'remember_until_us=found["due_us"],',
+                'remember_until_us=found["remember_until_us"] // 60_000_000 * 60_000_000,',
             ),
         ),
         ("tests/conformance/test_tombstones.py::test_a_key_is_free_again_at_the_moment_it_is_due[sqlite]",),
@@ -691,30 +678,42 @@ DEFECTS = (
         "the sweep of Postgres frees the keys of dead holders",
         (
             Edit(
-                "store/postgres/upkeep.py",
-                "    return Change(row, record)\n",
-                "    return Change(row, None if record is not None and record.state is State.IN_DOUBT else record)\n",
+                "store/relational/sweep.py",
+                "            settled = None if record is None else written_down(record, now_us)\n",
+                "            settled = None if state is State.CLAIMED else record and written_down(record, now_us)\n",
             ),
         ),
-        (_RETENTION + "test_a_sweep_writes_down_what_everybody_already_sees[postgres]",),
+        ("tests/conformance/test_retention.py::test_a_sweep_writes_down_what_everybody_already_sees[postgres]",),
     ),
     Defect(
         "postgres-keeps-what-was-delivered",
-        "the requests of operations that are over stay in Postgres for ever",
-        (Edit("store/postgres/change.py", "    if dropped:\n", "    if False and dropped:\n"),),
-        (_KEPT + "test_a_request_is_kept_until_the_end[postgres-withdraw]",),
-    ),
-    Defect(
-        "postgres-completes-what-it-keeps",
-        "a completion on Postgres leaves the request that was delivered, for a record that keeps none",
-        (Edit("store/postgres/sql/complete.sql", "        AND NOT l.is_kept\n", ""),),
-        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[complete-accepted]",),
+        "the requests of operations that are over stay in the store for ever",
+        (Edit("store/relational/executor.py", '                rows["delete_request"].append(key)\n', ""),),
+        ("tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind[withdraw]",),
     ),
     Defect(
         "postgres-lets-the-paused-expire",
         "the time of a pause counts against what it holds up on Postgres",
-        (Edit("store/postgres/upkeep.py", "extended = await self._extend_paused(limit)", "extended = 0"),),
-        (_KEPT + "test_a_pause_holds_everything_of_its_name[postgres]",),
+        (Edit("store/relational/sweep.py", "limit -= _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
+        ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[postgres]",),
+    ),
+    Defect(
+        "postgres-walks-past-what-may-commit",
+        "the walk for lapsed claims passes a claim that commits after one with a later token",
+        (Edit("store/postgres/sql/sweep.sql", "WHERE y.token > $2::BIGINT\n", "WHERE $2::BIGINT IS NULL\n"),),
+        ("tests/store/test_postgres_walk.py::test_a_walk_waits_for_a_lower_token_however_the_clock_is_set[back]",),
+    ),
+    Defect(
+        "postgres-walks-past-a-claim",
+        "the walk for lapsed claims passes one that is under way",
+        (Edit("store/postgres/sql/sweep.sql", "OR y.state = 'claimed' AND y.watched IS NULL\n", "OR y.state = ''\n"),),
+        ("tests/store/test_postgres_walk.py::test_a_claim_that_the_walk_has_come_to[takeover]",),
+    ),
+    Defect(
+        "postgres-misses-what-moved",
+        "a command on Postgres that waited for a tombstone, which became narrow meanwhile, finds nothing",
+        (Edit("store/postgres/transaction.py", "            if has_moved:\n", "            if has_moved is None:\n"),),
+        ("tests/store/test_postgres_narrow.py::test_a_command_that_waits_for_a_record_on_its_way[erase]",),
     ),
     Defect(
         "sqlite-keeps-what-a-sweep-added",
@@ -739,104 +738,54 @@ DEFECTS = (
         "while nothing else is due, what is paused becomes a dead letter",
         (
             Edit(
-                "store/postgres/sql/sweep.sql",
-                "idempotency_gateway.pause p LIMIT 1",
-                "idempotency_gateway.pause p LIMIT 0",
+                "store/relational/sweep.py",
+                '                ("select_paused_expiring", _expiring(now_us, 1)),\n',
+                "",
             ),
         ),
-        ("tests/store/test_postgres_walk.py::test_a_pause_when_nothing_is_due",),
+        ("tests/conformance/test_kept_requests.py::test_a_pause_when_nothing_is_due[sqlite]",),
     ),
     Defect(
         "postgres-forgets-the-fence",
         "Postgres records whatever completion comes, whoever says it",
-        (
-            Edit(
-                "store/postgres/sql/complete.sql",
-                "        AND l.token = l.for_token AND l.attempt_id = l.for_attempt_id\n",
-                "",
-            ),
-        ),
-        ("tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[postgres-complete]",),
-    ),
-    Defect(
-        "postgres-decides-on-another-version",
-        "Postgres decides about a record as its statement's snapshot has it, not as it was locked",
-        (
-            Edit(
-                "store/postgres/sql/complete.sql",
-                "            l.state IN ('claimed', 'in_doubt')\n",
-                "            o.state IN ('claimed', 'in_doubt')\n",
-            ),
-        ),
-        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[complete]",),
+        (Edit("store/portable/hot.py", " AND o.token = i.token AND o.attempt_id = i.attempt_id", ""),),
+        ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]",),
     ),
     Defect(
         "postgres-changes-what-it-has-not-locked",
         "Postgres writes what the table made of a record that somebody else changed meanwhile",
-        (Edit("store/postgres/sql/change.sql", " FOR NO KEY UPDATE\n", "\n"),),
+        (
+            Edit("store/portable/sql/lock_operation.sql", " FOR UPDATE", ""),
+            Edit(
+                "store/postgres/connection.py",
+                'SERIALIZABLE: Final = "SERIALIZABLE"',
+                'SERIALIZABLE: Final = "READ COMMITTED"',
+            ),
+        ),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
     ),
     Defect(
         "postgres-purges-what-it-sees",
-        "a purge on Postgres leaves the response that it was asked to remove",
-        (Edit("store/postgres/change.py", "    if purged:\n", "    if False and purged:\n"),),
+        "what all rows of a batch have no value for stays as it was: a purge leaves the response",
+        (
+            Edit(
+                "store/relational/statements.py",
+                'f"i.{each}" if each in given else "NULL"',
+                'f"i.{each}" if each in given else f"o.{each}"',
+            ),
+        ),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
-    ),
-    Defect(
-        "postgres-waits-for-a-newer-program",
-        "the walk for lapsed claims of Postgres ends for good before a claim that a newer program wrote",
-        (
-            Edit(
-                "store/postgres/sql/sweep.sql",
-                "                y.version BETWEEN {record_versions}\n                OR ",
-                "                true OR ",
-            ),
-        ),
-        ("tests/store/test_postgres_walk.py::test_a_walk_does_not_wait_for_ever_for_a_newer_program",),
-    ),
-    Defect(
-        "no-room-is-a-bad-value",
-        "a response that no partition has room for yet is rejected for ever",
-        (
-            Edit(
-                "store/postgres/connection.py",
-                "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
-                "return self.is_of_some",
-            ),
-        ),
-        ("tests/store/test_postgres_days.py::test_without_room_a_response_is_not_refused",),
-    ),
-    Defect(
-        "detached-day-is-lost",
-        "a day that was detached is never written to again",
-        (
-            Edit(
-                "store/postgres/sql/migrations/0001_operations.sql",
-                "    IF to_regclass(day_table) IS NULL THEN\n",
-                "    IF true THEN\n",
-            ),
-        ),
-        ("tests/store/test_postgres_days.py::test_a_day_that_was_detached_is_used_again",),
-    ),
-    Defect(
-        "room-is-made-too-late",
-        "room for the responses of a day is made when the day has begun",
-        (Edit("store/postgres/schema.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
-        ("tests/store/test_postgres_days.py::test_there_is_room_from_the_start",),
     ),
     Defect(
         "postgres-collects-what-is-due",
         "a sweep of Postgres removes a doubt that is written down as due",
         (
+            Edit("store/portable/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
-                "store/postgres/sql/sweep.sql",
-                "OR {due_us(o)} <= (SELECT now_us FROM start)",
-                "OR coalesce({due_us(o)}, o.due_us) <= (SELECT now_us FROM start)",
-            ),
-            Edit(
-                "store/postgres/upkeep.py",
-                "    if record is row.record and record.state is not State.TOMBSTONE:\n        return None\n",
-                "    record = None if record is row.record else record\n",
+                "store/relational/sweep.py",
+                "            settled = None if record is None else written_down(record, now_us)\n",
+                "            settled = None if record is None else written_down(record, now_us)\n"
+                "            settled = None if settled is record else settled\n",
             ),
         ),
         ("tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[postgres]",),
@@ -867,25 +816,46 @@ DEFECTS = (
         ("tests/store/test_postgres_vanished.py::test_between_lock_and_change_nobody_is_held_up",),
     ),
     Defect(
-        "postgres-takes-any-column",
-        "a claim on Postgres reads a column of a newer schema for its own input",
+        "no-room-is-a-bad-value",
+        "a response that no partition has room for yet is rejected for ever",
         (
-            Edit("store/postgres/sql/claim.sql", "SELECT i.*, {record}\n", "SELECT i.*, o.*\n"),
-            Edit("store/postgres/sql/claim.sql", "SELECT {record} FROM idemp", "SELECT * FROM idemp"),
+            Edit(
+                "store/postgres/connection.py",
+                "return self.is_of_some and self.sqlstate != CHECK_VIOLATION",
+                "return self.is_of_some",
+            ),
         ),
-        ("tests/store/test_postgres.py::test_columns_of_a_newer_schema_disturb_nobody",),
+        ("tests/store/test_postgres_days.py::test_without_room_a_response_is_not_refused",),
+    ),
+    Defect(
+        "detached-day-is-lost",
+        "a day that was detached is never written to again",
+        (
+            Edit(
+                "store/postgres/sql/migrations/0001_operations.sql",
+                "    IF to_regclass(day_table) IS NULL THEN\n",
+                "    IF true THEN\n",
+            ),
+        ),
+        ("tests/store/test_postgres_days.py::test_a_day_that_was_detached_is_used_again",),
+    ),
+    Defect(
+        "room-is-made-too-late",
+        "room for the responses of a day is made when the day has begun",
+        (Edit("store/postgres/days.py", "DAYS_AHEAD: Final = 2", "DAYS_AHEAD: Final = 0"),),
+        ("tests/store/test_postgres_days.py::test_there_is_room_from_the_start",),
     ),
     Defect(
         "postgres-rights-found-missing-too-late",
-        "a role that may claim and may not make a day for the response starts",
+        "a role that may claim and may not keep a request starts",
         (Edit("store/postgres/schema.py", "    if rows:\n        role", "    if False and rows:\n        role"),),
-        ("tests/store/test_postgres.py::test_a_right_that_was_taken_is_missed_at_the_start[days]",),
+        ("tests/store/test_postgres.py::test_a_right_that_was_taken_is_missed_at_the_start[requests]",),
     ),
     Defect(
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/relational/sql/select_due.sql", "WHERE state = ?1 AND due_us", "WHERE ?1 <> '' AND due_us"),
+            Edit("store/relational/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",
@@ -929,7 +899,7 @@ DEFECTS = (
     Defect(
         "sqlite-pause-takes-time",
         "while an operation name is paused, what waits under it becomes a dead letter",
-        (Edit("store/relational/sweep.py", "prolonged = _hold_paused(cursor, now_us, limit)", "prolonged = 0"),),
+        (Edit("store/relational/sweep.py", "limit -= _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
         ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]",),
     ),
     Defect(

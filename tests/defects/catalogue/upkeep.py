@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.defects.defect import Defect, Edit
 
+_DAYS: Final = "tests/store/test_postgres_days.py::"
 _TURN: Final = "store/postgres/sql/turn.sql"
 _TURNS: Final = "upkeep/turns.py"
 _UNIT: Final = "tests/upkeep/test_turns.py::"
@@ -13,10 +14,43 @@ _CONTRACT: Final = "tests/conformance/test_turns.py::"
 _LOOKED_AT: Final = (
     "tests/conformance/test_witness.py::test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at[postgres]"
 )
-_DAYS: Final = "tests/store/test_postgres_days.py::"
 _APP: Final = "tests/app/test_upkeep.py::"
 
 DEFECTS: Final = (
+    Defect(
+        "days-of-ones-own-windows",
+        "responses of other gateways wait for their partitions",
+        (
+            Edit(
+                "store/postgres/sql/schema.sql", "coalesce(max(g.replay_us), 0) AS", "coalesce(min(g.replay_us), 0) AS"
+            ),
+        ),
+        (_DAYS + "test_no_partition_is_late_at_midnight",),
+    ),
+    Defect(
+        "changed-window-not-said",
+        "a reload that changes nothing but a window is not told to the store",
+        (
+            Edit(
+                "store/memory/guard.py",
+                "(one.recipes, one.routes, one.replay_us, ",
+                "(one.recipes, one.routes, other.replay_us, ",
+            ),
+        ),
+        (_DAYS + "test_a_reload_makes_room_for_its_window",),
+    ),
+    Defect(
+        "declared-window-forgotten",
+        "a window that a response declared makes one wait on each day",
+        (Edit("store/postgres/member.py", "gateway_id.bytes, self._days.longest_us)", "gateway_id.bytes, 0)"),),
+        (_DAYS + "test_no_completion_makes_room",),
+    ),
+    Defect(
+        "late-partition-not-counted",
+        "nobody sees that responses waited for their partition",
+        (Edit("store/postgres/days.py", "        self.late += 1\n", ""),),
+        (_DAYS + "test_no_completion_makes_room",),
+    ),
     Defect(
         "turn-taken-from-the-living",
         "whoever asks has the turn, and every gateway sweeps",
@@ -100,37 +134,15 @@ DEFECTS: Final = (
         ("tests/integration/test_turns.py::test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted",),
     ),
     Defect(
-        "days-of-ones-own-windows",
-        "responses of other gateways wait for their partitions",
-        (
-            Edit(
-                "store/postgres/sql/schema.sql", "coalesce(max(g.replay_us), 0) AS", "coalesce(min(g.replay_us), 0) AS"
-            ),
-        ),
-        (_DAYS + "test_no_partition_is_late_at_midnight",),
-    ),
-    Defect(
-        "changed-window-not-said",
-        "a start that changes nothing but a window makes no room for it",
-        (Edit("store/postgres/agreement.py", "self._windows.configured_us = serving.replay_us", "pass"),),
-        (_DAYS + "test_a_start_makes_room_for_its_window",),
-    ),
-    Defect(
-        "declared-window-forgotten",
-        "a window that a response declared makes one wait on each day",
-        (Edit("store/postgres/member.py", "gateway_id, self._windows.longest_us)", "gateway_id, 0)"),),
-        (_DAYS + "test_no_completion_makes_room",),
-    ),
-    Defect(
-        "late-partition-not-counted",
-        "nobody sees that responses waited for their partition",
-        (Edit("store/postgres/store.py", "            self.partitions_late += 1\n", ""),),
-        (_DAYS + "test_no_completion_makes_room",),
-    ),
-    Defect(
         "notes-before-they-are-judged",
         "a start over an older store fails when it compares the configuration, for ever, and never declares the loss",
-        (Edit("store/postgres/agreement.py", "link(compares_notes=False)", "link()"),),
+        (
+            Edit(
+                "store/postgres/store.py",
+                "idle_seconds=_IDLE_SECONDS, compares_notes=False",
+                "idle_seconds=_IDLE_SECONDS",
+            ),
+        ),
         (_LOOKED_AT,),
     ),
     Defect(
@@ -166,7 +178,7 @@ DEFECTS: Final = (
     Defect(
         "storage-said-to-write-what-is-not-sent",
         "with a storage that keeps what it gets, commits are acknowledged before it gets them",
-        (Edit("store/postgres/dialer.py", '("fsync", "full_page_writes")', "tuple(DURABILITY)"),),
+        (Edit("store/postgres/engine.py", '("fsync", "full_page_writes")', "tuple(DURABILITY)"),),
         ("tests/store/test_postgres.py::test_what_no_storage_replaces_is_refused_all_the_same",),
     ),
     Defect(

@@ -13,7 +13,6 @@ import pytest
 from gateway.core.operation import Audit, State
 from gateway.protect import accepting as product
 from gateway.store.base import Amnesic, Unstorable
-from gateway.store.postgres import delivery
 from tests.support.accepting import ASYNC, SECRETS, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
@@ -344,14 +343,10 @@ async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
     [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}],
     ids=min,
 )
-@pytest.mark.parametrize("kept_seconds", [0.1, 3_600.0])
 async def test_an_old_count_takes_no_more_than_a_new_one(
-    kept_seconds: float, limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where much waits in Postgres, a count is used for some time: what was accepted since then counts as well."""
-    monkeypatch.setattr(delivery, "_COUNTED_ANEW_MAX", -1)
-    monkeypatch.setattr(delivery, "_KEPT_SECONDS_MIN", kept_seconds)
-    monkeypatch.setattr(delivery, "_KEPT_SECONDS_MAX", kept_seconds)
+    """What was accepted since a count counts as well."""
     monkeypatch.setattr(product, "_FRESH_SECONDS", 0.0)
     route = {"accept": {"identity": "unverified", "mode": "always", **limit}}
     async with house(

@@ -1,2 +1,2 @@
--- every row: as `select_operation`, by a transaction that changes the record
-SELECT {record}, o.body FROM operation AS o WHERE o.id {among} ORDER BY o.id FOR UPDATE
+-- every row: as `select_operation`, by a transaction that changes the record, without the body
+SELECT {record}, NULL::BYTEA FROM operation AS o WHERE o.id {among} ORDER BY o.id FOR UPDATE

@@ -1,52 +1,61 @@
--- The first schema. One row per operation, with its response; the kept request is in other tables. Times are microseconds of
+-- The first schema. One row per operation; the response body and the kept request are in other tables. Times are microseconds of
 -- the store's clock, digests and ids are bytes, states and events are the values of the table. `version` is that of the row
 -- format: a program that does not know it leaves the row alone. Each statement may be repeated, and no table needs a sequence.
 CREATE TABLE IF NOT EXISTS operation (
+    -- Those that a completion leaves as they are come first and last: a log then leaves them out of an update.
     token BIGINT NOT NULL,
-    completed_us BIGINT,
-    remember_until_us BIGINT NOT NULL,
-    -- When the clock next changes the state; NULL if it never does. Of a tombstone with a kind, the minute, so that many are
-    -- equal and share an entry of the index.
-    due_us BIGINT,
-    version INTEGER NOT NULL,
-    id BYTEA NOT NULL PRIMARY KEY,
-    state TEXT NOT NULL,
-    kind BYTEA,
-    attempt_id BYTEA,
-    last_event TEXT,
-    holder TEXT,
-    carried_us BIGINT,
-    fingerprint_recipe BYTEA,
-    fingerprint_digest BYTEA,
-    fingerprint_raw BYTEA,
-    fingerprint_key_id TEXT,
-    fingerprint_parts BYTEA,
-    attempts BIGINT,
     first_claimed_us BIGINT,
     claimed_us BIGINT,
-    lease_until_us BIGINT,
+    --postgres: expected_us BIGINT,
+    --postgres: check_us BIGINT GENERATED ALWAYS AS (CASE
+    --postgres:     WHEN state = 'claimed' THEN expected_us
+    --postgres:     WHEN state = 'completed' AND expected_us BETWEEN due_us AND due_us + 5000000 THEN expected_us
+    --postgres:     ELSE due_us
+    --postgres: END) STORED,
+    attempts INTEGER,
     -- How long the lease was when it was last given.
-    lease_us BIGINT,
+    lease_us INTEGER,
+    remember_until_us BIGINT NOT NULL,
+    -- When the clock next changes the state; NULL if it never does.
+    due_us BIGINT,
+    lease_until_us BIGINT,
     replay_until_us BIGINT,
+    carried_us BIGINT,
+    completed_us BIGINT,
+    version SMALLINT NOT NULL,
+    -- The response without its body; NULL when there is none. `body_kept`: the body has to be in `response`.
+    status SMALLINT,
+    body_kept BOOLEAN,
+    -- Whether the request is kept: then `delivery` and `request` have a row with this id.
+    request_kept BOOLEAN,
+    state TEXT,
+    last_event TEXT,
     doubt TEXT,
     resolution_id BYTEA,
-    -- The response; NULL when there is none. `body_kept`: its body has to be in `body`.
-    status BIGINT,
     reason BYTEA,
     headers BYTEA,
     -- A digest of the version of the API that the response is in.
     api_version BYTEA,
     -- The reference to what the operation made, in UTF-8. It outlives the response.
     resource BYTEA,
-    body_kept BOOLEAN,
-    body BYTEA,
-    -- Whether the request is kept: then `delivery` and `request` have a row with this id.
-    request_kept BOOLEAN,
+    -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; NULL if nothing is.
+    sealed_by TEXT,
+    --postgres: watched TEXT GENERATED ALWAYS AS (CASE
+    --postgres:     WHEN state IN ('in_doubt', 'dead_letter') THEN state
+    --postgres:     WHEN state = 'claimed' AND last_event = 'renew' THEN 'renewed'
+    --postgres: END) STORED,
+    id BYTEA NOT NULL PRIMARY KEY,
+    kind BYTEA,
+    attempt_id BYTEA,
+    holder TEXT,
+    fingerprint_recipe BYTEA,
+    fingerprint_digest BYTEA,
+    fingerprint_raw BYTEA,
+    fingerprint_key_id TEXT,
+    fingerprint_parts BYTEA,
     -- Where to probe the outcome, as given by the last claim; both or neither.
     probe_target BYTEA,
     probe_host BYTEA,
-    -- The ids of the keys that anything of the record is encrypted with, in order and separated by a space; NULL if nothing is.
-    sealed_by TEXT,
     route TEXT,
     operation TEXT,
     scope_digest BYTEA NOT NULL,
@@ -59,7 +68,7 @@ CREATE TABLE IF NOT EXISTS operation (
     -- Only a tombstone may have a kind. It has given up what the kind has, and what is needed no more (`rows.encode_tombstone`).
     CONSTRAINT operation_whole CHECK (
         kind IS NOT NULL
-        OR attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
+        OR state IS NOT NULL AND attempt_id IS NOT NULL AND last_event IS NOT NULL AND holder IS NOT NULL AND attempts IS NOT NULL
         AND first_claimed_us IS NOT NULL AND claimed_us IS NOT NULL AND lease_until_us IS NOT NULL AND lease_us IS NOT NULL
         AND replay_until_us IS NOT NULL AND body_kept IS NOT NULL AND request_kept IS NOT NULL AND route IS NOT NULL
         AND operation IS NOT NULL AND key_digest IS NOT NULL AND request IS NOT NULL
@@ -71,6 +80,8 @@ CREATE TABLE IF NOT EXISTS kind (
     kind BYTEA NOT NULL PRIMARY KEY,
     attempts BIGINT NOT NULL,
     status BIGINT NOT NULL,
+    -- For how long a key is remembered after the completion.
+    kept_us BIGINT NOT NULL,
     service TEXT NOT NULL,
     route TEXT NOT NULL,
     operation TEXT NOT NULL,
@@ -82,12 +93,19 @@ CREATE TABLE IF NOT EXISTS kind (
 
 -- What the sweep reads, and lapsed claims that are not yet swept.
 CREATE INDEX IF NOT EXISTS operation_due ON operation (state, due_us) WHERE due_us IS NOT NULL;
+-- Narrow tombstones by the minute in which they end: equal entries take the room of one.
+CREATE INDEX IF NOT EXISTS operation_end ON operation ((remember_until_us / 60000000)) WHERE kind IS NOT NULL;
 
 -- What an operator has to resolve, in the order of its pages. Other operations are never in it.
 CREATE INDEX IF NOT EXISTS operation_stopped ON operation (state, id, route, lease_until_us, carried_us) WHERE state IN ('in_doubt', 'dead_letter');
 
 -- How many operations use which keys.
 CREATE INDEX IF NOT EXISTS operation_sealed ON operation (sealed_by) WHERE sealed_by IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS response (
+    row BYTEA NOT NULL PRIMARY KEY,
+    body BYTEA NOT NULL
+);
 
 -- What a record knows of its kept request, from the acceptance until the outcome is known. Names and digest are copied from
 -- the operation for the indexes. `is_accepted`: it waits for an attempt. `reason` is set for dead letters alone. The time of

@@ -26,8 +26,8 @@ SELECT
     e.level,
     {now} AS now_us,
     -- The requested links.
-    ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS links,
-    ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::uuid[]) ORDER BY w.link) AS numbers
+    ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::bytea[]) ORDER BY w.link) AS links,
+    ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::bytea[]) ORDER BY w.link) AS numbers
 FROM idempotency_gateway.epoch e, idempotency_gateway.token t, named n
 
 -- name: begin_epoch
@@ -54,22 +54,14 @@ WHERE (SELECT count(token) FROM advanced) >= 0
 -- What may be written here.
 SELECT level FROM idempotency_gateway.epoch
 
--- name: raise_level
--- No row of the table: from now on, what programs of lower levels cannot read may be written
-UPDATE idempotency_gateway.epoch SET level = {level} WHERE level < {level} RETURNING level
-
--- name: begin_generation
--- No row of the table: a purge or an erasure invalidates all earlier copies
-UPDATE idempotency_gateway.epoch SET generation = gen_random_uuid()::text
-
 -- name: add_witness
 -- No row of the table: create the witness of a link
 INSERT INTO idempotency_gateway.witness (link, number, kept_number, check_us)
-SELECT $2::uuid, 1, 0, {now} + {witness_keep_us}
+SELECT $2::bytea, 1, 0, {now} + {witness_keep_us}
 RETURNING number, {now} AS now_us
 
 -- name: raise_witness
 -- No row of the table: raise the witness of a link, unless a statement of a lost connection still has it locked
 UPDATE idempotency_gateway.witness w SET number = w.number + 1
-WHERE w.link = (SELECT v.link FROM idempotency_gateway.witness v WHERE v.link = $2::uuid FOR NO KEY UPDATE SKIP LOCKED)
+WHERE w.link = (SELECT v.link FROM idempotency_gateway.witness v WHERE v.link = $2::bytea FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING w.number, {now} AS now_us

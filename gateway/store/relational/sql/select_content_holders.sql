@@ -4,5 +4,5 @@ FROM content AS c JOIN operation AS o ON o.id = c.id AND o.fingerprint_digest = 
 WHERE c.digest {among}
     AND (
         o.state NOT IN ('released', 'completed', 'tombstone')
-        OR o.state <> 'released' AND c.until_us > ?2 AND {greatest}(coalesce(o.replay_until_us, 0), o.remember_until_us) > ?2
+        OR coalesce(o.state, 'tombstone') <> 'released' AND c.until_us > ?2 AND {greatest}(coalesce(o.replay_until_us, 0), o.remember_until_us) > ?2
     )

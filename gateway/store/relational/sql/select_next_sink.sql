@@ -1,8 +1,8 @@
 -- no row of the table: the next sink of the service that has events here or is suspended
 SELECT min(sink) FROM (
-    SELECT min(e.sink) AS sink FROM event AS e WHERE e.service = ?1 AND e.sink > ?2 AND NOT e.is_dead
+    SELECT (SELECT e.sink FROM event AS e WHERE e.service = ?1 AND e.sink > ?2 AND NOT e.is_dead ORDER BY e.sink LIMIT 1) AS sink
     UNION ALL
-    SELECT min(e.sink) FROM event AS e WHERE e.service = ?1 AND e.sink > ?2 AND e.is_dead
+    SELECT (SELECT e.sink FROM event AS e WHERE e.service = ?1 AND e.sink > ?2 AND e.is_dead ORDER BY e.sink LIMIT 1)
     UNION ALL
     SELECT min(s.sink) FROM suspension AS s WHERE s.service = ?1 AND s.sink > ?2
 ) AS found

@@ -1,16 +1,16 @@
 -- no row of the table: records between two ids that are in one of the states, or have reached one by the clock alone; in
 -- place of an existing body, an empty one
-SELECT {record}, CASE WHEN EXISTS (SELECT 1 FROM response WHERE response.row = o.row) THEN x'' END
-FROM operation AS o
+SELECT {record}, CASE WHEN o.body_kept AND EXISTS (SELECT 1 FROM response AS r WHERE {response}) THEN x'' END
+FROM operation AS o LEFT JOIN kind AS k ON k.kind = o.kind
 WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions}
-    AND NOT (coalesce(o.first_claimed_us, o.completed_us) > ?3 AND coalesce(o.first_claimed_us, o.completed_us) <= ?7)
-    AND (?4 IS NULL OR coalesce(o.route, (SELECT k.route FROM kind AS k WHERE k.kind = o.kind)) IN (SELECT value FROM json_each(?4)))
+    AND NOT (coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) > ?3 AND coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) <= ?7)
+    AND (?4 IS NULL OR coalesce(o.route, k.route) IN (SELECT value FROM json_each(?4)))
     AND (
-        o.state IN (SELECT value FROM json_each(?5))
+        coalesce(o.state, 'tombstone') IN (SELECT value FROM json_each(?5))
         OR o.state IN (SELECT value FROM json_each(?6)) AND (
             o.due_us <= ?7
             -- Without its body a completed record is a tombstone.
-            OR o.body_kept AND NOT EXISTS (SELECT 1 FROM response WHERE response.row = o.row)
+            OR o.body_kept AND NOT EXISTS (SELECT 1 FROM response AS r WHERE {response})
         )
     )
 ORDER BY o.id

@@ -1,0 +1,270 @@
+"""A transaction for work that runs in a thread, and reads, decides and writes as if statements were plain calls.
+
+Theory of operation
+-------------------
+A connection belongs to the event loop. Each link has a thread beside it, for the work of its transactions; there is one
+at a time. A statement of that work is handed to the loop, and the thread waits for it. Every wait of the connection has
+a limit (`connection`), so the thread is never left waiting, and a caller that is cancelled aborts the connection, which
+ends the work at its next statement.
+
+Transactions are serializable, but for those of commands that concern nothing but their records. These lock them first,
+and what they read behind the locks is what was committed before: each statement has a snapshot of its own, and so has
+the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import cache, partial
+from typing import Any, Final, TypeVar
+
+from gateway.core.operation import Accept, Command, Record, State, microseconds
+from gateway.store.base import boot_seconds
+from gateway.store.postgres.connection import Connection, ServerRefused
+from gateway.store.postgres.horizon import Horizon
+from gateway.store.postgres.statements import IS_NOT_NARROW, load, qualified, statement_texts
+from gateway.store.relational.executor import Cursor
+from gateway.store.relational.rows import Row
+from gateway.store.relational.statements import RECORD, WRITTEN, of_many
+from gateway.store.worker import Worker
+
+T = TypeVar("T")
+
+# Somebody else changes what is locked, and the next sweep finds it.
+_TEXTS: Final = {
+    **statement_texts(),
+    "select_paused_expiring": f"{load('select_paused_expiring')} FOR UPDATE OF d, o SKIP LOCKED",
+}
+# Those of PostgreSQL alone that are given an array for each column, and the others of which many are one.
+_WHOLE: Final = frozenset(("insert_response", "delete_response", "narrow_operation"))
+AT_ONCE: Final = WRITTEN - _WHOLE
+_CLOCK: Final = load("clock")
+_DRAW: Final = load("draw_tokens")
+_PASS: Final = load("pass")
+_BEHIND_LOCKS: Final = load("behind_locks")
+# The most steps of the walk for lapsed claims in one transaction.
+_STEPS_MAX: Final = 20
+_PARAMETER: Final = re.compile(r"\$(\d+)")
+# How long a gateway that only looks goes by its own clock, so that it asks no more statements than it has to.
+_CLOCK_SECONDS: Final = 30.0
+_SERIALIZATION_FAILURE: Final = "40001"
+
+
+class Entangled(ServerRefused):
+    """The commands concern more than their records: a serializable transaction has to execute them."""
+
+
+class Transaction:
+    """A `relational.executor.Cursor`, for the thread. Without `is_serial` it is told the clock behind the first
+    locks."""
+
+    first_row = b""
+    last_row = b"\xff" * 17
+    drops_responses = True
+    is_remote = True
+    # What is due of all states at once, and what the walk for lapsed claims comes to, once it has gone on.
+    swept = (
+        ("select_due", State.COMPLETED),
+        ("select_young", State.CLAIMED),
+        ("select_lapsed", State.CLAIMED),
+        ("select_ended", State.TOMBSTONE),
+        ("select_doubt_ahead", State.IN_DOUBT),
+    )
+
+    def __init__(
+        self,
+        connection: Any,
+        now_us: int,
+        tokens_expected: int,
+        horizon: Horizon,
+        seen_token: int,
+        *,
+        is_serial: bool,
+        clock_us: int | None,
+    ) -> None:
+        """`seen_token`: up to which all claims can be seen."""
+        self.now_us = now_us
+        self.is_serial = is_serial
+        self._clock_us = clock_us
+        self._horizon = horizon
+        self._seen_token = seen_token
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._tokens_expected = tokens_expected
+        self._tokens: list[int] = []
+
+    def _wait(self, statement: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(statement, self._loop).result()
+
+    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+        return [tuple(row) for row in self._wait(self._connection.fetch(_TEXTS[statement], *bindings))]
+
+    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        if not queries:
+            return []
+        text = _together(tuple((name, len(bindings)) for name, bindings in queries))
+        (found,) = self._wait(self._connection.fetch(text, *(each for _, bindings in queries for each in bindings)))
+        return [[tuple(row) for row in rows] for rows in found]
+
+    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+        return self._wait(self._connection.fetchrow(_TEXTS[statement], *bindings))
+
+    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        rows = self.rows(statement, (keys, *bindings))
+        if statement == "lock_operation" and not self.is_serial:
+            missing = set(keys).difference(row[1] for row in rows)
+            wanted = max(self._tokens_expected - len(self._tokens), 0)
+            ((self.now_us, has_moved, drawn),) = self._wait(
+                self._connection.fetch(_BEHIND_LOCKS, self._clock_us, list(missing), wanted)
+            )
+            self._tokens = [*reversed(drawn), *self._tokens]
+            if has_moved:
+                raise ServerRefused("a record moved while its lock was waited for", _SERIALIZATION_FAILURE)
+        return rows
+
+    def hold(self, keys: Iterable[bytes], /) -> None:
+        """Where it `is_serial`, nothing: of two that need the same, one is refused."""
+        if not self.is_serial and list(keys):
+            raise Entangled("something besides records has to be held")
+
+    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        return self._execute(_TEXTS[statement], *bindings)
+
+    def _execute(self, query: str, *bindings: Any) -> int:
+        return int(self._wait(self._connection.execute(query, *bindings)).rpartition(" ")[2])
+
+    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        if not bindings:
+            return
+        if statement in _WHOLE:
+            self._execute(_TEXTS[statement], *zip(*bindings, strict=True))
+            return
+        if statement not in AT_ONCE:
+            self._wait(self._connection.executemany(_TEXTS[statement], bindings))
+            return
+        text, arrays = of_many(statement, bindings)
+        is_new = statement == "insert_operation"
+        if is_new:
+            text = text.replace(" ORDER BY", f" WHERE {IS_NOT_NARROW} ORDER BY")
+        number = self._execute(qualified(text), *arrays)
+        if is_new and number < len(bindings):
+            raise ServerRefused("another record came in between", _SERIALIZATION_FAILURE)
+
+    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        if statement == "select_young":
+            self._walk()
+            return []
+        return [tuple(row) for row in self._wait(self._connection.fetch(_due(statement), *bindings))]
+
+    def _walk(self) -> None:
+        """Pass by what cannot lapse any more."""
+        for _ in range(_STEPS_MAX):
+            if not self._wait(self._connection.fetch(_PASS, self.now_us, self._seen_token))[0][0]:
+                break
+
+    @property
+    def narrows_up_to(self) -> int:
+        return self._horizon.token
+
+    def state(self) -> object:
+        return self._connection
+
+    def begin_tokens(self) -> None:
+        """Nothing: a sequence has them."""
+
+    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
+        least = 0 if record is None else record.token
+        if isinstance(command, Accept) and command.lane is not None:
+            least = max(least, self.row("select_last_in_lane", (command.lane,))[0] or 0)
+        while True:
+            if not self._tokens:
+                drawn = self._wait(self._connection.fetch(_DRAW, max(self._tokens_expected, 1)))
+                self._tokens = [token for (token,) in reversed(drawn)]
+            # Those that were drawn before the record's lock was had may be too low.
+            if (token := self._tokens.pop()) > least:
+                return token
+
+    def take_back_token(self) -> None:
+        """Nothing: tokens may be left out."""
+
+    def keep_tokens(self) -> None:
+        """Nothing: a sequence has them."""
+
+    def forget_token(self, _token: int, /) -> None:
+        """Nothing: a sequence goes on."""
+
+
+@cache
+def _due(statement: str) -> str:
+    """The records with the ids that the statement finds, without bodies; those that are locked are left alone."""
+    columns = RECORD.replace("{row}", "id")
+    return (
+        f"SELECT {columns}, NULL::BYTEA FROM idempotency_gateway.operation AS o "  # noqa: S608
+        f"WHERE o.id = ANY(ARRAY({load(statement)})) FOR UPDATE SKIP LOCKED"
+    )
+
+
+@cache
+def _together(queries: Sequence[tuple[str, int]]) -> str:
+    """One statement with the rows of each of these, by their names and how many parameters they have."""
+    texts, first = [], 0
+    for name, number in queries:
+        text = _PARAMETER.sub(partial(_moved, first), load(name))
+        texts.append(f"ARRAY(SELECT q FROM ({text}) AS q)")  # noqa: S608
+        first += number
+    return f"SELECT {', '.join(texts)}"
+
+
+def _moved(by: int, parameter: re.Match[str]) -> str:
+    return f"${int(parameter.group(1)) + by}"
+
+
+class Thread:
+    """The thread beside a link, which begins with its first work."""
+
+    def __init__(self, name: str, clock_us: Callable[[], int | None], horizon: Horizon) -> None:
+        self._name = name
+        self._horizon = horizon
+        self._clock_us = clock_us
+        self._worker: Worker | None = None
+        # The server's clock when it was asked last, and the host's.
+        self._asked = (0, float("-inf"))
+
+    async def work(
+        self,
+        connection: Connection,
+        work: Callable[[Cursor], T],
+        tokens_expected: int = 0,
+        *,
+        only_reads: bool = False,
+        is_serial: bool = True,
+    ) -> T:
+        """Do this work inside a transaction of this connection. Raises what the driver and the work raise."""
+        # Before the snapshot is taken, which then has all these.
+        seen_token = self._horizon.seen
+        now_us = await self._now_us(connection, only_reads=only_reads) if is_serial else 0
+        if self._worker is None:
+            self._worker = Worker(self._name)
+        clock_us = self._clock_us()
+        transaction = Transaction(
+            connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
+        )
+        return await self._worker.run(work, transaction)
+
+    async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
+        """The store's clock, of what only reads as the host's clock has gone on since."""
+        if (now_us := self._clock_us()) is not None:
+            return now_us
+        (asked_us, asked_at), now = self._asked, boot_seconds()
+        if only_reads and now - asked_at < _CLOCK_SECONDS:
+            return asked_us + microseconds(now - asked_at)
+        ((now_us,),) = await connection.fetch(_CLOCK, None)
+        self._asked = (now_us, boot_seconds())
+        return int(now_us)
+
+    async def stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.stop(lambda: None)

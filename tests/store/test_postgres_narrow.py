@@ -1,0 +1,196 @@
+"""Tombstones in Postgres: they move to a table of narrow rows, and no claim misses one on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.operation import Applied, Command, Content, Fenced, State, microseconds
+from gateway.core.outbox import Outbox
+from gateway.store.operations import Query, Swept
+from gateway.store.portable.hot import given_of, insert_absent
+from gateway.store.postgres.executor import _text
+from gateway.store.postgres.store import PostgresStore
+from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
+from tests.store.postgres_sessions import opened, session
+from tests.support.eventually import eventually
+from tests.support.memory_store import ManualClock
+
+OUTBOX: Final = Outbox(SERVICE)
+WIDE: Final = "SELECT count(*) FROM ONLY idempotency_gateway.operation"
+NARROW: Final = "SELECT count(*) FROM idempotency_gateway.narrow"
+WAITS: Final = (
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+async def retired(store: PostgresStore, clock: ManualClock, *hands: Hand) -> None:
+    """Let the responses of these be over, and a sweep find that."""
+    for hand in hands:
+        await do(store, hand, Hand.claim, Hand.complete)
+    clock.advance(REPLAY_SECONDS + 1)
+    assert (await store.cold.sweep(100)).retired == len(hands)
+
+
+async def rows(beside: Any) -> tuple[int, int]:
+    return await beside.fetchval(WIDE), await beside.fetchval(NARROW)
+
+
+async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> None:
+    """It waits behind another key until the response of its own is over, and is not granted."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(postgres_url) as slow,
+        session(postgres_url) as holder,
+        session(postgres_url) as beside,
+    ):
+        hand, first = Hand(), Hand()
+        first.script.identity = replace(new_identity(), operation_id=UUID(int=1))
+        claims = [first.claim(), replace(hand.claim(), attempt_id=uuid4())]
+        given = given_of(insert_absent, claims)
+        blocked = holder.transaction()
+        await blocked.start()
+        await holder.execute(
+            "INSERT INTO idempotency_gateway.operation (id, token, remember_until_us, version, scope_digest, kind)"
+            " VALUES ($1, -1, 0, 1, '', '')",
+            UUID(int=1).bytes,
+        )
+        text = _text(insert_absent, tuple(given), has_events=False)
+        late = asyncio.ensure_future(slow.fetch(text, clock(), None, *given.values()))
+        await eventually(lambda: beside.fetchval(WAITS), 10)
+        await do(store, hand, Hand.claim, Hand.complete)
+        for _ in range(3):
+            clock.advance(REPLAY_SECONDS + 1)
+            await store.cold.sweep(100)
+        await blocked.rollback()
+        assert [row["id"] for row in await late if row["id"]] == [first.operation_id.bytes]
+        assert await state(store, hand) is State.TOMBSTONE
+
+
+async def test_a_record_stays_while_something_is_under_way(postgres_url: str) -> None:
+    """A transaction that writes may have begun before the key was used."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(postgres_url) as slow,
+        session(postgres_url) as beside,
+    ):
+        hand, other = Hand(), Hand()
+        async with slow.transaction():
+            await slow.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            await retired(store, clock, hand)
+            assert await rows(beside) == (1, 0)
+            assert await state(store, hand) is State.TOMBSTONE
+        await retired(store, clock, other)
+        assert await rows(beside) == (1, 1)
+        clock.advance(REMEMBER_SECONDS)
+        assert await store.cold.sweep(100) == Swept(collected=2)
+
+
+def _claim_with_content(hand: Hand) -> Command:
+    return replace(hand.claim(), attempt_id=uuid4(), content=Content(sha256(b"content").digest(), 1))
+
+
+@pytest.mark.parametrize("speech", [_claim_with_content, Hand.erase], ids=["claim", "erase"])
+async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, postgres_url: str) -> None:
+    """It waits for the row that a sweep moves, and finds it where it is then: the key is not free."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(postgres_url) as mover,
+        session(postgres_url) as beside,
+    ):
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.complete)
+        clock.advance(REPLAY_SECONDS + 1)
+        async with mover.transaction():
+            await mover.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            late = asyncio.ensure_future(store.apply(speech(hand)))
+            await eventually(lambda: beside.fetchval(WAITS), 10)
+            await mover.execute(
+                "WITH gone AS (DELETE FROM ONLY idempotency_gateway.operation RETURNING *)"
+                " INSERT INTO idempotency_gateway.narrow (id, version, token, remember_until_us, scope_digest, kind)"
+                " SELECT id, version, token, remember_until_us, scope_digest, 'kind'::bytea FROM gone"
+            )
+        await asyncio.gather(late, return_exceptions=True)
+        assert late.exception() is not None or late.result().snapshot.record is not None
+        assert await rows(beside) == (0, 1)
+
+
+async def test_a_key_is_free_again_at_the_moment_it_is_due(postgres_url: str) -> None:
+    """Before the sweep that deletes the narrow row; under a higher token."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store, session(postgres_url) as beside:
+        hand = Hand()
+        await retired(store, clock, hand)
+        command = hand.claim()
+        clock.advance(REMEMBER_SECONDS - REPLAY_SECONDS - 2)
+        assert isinstance(await store.apply(command), Fenced)
+        assert await store.cold.sweep(100) == Swept()
+        clock.advance(1)
+        assert isinstance(await store.apply(command), Applied)
+        assert await rows(beside) == (1, 0)
+        assert await store.cold.sweep(100) == Swept()
+        await do(store, hand)
+        assert hand.tokens == sorted(set(hand.tokens))
+
+
+async def test_tombstones_of_two_gateways(postgres_url: str) -> None:
+    """Two that sweep at once retire, move and collect each key once."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as one,
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as other,
+        session(postgres_url) as beside,
+    ):
+        hands = [Hand() for _ in range(250)]
+        await asyncio.gather(*(do(one, hand, Hand.claim, Hand.complete) for hand in hands))
+        for seconds, of in ((REPLAY_SECONDS + 1, "retired"), (REMEMBER_SECONDS, "collected")):
+            clock.advance(seconds)
+            swept = Swept()
+            while getattr(swept, of) < len(hands):
+                for each in await asyncio.gather(*(store.cold.sweep(40) for store in (one, other))):
+                    swept += each
+            assert getattr(swept, of) == len(hands)
+            assert sum(await rows(beside)) == (len(hands) if of == "retired" else 0)
+        # What they have in common is there once.
+        assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.kind") == 1
+
+
+async def test_tombstones_of_both_tables_are_found_in_order(postgres_url: str) -> None:
+    """An operator who lists them page by page sees each once, wherever it is."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store, session(postgres_url) as beside:
+        hands = [Hand() for _ in range(20)]
+        await retired(store, clock, *hands[:10])
+        for hand in hands[10:]:
+            await do(store, hand, Hand.claim, Hand.complete, Hand.purge)
+        assert await rows(beside) == (10, 10)
+        query, found = Query(frozenset((State.TOMBSTONE,)), limit=3), []
+        while page := await store.cold.find(query):
+            found += [each.record.identity.operation_id for each in page if each.record is not None]
+            query = replace(query, after=found[-1])
+        assert found == sorted(hand.operation_id for hand in hands)
+        assert await store.cold.find(replace(query, after=None, routes=frozenset({"another"}))) == []
+        assert await store.cold.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []
+
+
+@pytest.mark.parametrize("verb", ["claim", "accept"])
+async def test_a_content_is_held_by_a_narrow_tombstone(verb: str, postgres_url: str) -> None:
+    """Whose operation completed is still found to be a repeat, for as long as the route says."""
+    clock = ManualClock()
+    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store:
+        content = Content(sha256(b"content").digest(), microseconds(2 * REPLAY_SECONDS))
+        hand, repeat = Hand(), Hand()
+        await do(store, hand, lambda hand: replace(hand.claim(), content=content), Hand.complete)
+        clock.advance(REPLAY_SECONDS + 1)
+        assert (await store.cold.sweep(100)).retired == 1
+        refused = await store.apply(replace(getattr(repeat, verb)(), content=content))
+        assert isinstance(refused, Fenced)
+        assert refused.content_holder == hand.operation_id

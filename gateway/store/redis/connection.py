@@ -245,7 +245,7 @@ class Link:
         greeting: list[RedisCommand] = [("AUTH", *self._login)] if self._login else []
         greeting += [("SELECT", self._database)] if self._database else []
         for command in greeting:
-            await self.send([command])
+            self.send([command])
             (reply,) = await self._wire.take(1, seconds)
             if isinstance(reply, ReplyError):
                 raise reply
@@ -282,7 +282,7 @@ class Link:
                 replies[place] = reply
         return replies
 
-    async def send(self, commands: Sequence[RedisCommand]) -> None:
+    def send(self, commands: Sequence[RedisCommand]) -> None:
         """Send without waiting for a reply. Raises Indefinite."""
         if self._wire is None or self._wire.transport.is_closing():
             raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
@@ -298,7 +298,7 @@ class Link:
                 if is_silent:
                     raise
                 is_silent = True
-                await self.send([("PING",)])
+                self.send([("PING",)])
                 continue
             if isinstance(message, ReplyError):
                 raise Indefinite(f"Redis refused: {refusal(message)}")

@@ -93,7 +93,7 @@ class _Sentinels(Masters):
         for link in itertools.cycle(self._listening):
             try:
                 await link.connect()
-                await link.send([("SUBSCRIBE", "+switch-master")])
+                link.send([("SUBSCRIBE", "+switch-master")])
                 async for message in link.messages():
                     if message[0] == b"message" and message[2].split()[:1] == [self._name.encode()]:
                         wake()

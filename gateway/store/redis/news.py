@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -60,7 +60,7 @@ class News:
         self._channels: dict[bytes, _Channel] = {}
         self._subscribed: set[bytes] = set()
         self._changed: set[bytes] = set()
-        self._change = asyncio.Event()
+
         self._connected = False
         self._pause_seconds = _PAUSE_SECONDS_MIN
 
@@ -139,14 +139,9 @@ class News:
         self._why_refused, self._pause_seconds = "", _PAUSE_SECONDS_MIN
         self._connected = True
         self._changed = set(self._channels)
-        self._change.set()
-        subscriber = asyncio.create_task(self._subscribe(link))
-        try:
-            async for message in link.messages():
-                self._dispatch(message)
-        finally:
-            subscriber.cancel()
-            await asyncio.gather(subscriber, return_exceptions=True)
+        self._subscribe()
+        async for message in link.messages():
+            self._dispatch(message)
 
     def _dispatch(self, message: Any) -> None:
         match message:
@@ -166,36 +161,31 @@ class News:
                         channel.missed = False
                         channel.wake()
 
-    async def _subscribe(self, link: Link) -> None:
+    def _subscribe(self) -> None:
         """Send changed subscriptions to the server, all that gathered meanwhile at once."""
-        try:
-            while True:
-                await self._change.wait()
-                self._change.clear()
-                changed, self._changed = self._changed, set()
-                wanted = changed & self._channels.keys()
-                new = wanted - self._subscribed
-                old = (changed - wanted) & self._subscribed
-                self._subscribed = (self._subscribed | new) - old
-                commands: list[RedisCommand] = []
-                if new:
-                    commands.append(("SUBSCRIBE", *new))
-                if old:
-                    commands.append(("UNSUBSCRIBE", *old))
-                # A channel that got a listener again before it was unsubscribed gets no reply: it is subscribed.
-                for name in wanted - new:
-                    if (channel := self._channels.get(name)) is not None:
-                        channel.subscribed.set()
-                if commands:
-                    await link.send(commands)
-        except StoreError:
+        changed, self._changed = self._changed, set()
+        wanted = changed & self._channels.keys()
+        new = wanted - self._subscribed
+        old = (changed - wanted) & self._subscribed
+        self._subscribed = (self._subscribed | new) - old
+        commands: list[RedisCommand] = []
+        if new:
+            commands.append(("SUBSCRIBE", *new))
+        if old:
+            commands.append(("UNSUBSCRIBE", *old))
+        # A channel that got a listener again before it was unsubscribed gets no reply: it is subscribed.
+        for name in wanted - new:
+            self._channels[name].subscribed.set()
+        if commands and self._link is not None:
             # The receiver sees the same failure, after it has read what had still arrived.
-            return
+            with suppress(StoreError):
+                self._link.send(commands)
 
     def _note_change(self, name: bytes) -> None:
         if self._connected:
+            if not self._changed:
+                asyncio.get_running_loop().call_soon(self._subscribe)
             self._changed.add(name)
-            self._change.set()
 
     def _lose(self) -> None:
         """No news arrives any more: wake all waiters, to read their records."""
@@ -204,7 +194,6 @@ class News:
         self._connected = False
         self._subscribed = set()
         self._changed = set()
-        self._change.clear()
         for channel in self._channels.values():
             channel.missed = True
             channel.subscribed.clear()

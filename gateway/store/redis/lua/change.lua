@@ -1,9 +1,9 @@
 -- any row of the table, as `lifecycle` decided it: write if all is as it was read.
 --
--- All keys are of one shard, and so in one slot. Nothing is written unless every condition holds. A server without room
--- refuses the first write, or none of them, so that nothing is written by halves.
+-- Nothing is written unless every condition holds. A server without room refuses the first write, or none of them, so that
+-- nothing is written by halves.
 --
--- KEYS[1]   the memory of the shard, KEYS[2] its witnesses
+-- KEYS[1]   the memory, KEYS[2] its witnesses
 -- KEYS[..]  what is compared and written
 -- ARGV[1]   the identity of the memory; empty: any
 -- ARGV[2]   the floor of tokens; empty: any

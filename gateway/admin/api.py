@@ -25,7 +25,7 @@ from gateway.admin.actions import CHANGES, LOOKS, Change, Look, ResolveAsked, js
 from gateway.admin.authentication import PERSON, SIGN_IN_PATH, Authentication, Endpoint, is_page
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
-from gateway.admin.process import Reload
+from gateway.admin.process import Reload, reloaded
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
@@ -233,14 +233,8 @@ class AdminApi:
 
         return carry_out
 
-    async def _reload_config(self, request: web.Request) -> web.Response:
-        if self._reload is None:
-            return problem(409, "no-file", "This gateway was not started from a file.")
-        report = await self._reload()
-        if report.result == "refused":
-            members = {name: value for name, value in report.document.items() if name != "detail"}
-            return problem(422 if report.is_file_wrong else 409, "reload-refused", report.detail, **members)
-        return _json(200, report.document)
+    async def _reload_config(self, _: web.Request) -> web.Response:
+        return _json(200, (await reloaded(self._reload)).document)
 
 
 async def _body(request: web.Request) -> bytes:

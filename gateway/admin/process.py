@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.admin.fault import Fault
 from gateway.store.journal import HostJournals
 
 
@@ -24,6 +25,18 @@ class Reloaded(Protocol):
 
 Reload = Callable[[], Awaitable[Reloaded]]
 """Read the file again, and wait for what comes of it. Never raises."""
+
+
+async def reloaded(reload: Reload | None, refused: str = "") -> Reloaded:
+    """The report of a reload. Raises `Fault` where it is refused, with the text `refused` before its own."""
+    if reload is None:
+        raise Fault(409, "no-file", "This gateway was not started from a file.")
+    report = await reload()
+    if report.result == "refused":
+        members = {name: value for name, value in report.document.items() if name != "detail"}
+        status = 422 if report.is_file_wrong else 409
+        raise Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
+    return report
 
 
 Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]

@@ -22,7 +22,7 @@ from gateway.admin.journal import acknowledge
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.reading import token_of
 from gateway.admin.pages.site import Site
-from gateway.admin.process import Process
+from gateway.admin.process import Process, reloaded
 from gateway.admin.provided_response import read_response
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, resolution
 from gateway.core.message import Headers
@@ -137,12 +137,7 @@ class Changing:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
     async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
-        if self.process.reload is None:
-            raise Fault(409, "no-file", "This gateway was not started from a file.")
-        report = await self.process.reload()
-        if report.result == "refused":
-            text = f"Refused, and nothing was changed:\n{report.detail}"
-            raise Fault(422 if report.is_file_wrong else 409, "reload-refused", text)
+        report = await reloaded(self.process.reload, "Refused, and nothing was changed:\n")
         if report.result == "unchanged":
             return "The file says what is in force already."
         return "Applied. Changed:\n" + "\n".join(report.document["changed"])

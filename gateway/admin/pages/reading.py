@@ -174,7 +174,6 @@ class Reading:
             changes=[each for each in CHANGES if each.page is not None and record.state in each.page.states],
             timeline=_timeline(inspected),
             facts=_facts(inspected),
-            audits=inspected.audits,
             recovery=[] if inspected.doubt is None else inspected.doubt.rows,
             journal=[kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
         )

@@ -37,7 +37,7 @@ DEFECTS: Final = (
                 "(one.recipes, one.routes, other.replay_us, ",
             ),
         ),
-        (_DAYS + "test_a_reload_makes_room_for_its_window",),
+        (_DAYS + "test_a_start_makes_room_for_its_window",),
     ),
     Defect(
         "declared-window-forgotten",

@@ -441,7 +441,9 @@ async def test_what_is_earlier_is_bounded(tmp_path: Path, workers: int) -> None:
             it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
             code, output = await it.reload()
             assert code == 0, output
-        ended = await asyncio.gather(*requests[0], *requests[1])
+        oldest = [*requests[0], *requests[1]]
+        await eventually(lambda: all(each.done() for each in oldest), 15.0, "those of the oldest have ended")
+        ended = await asyncio.gather(*oldest)
         assert {each.header("Idempotency-Status") for each in ended} == {"in-doubt"}
         for hold in holds:
             hold.set()

@@ -291,6 +291,12 @@ DEFECTS = (
         (_RELOADS + "test_files_are_looked_at[one-process]",),
     ),
     Defect(
+        "reload-keeps-every-generation",
+        "what served before a reload, with its stores, stays as long as a request lasts, however many there are",
+        (Edit("app/generations.py", "[:-_EARLIER_MAX]", "[:0]"),),
+        (_RELOADS + "test_what_is_earlier_is_bounded[one-process]",),
+    ),
+    Defect(
         "hang-up-is-a-reload",
         "a gateway whose terminal is gone goes on without one",
         (Edit("app/life.py", "if _is_terminal_gone():", "if False:"),),

@@ -1,10 +1,10 @@
 -- name: lacking
--- The rights that this role lacks in the schema, and the schema's owner.
+-- The rights that this role lacks in the schema, and the schema's owner. Partitions are reached through their table.
 SELECT quote_ident(current_user) AS role, quote_ident(pg_get_userbyid(n.nspowner)) AS owner, lacking.what
 FROM pg_namespace n CROSS JOIN LATERAL (
     SELECT p.privilege || ' on ' || c.relname
     FROM pg_class c CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
-    WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+    WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p') AND c.relname !~ '^response_[0-9]+$'
         AND (c.relname <> 'migration' OR p.privilege = 'SELECT') AND NOT has_table_privilege(c.oid, p.privilege)
     UNION ALL
     SELECT p.privilege || ' on ' || c.relname

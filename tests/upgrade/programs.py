@@ -34,6 +34,7 @@ NEXT_NAME: Final = "99.0.0"
 
 _LEVEL: Final = "store/level.py"
 _ROWS: Final = "store/relational/rows.py"
+_HOT: Final = "store/portable/hot.py"
 _JOURNAL: Final = "store/journal/file.py"
 _SQLITE: Final = "store/sqlite/transaction.py"
 _PORTABLE: Final = "store/portable/schema.py"
@@ -50,6 +51,10 @@ def note(level: int) -> None:
 def written(version: int) -> int:
     return version if _known >= PROGRAM_LEVEL else version - 1
 """
+_OF_STATE: Final = """"version": str(RECORD_VERSION), "state": "'{}'\""""
+_SQL_VERSION: Final = (
+    f"(SELECT CASE WHEN e.level >= {NEXT_LEVEL} THEN {NEXT_RECORD_VERSION} ELSE {RECORD_VERSION} END FROM epoch AS e)"
+)
 _NEXT: Final = Defect(
     "next-program",
     "a release that raises the level",
@@ -67,6 +72,8 @@ _NEXT: Final = Defect(
         ),
         Edit(_ROWS, "RECORD_VERSION, RECORD_VERSIONS\n", "RECORD_VERSION, RECORD_VERSIONS, written\n"),
         Edit(_ROWS, "        RECORD_VERSION,\n        # State", "        written(RECORD_VERSION),\n        # State"),
+        Edit(_HOT, _OF_STATE.format("claimed"), f'"version": "{_SQL_VERSION}", "state": "\'claimed\'"'),
+        Edit(_HOT, _OF_STATE.format("completed"), f'"version": "{_SQL_VERSION}", "state": "\'completed\'"'),
         Edit(_JOURNAL, "JOURNAL_VERSION, JOURNAL_VERSIONS\n", "JOURNAL_VERSION, JOURNAL_VERSIONS, written\n"),
         Edit(_JOURNAL, "*(JOURNAL_VERSION, *ids", "*(written(JOURNAL_VERSION), *ids"),
         Edit("store/redis/codec.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),

@@ -131,9 +131,10 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
                 changes.add_events(service, events)
             # One that only moved is still what it was.
             after = State.ABSENT if settled is None else settled.state
-            written[State.CLAIMED if state is after else after] += 1
+            is_same = record is not None and record.state is after
+            written[State.CLAIMED if is_same else after] += 1
             part.operation_ids.append(UUID(bytes=columns[1]))
-            if settled is not None and state is not after is State.IN_DOUBT:
+            if settled is not None and not is_same and after is State.IN_DOUBT:
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
         # A record may be in the next state's as well, once it is written.
         changes.write()

@@ -22,9 +22,9 @@ CREATE TABLE IF NOT EXISTS operation (
     replay_until_us BIGINT,
     carried_us BIGINT,
     completed_us BIGINT,
-    version SMALLINT NOT NULL,
+    version INTEGER NOT NULL,
     -- The response without its body; NULL when there is none. `body_kept`: the body has to be in `response`.
-    status SMALLINT,
+    status INTEGER,
     body_kept BOOLEAN,
     -- Whether the request is kept: then `delivery` and `request` have a row with this id.
     request_kept BOOLEAN,

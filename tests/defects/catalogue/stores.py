@@ -765,8 +765,8 @@ DEFECTS = (
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
     ),
     Defect(
-        "postgres-purges-what-it-sees",
-        "what all rows of a batch have no value for stays as it was: a purge leaves the response",
+        "postgres-keeps-what-is-null",
+        "what all rows of a batch have no value for stays as it was: a forgotten claim keeps its fingerprint",
         (
             Edit(
                 "store/relational/statements.py",
@@ -774,7 +774,10 @@ DEFECTS = (
                 'f"i.{each}" if each in given else f"o.{each}"',
             ),
         ),
-        ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[purge]",),
+        (
+            "tests/conformance/test_table.py::"
+            "test_every_event_has_the_effect_that_the_table_gives_it[postgres-claim-forget]",
+        ),
     ),
     Defect(
         "postgres-collects-what-is-due",

@@ -16,9 +16,10 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.delivery import Delivering
-from gateway.core.operation import Applied, Identity, State
+from gateway.core.operation import Applied, Audit, Identity, State
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Query, Swept
+from gateway.store.postgres import backlog
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import qualified, statement_texts
@@ -219,6 +220,29 @@ INSERT INTO idempotency_gateway.event (row, at_us, since_us, due_us, service, si
 SELECT convert_to('evt_' || n || ' ledger', 'UTF8'), n, n, n, 'shop', 'ledger', 'evt_' || n, 'operation.completed', '{}'
 FROM generate_series(1, $1::integer) AS n
 """
+
+
+async def test_a_large_backlog_is_estimated(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
+    monkeypatch.setattr(backlog, "BACKLOG_COUNT_MAX", 1_000)
+    monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 20)
+    async with session(postgres_url) as admin, opened(postgres_url) as store:
+        await accept_many(postgres_url, admin, 20_000)
+        (waiting,) = (await store.backlog(SERVICE)).waiting.values()
+        assert 10_000 < waiting.accepted < 40_000
+        assert waiting.accepted != 20_001
+        assert waiting.request_bytes == pytest.approx(waiting.accepted * await size_of_one(admin), rel=0.01)
+        assert waiting.oldest_seconds >= 0
+        await do(store, Hand(), Hand.accept)
+        await store.pause(SERVICE, "many", Audit("ann", "it is away"))
+        kept = await store.backlog(SERVICE)
+        assert kept.waiting == {"r": waiting}
+        assert kept.paused.keys() == {"many"}
+        assert kept.age_seconds > 0
+
+
+async def size_of_one(admin: Any) -> float:
+    return float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
 
 
 async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:

@@ -4,5 +4,5 @@
 it is, `connection` is one connection. `executor` executes commands over it, `transaction` is what the package
 "relational" does its work in, and `statements` has the texts: those of the package "portable", and what only PostgreSQL
 has. `horizon` says which claims can be seen. `schema`, `days` (the partitions of responses), `member` (what gateways
-tell each other), `capability` (what a server allows) and `news` do the rest.
+tell each other), `backlog` (how much waits), `capability` (what a server allows) and `news` do the rest.
 """

@@ -34,7 +34,8 @@ from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.operations import Agreement, Epoch, Serving, Swept
+from gateway.store.operations import Agreement, Backlog, Epoch, Serving, Swept
+from gateway.store.postgres.backlog import Backlogs
 from gateway.store.postgres.connection import (
     INSUFFICIENT_PRIVILEGE,
     READING,
@@ -160,6 +161,7 @@ class PostgresStore(RelationalStore):
         self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._horizon = Horizon()
         self._days = Days(self._clock_us)
+        self._backlogs = Backlogs(self._query)
         self._running: _Running | None = None
 
     @property
@@ -272,6 +274,9 @@ class PostgresStore(RelationalStore):
             lambda cursor: kept.count_pending(cursor, service, route, scope_digest, cursor.now_us, limit),
             READING,
         )
+
+    async def backlog(self, service: str) -> Backlog:
+        return await self._backlogs.of(service)
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._started().members.check_memory(links)

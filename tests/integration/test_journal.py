@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import apsw
 import asyncpg
@@ -277,7 +278,7 @@ async def test_a_refused_flush_is_kept_and_listed(tmp_path: Path, own_postgres: 
         gateway.kill()
         gone.end()
         connection = await asyncpg.connect(own_postgres.url)
-        (row,) = await connection.fetch("DELETE FROM idempotency_gateway.operation RETURNING operation_id")
+        (row,) = await connection.fetch("DELETE FROM idempotency_gateway.operation RETURNING id")
         await connection.close()
         for _ in range(2):
             await gateway.start()
@@ -286,7 +287,7 @@ async def test_a_refused_flush_is_kept_and_listed(tmp_path: Path, own_postgres: 
             assert gateway.terminate() == 0
         lines = [line for line in gateway.output().splitlines() if "refused a journaled outcome" in line]
         assert len(lines) == 1
-        assert str(row["operation_id"]) in lines[0]
+        assert str(UUID(bytes=row["id"])) in lines[0]
 
 
 async def test_two_gateways_share_a_directory(tmp_path: Path, gone: Outage) -> None:

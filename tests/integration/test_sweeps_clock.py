@@ -126,8 +126,7 @@ class Town:
     async def leases(self) -> list[int]:
         """When those end that are left once the traffic is over."""
         statement = (
-            "SELECT array_agg(lease_until_us ORDER BY id) FROM idempotency_gateway.operation "
-            "WHERE state = 'claimed'"
+            "SELECT array_agg(lease_until_us ORDER BY id) FROM idempotency_gateway.operation WHERE state = 'claimed'"
         )
         return list(await self.servers.postgres.fetch(statement) or ())
 

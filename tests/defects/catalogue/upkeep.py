@@ -29,14 +29,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "changed-window-not-said",
-        "a reload that changes nothing but a window is not told to the store",
-        (
-            Edit(
-                "store/memory/guard.py",
-                "(one.recipes, one.routes, one.replay_us, ",
-                "(one.recipes, one.routes, other.replay_us, ",
-            ),
-        ),
+        "a start that changes nothing but a window makes no room for it",
+        (Edit("store/postgres/store.py", "slow[0], serving.replay_us)", "slow[0], 0)"),),
         (_DAYS + "test_a_start_makes_room_for_its_window",),
     ),
     Defect(

@@ -14,6 +14,7 @@ from gateway.core.operation import Applied, Command, Content, Fenced, State, mic
 from gateway.core.outbox import Outbox
 from gateway.store.operations import Query, Swept
 from gateway.store.portable.hot import given_of, insert_absent
+from gateway.store.postgres.connection import SERIALIZABLE, transaction
 from gateway.store.postgres.executor import _text
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
@@ -91,6 +92,22 @@ async def test_a_record_stays_while_something_is_under_way(postgres_url: str) ->
         assert await rows(beside) == (1, 1)
         clock.advance(REMEMBER_SECONDS)
         assert await store.cold.sweep(100) == Swept(collected=2)
+
+
+async def test_a_record_stays_while_a_transaction_has_yet_to_look(postgres_url: str) -> None:
+    """It is seen from its beginning on, because what it sees may be older than the claim."""
+    clock = ManualClock()
+    async with (
+        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(postgres_url) as slow,
+        session(postgres_url) as beside,
+    ):
+        hand, other = Hand(), Hand()
+        async with transaction(slow, {}, SERIALIZABLE):
+            await retired(store, clock, hand)
+            assert await rows(beside) == (1, 0)
+        await retired(store, clock, other)
+        assert await rows(beside) == (1, 1)
 
 
 def _claim_with_content(hand: Hand) -> Command:

@@ -222,13 +222,12 @@ def _moved(by: int, parameter: re.Match[str]) -> str:
 
 
 class Thread:
-    """The thread beside a link, which begins with its first work."""
+    """The thread beside a link, from construction, which needs the running loop, until `stop`."""
 
     def __init__(self, name: str, clock_us: Callable[[], int | None], horizon: Horizon) -> None:
-        self._name = name
+        self._worker = Worker(name)
         self._horizon = horizon
         self._clock_us = clock_us
-        self._worker: Worker | None = None
         # The server's clock when it was asked last, and the host's.
         self._asked = (0, float("-inf"))
 
@@ -245,8 +244,6 @@ class Thread:
         # Before the snapshot is taken, which then has all these.
         seen_token = self._horizon.seen
         now_us = await self._now_us(connection, only_reads=only_reads) if is_serial else 0
-        if self._worker is None:
-            self._worker = Worker(self._name)
         clock_us = self._clock_us()
         transaction = Transaction(
             connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
@@ -265,6 +262,4 @@ class Thread:
         return int(now_us)
 
     async def stop(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.stop(lambda: None)
+        await self._worker.stop(lambda: None)

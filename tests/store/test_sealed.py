@@ -493,6 +493,18 @@ async def test_a_gateway_without_the_key_loses_nothing(backend: Backend) -> None
     assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
 
 
+async def test_a_completion_keeps_count_of_the_keys_that_the_rest_needs(backend: Backend) -> None:
+    """What was claimed under the key before is encrypted with it still: it may not be given up yet."""
+    store = await backend.store(sealing_by(K1))
+    newer = await backend.store(sealing_by(K2, K1))
+    hand = secretive()
+    await do(store, hand, claim, Hand.abandon)
+    await do(newer, hand, Hand.takeover)
+    before = (await newer.cold.tally()).sealed["k1"]
+    await do(newer, hand, granted)
+    assert (await newer.cold.tally()).sealed["k1"] == before
+
+
 async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backend: Backend) -> None:
     """It is never published without what it should say."""
     store = await backend.store(sealing_by(K1))

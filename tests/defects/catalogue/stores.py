@@ -144,8 +144,8 @@ DEFECTS = (
         (_SEALED + "test_nothing_can_be_read_beside_the_store[sqlite]",),
     ),
     Defect(
-        "unread-parts-lost-by-a-completion",
-        "a gateway that lacks the key of a claim writes the record back without what it could not read",
+        "keys-of-a-claim-lost-by-its-completion",
+        "a completion forgets which keys the record that it was granted is encrypted with",
         (
             Edit(
                 CONFIDENTIAL,
@@ -153,7 +153,7 @@ DEFECTS = (
                 'changed["granted"] = granted',
             ),
         ),
-        (_SEALED + "test_a_gateway_without_the_key_loses_nothing[sqlite]",),
+        (_SEALED + "test_a_completion_keeps_count_of_the_keys_that_the_rest_needs[sqlite]",),
     ),
     Defect(
         "journal-in-clear",

@@ -14,7 +14,7 @@ from gateway.core.operation import Applied, Command, Content, Fenced, State, mic
 from gateway.core.outbox import Outbox
 from gateway.store.operations import Query, Swept
 from gateway.store.portable.hot import given_of, insert_absent
-from gateway.store.postgres.connection import SERIALIZABLE, transaction
+from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
 from gateway.store.postgres.executor import _text
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
@@ -74,8 +74,16 @@ async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> 
         assert await state(store, hand) is State.TOMBSTONE
 
 
-async def test_a_record_stays_while_something_is_under_way(postgres_url: str) -> None:
-    """A transaction that writes may have begun before the key was used."""
+@pytest.mark.parametrize(
+    ("mode", "first"),
+    [
+        (READ_COMMITTED, "SELECT FROM idempotency_gateway.operation FOR UPDATE"),
+        (SERIALIZABLE, "SAVEPOINT before_it_looks"),
+    ],
+    ids=["a statement", "a snapshot"],
+)
+async def test_a_record_stays_while_something_is_under_way(mode: str, first: str, postgres_url: str) -> None:
+    """A transaction that writes may have begun before the key was used; one with a snapshot, before it looked."""
     clock = ManualClock()
     async with (
         opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
@@ -83,8 +91,8 @@ async def test_a_record_stays_while_something_is_under_way(postgres_url: str) ->
         session(postgres_url) as beside,
     ):
         hand, other = Hand(), Hand()
-        async with slow.transaction():
-            await slow.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+        async with transaction(slow, {}, mode):
+            await slow.execute(first)
             await retired(store, clock, hand)
             assert await rows(beside) == (1, 0)
             assert await state(store, hand) is State.TOMBSTONE
@@ -92,22 +100,6 @@ async def test_a_record_stays_while_something_is_under_way(postgres_url: str) ->
         assert await rows(beside) == (1, 1)
         clock.advance(REMEMBER_SECONDS)
         assert await store.cold.sweep(100) == Swept(collected=2)
-
-
-async def test_a_record_stays_while_a_transaction_has_yet_to_look(postgres_url: str) -> None:
-    """It is seen from its beginning on, because what it sees may be older than the claim."""
-    clock = ManualClock()
-    async with (
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(postgres_url) as slow,
-        session(postgres_url) as beside,
-    ):
-        hand, other = Hand(), Hand()
-        async with transaction(slow, {}, SERIALIZABLE):
-            await retired(store, clock, hand)
-            assert await rows(beside) == (1, 0)
-        await retired(store, clock, other)
-        assert await rows(beside) == (1, 1)
 
 
 def _claim_with_content(hand: Hand) -> Command:

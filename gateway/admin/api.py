@@ -30,7 +30,7 @@ from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
-from gateway.observe.side_port import SidePort, terse
+from gateway.observe.status import SidePort, terse
 from gateway.protect.problem import PROBLEM_TYPE, problem_body
 from gateway.store.base import StoreError
 

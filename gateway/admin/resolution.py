@@ -24,9 +24,9 @@ from gateway.admin.fault import NoSuch
 from gateway.admin.view import ago, moment, printable, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
+from gateway.core.identity.body import MISSING
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
-from gateway.core.identity.pointer import MISSING
 from gateway.core.identity.scope import (
     ClientCertificateScope,
     ComposedScope,
@@ -53,10 +53,8 @@ from gateway.core.operation import (
     delivery_of,
 )
 from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, windows_us
-from gateway.core.reading import resource_in, version_of
 from gateway.core.recovery import Hold, Recovery
-from gateway.core.redaction import Redaction
-from gateway.core.replay import KeepPolicy, stored_response
+from gateway.core.replay import KeepPolicy, Redaction, resource_in, stored_response, version_of
 from gateway.protect.decoding import document_in
 from gateway.store.operations import AuditEntry, Pause
 

@@ -21,9 +21,9 @@ from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.scope import VerifiedSpec
 from gateway.http.exchange import ReservedHeaders
 from gateway.observe.facts import Events
-from gateway.protect.callers import Callers, Closable, Verifier
+from gateway.protect.identification import Callers, Closable, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
-from gateway.upstream.tls import PemError, client_context
+from gateway.upstream.connect import PemError, client_context
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from gateway.app.reload import Report as ReloadResult
 from gateway.config import Config
-from gateway.observe.exposition import Counted
+from gateway.observe.metrics import Counted
 from gateway.observe.status import Health
 
 _LENGTH: Final = struct.Struct("!I")

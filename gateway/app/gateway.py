@@ -63,10 +63,8 @@ from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Observer
-from gateway.observe.metrics import Metrics
-from gateway.observe.readings import Readings
-from gateway.observe.side_port import SidePort
-from gateway.observe.status import Health, StatusServer
+from gateway.observe.metrics import Metrics, Readings
+from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal

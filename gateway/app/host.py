@@ -8,7 +8,7 @@ from uuid import uuid4
 from gateway.app.life import StartError
 from gateway.config import Config, ServerTls
 from gateway.store.directories import make_directory
-from gateway.upstream.tls import ask_for_certificates, load_chain
+from gateway.upstream.connect import ask_for_certificates, load_chain
 
 
 def make_state_dir(config: Config) -> None:

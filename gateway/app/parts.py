@@ -34,10 +34,11 @@ from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
-from gateway.protect.callers import Callers
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.identification import Identifying
+from gateway.protect.duplicates import Waiting
+from gateway.protect.identification import Callers, Identifying
+from gateway.protect.inbox import Verifying
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
@@ -48,8 +49,6 @@ from gateway.protect.repeats import Repeats
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
-from gateway.protect.verification import Verifying
-from gateway.protect.waiting import Waiting
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
 from gateway.store.journal.journal import SqliteJournal

@@ -10,7 +10,7 @@ from gateway.config import Config
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.operation_id import identity_recipe
-from gateway.core.succession import ServedRoute
+from gateway.core.routing import ServedRoute
 from gateway.store.operations import Serving
 
 # Enough to tell two secrets apart, and of no use to who guesses one.

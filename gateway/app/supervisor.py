@@ -41,9 +41,7 @@ from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
 from gateway.config import Address, Config
 from gateway.http.server import listen_fault
-from gateway.observe.exposition import Counted, Exposition
-from gateway.observe.metrics import Metrics
-from gateway.observe.readings import Readings
+from gateway.observe.metrics import Counted, Exposition, Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 
 _LOG = logging.getLogger("gateway")

@@ -62,7 +62,7 @@ def stamps_of(config: Config) -> dict[Path, Stamp]:
 
 def expiries_of(config: Config) -> dict[str, float]:
     """When the first certificate of each use expires, as Unix time; nothing of files that cannot be read."""
-    from gateway.core.identity.certificate import first_expiry
+    from gateway.core.identity.peer import first_expiry
 
     found: dict[str, float] = {}
     for files in _named(config):
@@ -164,7 +164,7 @@ def _remarks(files: _Files) -> Iterator[Remark]:
         yield Remark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
-    from gateway.upstream.tls import PemError, check_dates, client_context
+    from gateway.upstream.connect import PemError, check_dates, client_context
 
     try:
         if files.ca is not None:

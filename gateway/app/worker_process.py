@@ -32,7 +32,7 @@ from gateway.app.channel import (
     Serving,
     SwitchConfig,
 )
-from gateway.observe.exposition import Counted
+from gateway.observe.metrics import Counted
 from gateway.observe.status import Health
 
 _SILENT_SECONDS: Final = 10.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gateway.core.identity.certificate import certificate_name
+from gateway.core.identity.peer import certificate_name
 from gateway.core.identity.scope import ClientCertificateScope, Network, ScopeMissing
-from gateway.protect.callers import Verification, Verified
+from gateway.protect.identification import Verification, Verified
 from gateway.protect.request import Request
 
 

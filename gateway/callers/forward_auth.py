@@ -32,8 +32,8 @@ from gateway.core.message import Headers, RequestHead, ResponseHead, header_valu
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
 from gateway.protect.ambiguity import names_another, other_methods, other_targets
-from gateway.protect.callers import Verification, Verified
 from gateway.protect.forwarding import authorization_request, response_headers
+from gateway.protect.identification import Verification, Verified
 from gateway.protect.reply import Reply, Source
 from gateway.protect.request import Request
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, Upstream, UpstreamResponse

@@ -16,7 +16,7 @@ from gateway.config.scope import JwtScope
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
-from gateway.protect.callers import Verification, Verified
+from gateway.protect.identification import Verification, Verified
 from gateway.protect.request import Request
 
 _REMEMBERED_MAX: Final = 10_000

@@ -18,10 +18,9 @@ from pydantic import BeforeValidator, Field, SecretBytes, Tag
 from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
 from gateway.config.section import Section, one_of, written
 from gateway.config.upstream import HeaderValue
-from gateway.core.breaker import BreakerPolicy
-from gateway.core.delivery import DeliveryPolicy
+from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
-from gateway.core.identity.pointer import parse_pointer
+from gateway.core.identity.body import parse_pointer
 from gateway.core.operation import microseconds
 from gateway.core.sealing import KEY_BYTES
 

@@ -17,7 +17,7 @@ from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, 
 from gateway.config.section import Disagreement, Section, of_kind, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
-from gateway.core.webhook.scheme import Secret, signing_key
+from gateway.core.webhook import Secret, signing_key
 
 _TYPE_NAMES = Literal[
     "operation.completed",

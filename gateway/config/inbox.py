@@ -26,11 +26,11 @@ from gateway.config.leaf import (
     wrong,
 )
 from gateway.config.section import Disagreement, Section, one_of, only, repeated, written
+from gateway.core import webhook
+from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.identity.key import CloudEventKey
-from gateway.core.identity.pointer import parse_pointer
-from gateway.core.webhook import examination
-from gateway.core.webhook.scheme import (
+from gateway.core.webhook import (
     CLOUD_EVENT_ABOUT,
     PRESETS,
     SECRET_BYTES_MIN,
@@ -180,16 +180,16 @@ class Inbox(Section):
         return any(scheme.time is not None for scheme in self.schemes)
 
     @cached_property
-    def compiled(self) -> examination.Inbox:
+    def compiled(self) -> webhook.Inbox:
         """As messages are examined."""
         origins = self.cloudevents.origins
-        return examination.Inbox(
+        return webhook.Inbox(
             schemes=self.schemes,
             secrets=tuple(Secret(secret.id, *self._key(secret), secret.until) for secret in self.secrets),
             tolerance_seconds=self.tolerance,
             acknowledgement=self.known.acknowledgement,
             guards_content=self.guards_content,
-            sign_again=examination.SignAgain(self.sign_again),
+            sign_again=webhook.SignAgain(self.sign_again),
             refuses_changed=self.on_change == "refuse",
             answers_challenge=self.known.has_challenge,
             own_secrets=tuple(secret.compiled for secret in self.signing_secrets),

@@ -20,13 +20,12 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
-from gateway.core.identity.canonical import parse_json
+from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.identity.fingerprint import may_be_fingerprinted
-from gateway.core.identity.pointer import MISSING
 from gateway.core.message import HOP_BY_HOP, folded_name
-from gateway.core.reading import REFERENCE, is_target
+from gateway.core.replay import REFERENCE, is_target
 from gateway.core.routing import PathPattern, PatternError
-from gateway.core.webhook.scheme import parse_template
+from gateway.core.webhook import parse_template
 
 # In a JSON Schema pattern: a value that is substituted when the file is read.
 SUBSTITUTED = r"|.*\$\{.*"

@@ -25,11 +25,11 @@ from gateway.config.route import (
 )
 from gateway.config.scope import HeaderScope, parts_of, token_issuers
 from gateway.config.upstream import ProbeRecovery
-from gateway.core.identity.canonical import CANONICAL_BYTES_MAX
+from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import unreachable
-from gateway.core.webhook.scheme import Algorithm
+from gateway.core.webhook import Algorithm
 
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 # Of a session, or what users can change.

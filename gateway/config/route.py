@@ -52,14 +52,13 @@ from gateway.config.section import (
 )
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
-from gateway.core import reading
+from gateway.core import replay
 from gateway.core.identity import key as keys
+from gateway.core.identity.body import Pointer, parse_pointer
 from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
-from gateway.core.identity.pointer import Pointer, parse_pointer
 from gateway.core.identity.scope import ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
-from gateway.core.redaction import Redaction
-from gateway.core.replay import BODILESS, PERSONAL, KeepPolicy
+from gateway.core.replay import BODILESS, PERSONAL, KeepPolicy, Redaction
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
@@ -425,8 +424,8 @@ class VersionHeader(Section):
     """The header that names the version."""
 
     @property
-    def compiled(self) -> reading.VersionHeader:
-        return reading.VersionHeader(self.header.lower().encode())
+    def compiled(self) -> replay.VersionHeader:
+        return replay.VersionHeader(self.header.lower().encode())
 
 
 Version = Annotated[

@@ -1,16 +1,16 @@
 """What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers, signatures and parsers.
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
-`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again,
-`lane` which one goes first where order is kept, `breaker` whether an upstream is tried at all. `observation` finds what
+`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again and
+whether an upstream is tried at all, `lane` which one goes first where order is kept. `observation` finds what
 enforcement would have done with what was only observed.
 
-*Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which
-event it is, and how webhooks are signed:* `webhook`.
+*Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which event
+it is, and how webhooks are signed:* `webhook`.
 
-*HTTP as values.* `message` has heads and headers, `replay` what is kept of a response, `redaction` which of its values
-are replaced before that, `reading` what it says of itself. `routing` decides which route a path meets, `spelling`
-what else services may read from it, `succession` which operations lose requests when routes change.
+*HTTP as values.* `message` has heads and headers, `replay` what a response says of itself, what is kept of it, and
+which of its values are replaced before that. `routing` decides which route a path meets, and which operations lose
+requests when routes change, `spelling` what else services may read from a path.
 
 *What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 

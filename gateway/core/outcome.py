@@ -14,11 +14,11 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
-from gateway.core.identity.pointer import MISSING
+from gateway.core.identity.body import MISSING
 from gateway.core.immutable import immutable
 from gateway.core.message import Values
 from gateway.core.operation import Abandon, Event, Postpone, Record, Release, microseconds
-from gateway.core.reading import ResponseRule
+from gateway.core.replay import ResponseRule
 from gateway.core.verdict import Verdict
 
 

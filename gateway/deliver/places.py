@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.core.breaker import Breaker, BreakerPolicy, Phase
+from gateway.core.delivery import Breaker, BreakerPolicy, Phase
 from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.route import Route
 from gateway.upstream import Upstream

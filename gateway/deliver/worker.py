@@ -32,16 +32,16 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from gateway.core.delivery import Delivering, delivering_of, resend_due, resend_us
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
-from gateway.core.reading import version_of
 from gateway.core.recovery import Resend
+from gateway.core.replay import version_of
 from gateway.core.sealing import KeyRing
 from gateway.deliver.places import Place, Places
+from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.conclusion import Conclusion
-from gateway.protect.hop import hop_from
-from gateway.protect.kept import KeptRequest, Unopenable, open_sealed
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request
 from gateway.protect.route import Route

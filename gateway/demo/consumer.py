@@ -9,8 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret
-from gateway.core.webhook.signature import Verified, verify
+from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, Verified, verify
 from gateway.demo.upstream import Service
 
 _TOLERANCE_SECONDS: Final = 300.0

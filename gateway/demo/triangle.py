@@ -23,8 +23,7 @@ from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.life import StartError
-from gateway.core.webhook.scheme import PRESETS, Secret, signing_key
-from gateway.core.webhook.signature import sign
+from gateway.core.webhook import PRESETS, Secret, sign, signing_key
 from gateway.demo import setting
 from gateway.demo.client import Caller, Response
 from gateway.demo.consumer import Consumer

@@ -25,7 +25,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NoReturn, assert_never
 
-from gateway.core.breaker import Breaker, BreakerPolicy, Phase
+from gateway.core.delivery import Breaker, BreakerPolicy, Phase
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import pause_us

@@ -31,8 +31,7 @@ from gateway.config.events import WebhookSink as WebhookSettings
 from gateway.core.delivery import retry_after_us
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import PublishedEvent
-from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Secret, living
-from gateway.core.webhook.signature import sign
+from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, living, sign
 from gateway.events.egress import guarded_connector
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, reason
 

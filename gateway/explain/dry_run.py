@@ -20,6 +20,7 @@ import orjson
 from gateway.app.callers import callers_of, reserved_headers
 from gateway.config import Config, TokenIssuer
 from gateway.config.authorization import ForwardAuth
+from gateway.core.identity.peer import Hop
 from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token
 from gateway.core.message import RequestHead
@@ -32,15 +33,13 @@ from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
 from gateway.protect.ambiguity import ambiguity
 from gateway.protect.body import Spool, UploadSlots
-from gateway.protect.callers import Callers, Verification, Verifier
-from gateway.protect.hop import Hop
-from gateway.protect.identification import Identifying
+from gateway.protect.identification import Callers, Identifying, Verification, Verifier
+from gateway.protect.inbox import Verifying
 from gateway.protect.problem import refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route, edge_route, route_of
-from gateway.protect.verification import Verifying
 from gateway.store.base import boot_seconds
 from gateway.upstream import Upstream, UpstreamSettings
 

@@ -14,6 +14,7 @@ from gateway.app.operating import operate
 from gateway.config import Config, Document
 from gateway.config import Route as RouteConfig
 from gateway.config.leaf import duration_text
+from gateway.core.identity.peer import Hop
 from gateway.core.message import ResponseHead
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered
@@ -24,7 +25,6 @@ from gateway.explain.dry_run import Found, dry_run
 from gateway.explain.steps import Places, Setting, Step, steps_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
-from gateway.protect.hop import Hop
 from gateway.protect.inbox import repeated
 from gateway.protect.journaling import UNENDED, anticipated
 from gateway.protect.reply import Reply

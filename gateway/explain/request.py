@@ -12,8 +12,7 @@ from pathlib import Path
 from ssl import PEM_cert_to_DER_cert
 from typing import Final, NoReturn
 
-from gateway.core.identity.certificate import read_certificate
-from gateway.protect.hop import Hop, hop_from
+from gateway.core.identity.peer import Hop, hop_from, read_certificate
 
 _BYTES_MAX: Final = 256 * 1024 * 1024
 _URL: Final = re.compile(r"(?:(https?)://)?([^/?#]*)([^#]*)", re.IGNORECASE)

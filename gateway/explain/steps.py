@@ -12,10 +12,10 @@ from typing import Final, assert_never
 
 from gateway.config import Config, Document
 from gateway.config.document import Path, path_text
+from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault
 from gateway.core.identity.operation_id import home_of
-from gateway.core.identity.pointer import format_pointer
 from gateway.core.identity.scope import (
     ApiKeyScope,
     ClientCertificateScope,

@@ -43,14 +43,13 @@ from aiohttp import http_exceptions, http_parser, web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from gateway.core.identity.certificate import ClientCertificate, read_certificate
+from gateway.core.identity.peer import ClientCertificate, Hop, hop_from, read_certificate
 from gateway.protect.ambiguity import Fault
-from gateway.protect.hop import Hop, hop_from
 from gateway.protect.reply import Cut, RequestCut
 
 if TYPE_CHECKING:
+    from gateway.http.exchange import ClientTunnel
     from gateway.http.server import Edge
-    from gateway.http.tunnel import ClientTunnel
 
 
 # The head of a request as aiohttp parsed it, and the body as it comes.

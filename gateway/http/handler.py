@@ -25,8 +25,8 @@ from gateway.http.connection import ClientConnection, ClientGone, EdgeSettings, 
 from gateway.http.exchange import ONE_WRITE_BYTES_MAX, ClientExchange, ReservedHeaders, framed, too_big
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
-from gateway.protect.cors import NO_ORIGINS, for_origin
 from gateway.protect.decoding import decode_unaccepted
+from gateway.protect.forwarding import NO_ORIGINS, for_origin
 from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Shape, Trouble, refuse
 from gateway.protect.reply import Cut, Reply, RequestCut, http_date
 from gateway.protect.request import Request, Untouched

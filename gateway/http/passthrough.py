@@ -18,17 +18,15 @@ from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientGone
-from gateway.http.exchange import ClientExchange
-from gateway.http.tunnel import relay
+from gateway.http.exchange import ClientExchange, relay
 from gateway.observe.facts import Events, RequestPassed
+from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
-from gateway.protect.observing import Observing
+from gateway.protect.observing import Observing, Sighting
 from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, refuse
 from gateway.protect.reply import Reply, RequestBody, RequestCut
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
-from gateway.protect.sighting import Sighting
-from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
 _ALWAYS: Final = partial(bool, True)

@@ -44,7 +44,7 @@ from gateway.http.connection import (
 )
 from gateway.http.handler import Handler, Served
 from gateway.observe.facts import Events
-from gateway.protect.slices import Slices
+from gateway.protect.scheduling import Slices
 from gateway.upstream import keep_alive
 
 # How long accepting may go on in one turn.

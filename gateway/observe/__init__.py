@@ -1,14 +1,9 @@
 """What is reported: metrics, the log, and the status port.
 
 *Events.* `facts` are the events, as values, with what each changes of the metrics and its line in the log. `metrics`
-counts them, and their observers are `logs` and `status`, which derives from them whether the gateway is ready.
-
-*Metrics.* `exposition` keeps the numbers in families, merges those of several workers and writes them for a scrape.
-`readings` has what is read at each scrape instead of being an event.
+counts them, in families that are merged over workers and written for a scrape, and reads the rest at each scrape.
+`logs` makes and writes their lines, in a thread of its own. `status` derives from them whether the gateway is ready; it
+has what the status port and the admin port have in common.
 
 *Traces.* `tracing` decides which requests are sampled, and sends their spans.
-
-*Log lines.* `writer` makes and writes them in a thread of its own.
-
-*Ports.* `side_port` is what the status port and the admin port have in common.
 """

@@ -39,7 +39,7 @@ from gateway.core.lifecycle import DEADLINE
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
-from gateway.core.webhook.signature import Fault
+from gateway.core.webhook import Fault
 
 # -- what an event declares --------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
-from gateway.core.identity.canonical import Body
+from gateway.core.identity.body import Body
 from gateway.core.sealing import FileCipher
 from gateway.protect.reply import Cut, RequestBody, RequestCut
 from gateway.upstream.connection import closed_after

@@ -40,9 +40,9 @@ from gateway.core.operation import (
 from gateway.core.outcome import end_unused
 from gateway.core.recovery import Resend, may_recover
 from gateway.core.verdict import Claimable, Doubt
-from gateway.protect.limits import Limit, Limits
 from gateway.protect.request import Request
 from gateway.protect.route import Route
+from gateway.protect.scheduling import Limit, Limits
 from gateway.store.base import (
     KNOWN,
     NO_PLACE,

@@ -10,16 +10,20 @@ from typing import assert_never, cast
 
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, Snapshot, State, is_withdrawn
-from gateway.core.reading import fetch_target
 from gateway.core.recovery import for_repeats, retry_after_seconds
+from gateway.core.replay import fetch_target
 from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.protect.decoding import is_unaccepted
+from gateway.protect.forwarding import response_headers
 from gateway.protect.problem import INCOMPARABLE, OTHER_VERSION, refuse
-from gateway.protect.reply import REPLAYED_HEADER, Reply, Source, ToFetch, http_date
+from gateway.protect.reply import REPLAYED_HEADER, BodyCut, Reply, Source, ToFetch, http_date
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.protect.status import accepted_reply, operation_url
 from gateway.protect.status import retry_after_seconds as status_retry_after_seconds
+from gateway.upstream import BodyLost, Framing, UpstreamResponse
+
+# -- compose -----------------------------------------------------------------------------------------------------------
 
 
 def expires_header(record: Record) -> tuple[bytes, bytes]:
@@ -211,3 +215,43 @@ def in_flight(
         record=record,
         retry_after_seconds=max(1, int(min(ran_seconds, remaining_seconds))),
     )
+
+
+# -- upstream_reply ----------------------------------------------------------------------------------------------------
+#
+# Passes an upstream's response on to a client, its body as it comes.
+
+
+def passed_on(response: UpstreamResponse, verdict: Verdict | None = None, headers: Headers | None = None) -> Reply:
+    """The response as a reply. `headers` None takes those that a service may send to a client."""
+    head = response.head
+    headers = response_headers(head.headers) if headers is None else headers
+    if response.body.is_done and (response.framing is Framing.LENGTH or response.framing is Framing.NONE):
+        # A body that is here completely can go out in one write.
+        return Reply(head.status, head.reason, headers, response.body.take(), verdict, source=Source.SERVICE)
+    stream = UpstreamStream(response)
+    return Reply(head.status, head.reason, headers, stream, verdict, response.length, source=Source.SERVICE)
+
+
+class UpstreamStream:
+    """A `reply.ResponseStream` over an upstream's response. `prefix` is the part of its body that was read already."""
+
+    __slots__ = ("_prefix", "_response")
+
+    def __init__(self, response: UpstreamResponse, prefix: bytes = b"") -> None:
+        self._response = response
+        self._prefix = prefix
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the proven end. Raises `BodyCut`."""
+        if self._prefix:
+            prefix, self._prefix = self._prefix, b""
+            return prefix
+        data = await self._response.body.read()
+        if isinstance(data, BodyLost):
+            raise BodyCut(data.detail)
+        return data
+
+    def abort(self) -> None:
+        """Give up the rest."""
+        self._response.close()

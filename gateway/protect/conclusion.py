@@ -13,7 +13,7 @@ from typing import Any, Final, assert_never
 
 from gateway.core import delivery
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.identity.pointer import MISSING
+from gateway.core.identity.body import MISSING
 from gateway.core.message import ResponseHead, StoredResponse, values_by_name
 from gateway.core.operation import (
     MICROSECONDS,
@@ -35,10 +35,8 @@ from gateway.core.outcome import (
     conclude_unknown,
     windows_us,
 )
-from gateway.core.reading import resource_in
 from gateway.core.recovery import answered_doubt, for_repeats
-from gateway.core.redaction import REDACTED_HEADER
-from gateway.core.replay import stored_response
+from gateway.core.replay import REDACTED_HEADER, resource_in, stored_response
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.forwarding import response_headers

@@ -39,8 +39,9 @@ from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
+from gateway.protect.compose import passed_on
 from gateway.protect.conclusion import Conclusion
-from gateway.protect.duplicates import Duplicates, with_preference
+from gateway.protect.duplicates import Duplicates, Waiting, with_preference
 from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
@@ -54,8 +55,6 @@ from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
 from gateway.protect.request import Request, Untouched, answered
 from gateway.protect.route import AcceptPolicy, Route
-from gateway.protect.upstream_reply import passed_on
-from gateway.protect.waiting import Waiting
 from gateway.store.base import Store
 from gateway.upstream import UpstreamResponse, status_of
 

@@ -19,8 +19,7 @@ from typing import Any, Final
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
-from gateway.core.identity.canonical import parse_json
-from gateway.core.identity.pointer import MISSING
+from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.message import Headers, header_values, list_members
 from gateway.core.replay import accepted_codings, accepts
 

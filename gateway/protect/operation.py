@@ -34,7 +34,7 @@ from itertools import count
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core.identity.pointer import MISSING
+from gateway.core.identity.body import MISSING
 from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
 from gateway.core.message import Headers, values_by_name
@@ -64,7 +64,7 @@ from gateway.observe.facts import (
     WriteRefused,
 )
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.protect.compose import expires_header, reply_by_record
+from gateway.protect.compose import UpstreamStream, expires_header, reply_by_record
 from gateway.protect.conclusion import (
     Conclusion,
     answered,
@@ -77,14 +77,12 @@ from gateway.protect.conclusion import (
 )
 from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import protected_request
+from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
 from gateway.protect.leases import Lease, Leases
-from gateway.protect.limits import Limit, Limits
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
-from gateway.protect.slices import Slices
-from gateway.protect.upstream_reply import UpstreamStream
-from gateway.protect.verification import signed_again
+from gateway.protect.scheduling import Limit, Limits, Slices
 from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
+from gateway.core.identity.body import MISSING
 from gateway.core.identity.operation_id import is_of
-from gateway.core.identity.pointer import MISSING
 from gateway.core.message import Headers, RequestHead, ResponseHead, values_by_name
 from gateway.core.operation import (
     MICROSECONDS,
@@ -37,7 +37,6 @@ from gateway.core.operation import (
     trace_of_attempt,
 )
 from gateway.core.outcome import windows_us
-from gateway.core.reading import resource_in, version_of
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -49,11 +48,11 @@ from gateway.core.recovery import (
     pause_us,
     probe_target,
 )
-from gateway.core.replay import stored_response
+from gateway.core.replay import resource_in, stored_response, version_of
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route
-from gateway.protect.slices import Slices
+from gateway.protect.scheduling import Slices
 from gateway.store.base import Store, StoreError
 from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse

@@ -22,16 +22,16 @@ from uuid import UUID
 
 from gateway.core.framing import framed
 from gateway.core.identity.operation_id import home_of
+from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RegionAsked, RegionResult
+from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import REGION_HEADER, region_request, region_response_headers
-from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import Shape, refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from gateway.protect.upstream_reply import passed_on
 from gateway.upstream import Lost, NotSent, OutboundBody, Upstream, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault
+from gateway.core.identity.peer import Hop
 from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, logged, trace_id_of, values_by_name
@@ -36,7 +37,6 @@ from gateway.core.operation import (
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.observe.facts import Kind, RequestAnswered, TraceContext
 from gateway.protect.body import TakenBody
-from gateway.protect.hop import Hop
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.route import Route
 

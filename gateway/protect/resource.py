@@ -23,14 +23,15 @@ from gateway.core.identity.operation_id import is_in_scope, is_of, stored_digest
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
-from gateway.core.reading import version_of
+from gateway.core.replay import version_of
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, StatusAnswered, StatusPart
 from gateway.protect.accepting import apply_until_known
-from gateway.protect.callers import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.compose import in_doubt, refuse_by, replay_of
-from gateway.protect.cors import preflight_reply
+from gateway.protect.duplicates import Until, Waiting
+from gateway.protect.forwarding import preflight_reply
+from gateway.protect.identification import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, Trouble, refuse
@@ -39,7 +40,6 @@ from gateway.protect.reply import Reply, reason_phrase
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.protect.status import DONE, etag, is_stalled, operation_url, resends_of, retry_after_seconds, status_reply
-from gateway.protect.waiting import Until, Waiting
 from gateway.store.base import Amnesic, Store, StoreError
 
 _LOG = logging.getLogger("gateway")

@@ -27,7 +27,7 @@ from gateway.core.operation import microseconds
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery, Resend
 from gateway.core.replay import KeepPolicy
-from gateway.core.webhook.examination import Inbox
+from gateway.core.webhook import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.problem import TYPE_PREFIX, Shape
 from gateway.upstream import Upstream

@@ -13,8 +13,8 @@ import orjson
 from gateway.core.delivery import DeliveryPolicy, resend_us
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Record, Snapshot, State, is_withdrawn
-from gateway.core.reading import is_address
 from gateway.core.recovery import Resend, doubted_status, for_repeats
+from gateway.core.replay import is_address
 from gateway.core.verdict import Verdict
 from gateway.protect.preference import RESPOND_ASYNC, preference_applied, prefers_async
 from gateway.protect.problem import Shape, refuse, rfc3339

@@ -46,8 +46,8 @@ from gateway.core.delivery import Delivering
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
+from gateway.core.routing import ServedRoute
 from gateway.core.sealing import is_key_id
-from gateway.core.succession import ServedRoute
 from gateway.store.base import Store, Unreadable
 from gateway.store.rekeying import Kept
 

@@ -56,8 +56,7 @@ from typing import Final
 
 from gateway.core.identity.operation_id import is_of
 from gateway.core.operation import MICROSECONDS, State
-from gateway.core.routing import PathPattern, Rule
-from gateway.core.succession import ServedRoute, handed_over
+from gateway.core.routing import PathPattern, Rule, ServedRoute, handed_over
 from gateway.store.operations import Agreement, Cold, Living, Neighbour, Query, RecipeConflict, Serving
 
 # So many of a route's accepted requests are looked at: those of another service may be among them.

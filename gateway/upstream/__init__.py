@@ -1,11 +1,11 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one, `connection` is one,
-and sends bodies; `response` reads, `result` has the result types. `tls` loads certificates, for the edge too.
+`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one and loads certificates,
+for the edge too; `connection` is one, and reads responses; `result` has the result types.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse
-from gateway.upstream.connect import UpstreamSettings, keep_alive
+from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
 from gateway.upstream.pool import UpstreamStats
 from gateway.upstream.result import (
     BodyLost,
@@ -20,7 +20,6 @@ from gateway.upstream.result import (
     Unknown,
     status_of,
 )
-from gateway.upstream.tls import tls_context
 
 __all__ = [
     "BodyLost",

@@ -19,9 +19,8 @@ from typing import Final, Self
 
 from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, ResponseHead, asks_upgrade
 from gateway.upstream.connect import UpstreamSettings
-from gateway.upstream.connection import FileReader, UpstreamConnection
+from gateway.upstream.connection import FileReader, ResponseReceiver, UpstreamConnection
 from gateway.upstream.pool import UpstreamPool, UpstreamStats
-from gateway.upstream.response import ResponseReceiver
 from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, OutboundBody, SentNothing
 
 # At most so much of an arriving body is buffered before it is read.

@@ -18,16 +18,494 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import select
 import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from gateway.upstream.response import NEVER, ResponseInvalid, ResponseReceiver
-from gateway.upstream.result import FileBody, Framing, StreamBody, Unknown
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.core.message import IndexedHeaders, ResponseHead, list_members
+from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, StreamBody, TooLong, Unknown
+
+# -- response ----------------------------------------------------------------------------------------------------------
+#
+# The receiving half of one exchange: reads a response strictly (RFC 9112), and keeps it until the caller takes it.
+#
+# llhttp judges heads and chunks. This module decides where a body ends (section 6.3), because llhttp has no way to know
+# that the request was HEAD, and accepts too much: other protocols and versions, other codings, any reason. It knows no
+# sockets or pools, and outlives its connection: once the end of the response has arrived, the connection may serve the
+# next request while this body is still being read.
+#
+# Whatever arrives together wakes the caller once: it finds a head and its body together.
+#
+# Invariants: what the caller gets does not depend on how the bytes were split. After the end or the loss of the
+# response only the buffer changes, and only shrinks. One caller at a time.
+
+# The connection stops reading above this, until the caller reads or wants more.
+BUFFER_BYTES_MAX: Final = 256 * 1024
+INTERIM_RESPONSES_MAX: Final = 32
+# The bytes around the data of one chunk: size, extensions and line ends.
+CHUNK_LINE_BYTES_MAX: Final = 4096
+
+NEVER: Final = float("inf")
+
+# Hot: access to a member through its enumeration is slow in CPython 3.11.
+_NONE, _LENGTH, _CHUNKED, _CLOSE, _UPGRADE = Framing
+
+_HEAD_END: Final = b"\r\n\r\n"
+_HTTP_1_0: Final = b"HTTP/1.0 "
+_HTTP_1_1: Final = b"HTTP/1.1 "
+_REASON_AT: Final = len(b"HTTP/1.1 200 ")
+_CONTROL: Final = re.compile(rb"[^\t -~\x80-\xff]")
+_TIMEOUT: Final = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})", re.IGNORECASE)
+
+
+class ResponseInvalid(Exception):
+    """The bytes are not a valid response."""
+
+    def __init__(self, reason: Unknown, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def _malformed(detail: str) -> ResponseInvalid:
+    return ResponseInvalid(Unknown.MALFORMED, detail)
+
+
+class Sweep:
+    """One timer for all that may become due: `look` finds what is, and returns when it must look again.
+
+    A deadline is a number where `look` finds it. Only one that is earlier than `at` is announced, by `by`; so most
+    exchanges set no timer, and none removes one.
+    """
+
+    __slots__ = ("_look", "_timer", "at", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[], float]) -> None:
+        self.loop = loop
+        self.at = NEVER
+        self._look = look
+        self._timer: asyncio.TimerHandle | None = None
+
+    def by(self, when: float) -> None:
+        """Look at this time of the loop's clock, or before."""
+        if when < self.at:
+            self.stop()
+            self.at = when
+            self._timer = self.loop.call_at(when, self._run)
+
+    def stop(self) -> None:
+        """Look no more, until the next `by`."""
+        self.at = NEVER
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self.stop()
+        self.by(self._look())
+
+
+class ResponseSource(Protocol):
+    """The connection, as its receiver uses it."""
+
+    sweep: Sweep
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def abort(self, reason: Unknown, detail: str) -> None: ...
+    def allow_to_outlast(self) -> None: ...
+
+
+class _Found:
+    """What llhttp finds in a response. It refers to no other object, so that no cycle is left to be collected."""
+
+    def __init__(self) -> None:
+        self.has_head = False
+        self.chunks = 0
+        self.data: list[bytes] = []
+        self.has_ended = False
+        self.has_excess = False
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_chunk_header(self) -> None:
+        self.chunks += 1
+
+    def on_body(self, data: bytes) -> None:
+        self.data.append(data)
+
+    def on_message_complete(self) -> None:
+        self.has_ended = True
+
+    def on_message_begin(self) -> None:
+        self.has_excess = self.has_ended
+
+
+class ResponseReceiver:
+    """Reads and buffers one response.
+
+    `head` is None until it has arrived; `framing` says how the end of the body is known, and `length` is its length
+    where that is known. For the connection: `is_done` means that the response is complete, and `has_excess` that bytes
+    followed it. `is_persistent` and `keepalive_seconds` are what the upstream announced for the connection.
+    `may_be_followed`: the response has no body by its status, but a faulty upstream may still send one.
+
+    Times: the head, and a body read with `read_all`, must arrive by `deadline`, which counts from the first byte of the
+    request. `read` allows `silence_seconds` from its call to the next bytes, so a stream may last for ever. Whoever
+    sweeps aborts the connection once `due` is over; it is NEVER while the caller waits for nothing.
+    """
+
+    # Defaults; an instance sets only what differs.
+    head: ResponseHead | None = None
+    framing = _NONE
+    length: int | None = None
+    due = NEVER
+    has_begun = False
+    has_excess = False
+    is_done = False
+    is_persistent = True
+    may_be_followed = False
+    keepalive_seconds: float | None = None
+
+    # What of a head has arrived, and who judges it.
+    _seen = b""
+    _judge: HttpResponseParser | None = None
+    _interims: tuple[ResponseHead, ...] = ()
+    _interim_count = 0
+    # What of the body is missing, as far as that is known.
+    _left: float = NEVER
+    _decoder: tuple[HttpResponseParser, _Found] | None = None
+    _framing_bytes = 0
+    _line_ends = 0
+    _buffered_bytes = 0
+    _room_bytes = BUFFER_BYTES_MAX
+    _loss: Lost | None = None
+    _paused_since: float | None = None
+    _waiter: asyncio.Future[None] | None = None
+
+    def __init__(
+        self,
+        source: ResponseSource,
+        method: bytes,
+        deadline: float,
+        silence_seconds: float,
+        *,
+        wants_upgrade: bool,
+        header_bytes_max: int,
+    ) -> None:
+        self.deadline = deadline
+        self.silence_seconds = silence_seconds
+        self._source: ResponseSource | None = source
+        self._sweep = source.sweep
+        self._method = method
+        self._wants_upgrade = wants_upgrade
+        self._header_bytes_max = header_bytes_max
+        self._buffer: list[bytes] = []
+
+    # -- for the connection -------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            ResponseInvalid: once; the receiver can only `fail` afterwards.
+        """
+        self.has_begun = True
+        while data and self.head is None:
+            data = self._feed_head(data)
+        if data:
+            problem: ResponseInvalid | None = None
+            if self.is_done:
+                self.has_excess, data = True, b""
+            elif self._decoder is not None:
+                data, problem = self._decode(*self._decoder, data)
+            elif self._left < len(data):
+                self.has_excess, data = True, data[: int(self._left)]
+            if data:
+                self._buffer.append(data)
+                self._buffered_bytes += len(data)
+                self._left -= len(data)
+            if problem is not None:
+                raise problem
+            if not self._left:
+                self.is_done = True
+            elif self._buffered_bytes > self._room_bytes and self._paused_since is None and self._source is not None:
+                self._paused_since = self._sweep.loop.time()
+                self._source.pause_reading()
+
+    def end_of_input(self) -> bool:
+        """The input ended cleanly; returns whether that completes the response."""
+        self.is_done = self.framing is _CLOSE or self.framing is _UPGRADE
+        return self.is_done
+
+    def fail(self, reason: Unknown, detail: str) -> None:
+        """The response will never be complete. Wakes the caller."""
+        if not self.is_done and self._loss is None:
+            self._loss = Lost(reason, detail)
+            self.wake()
+
+    def wake(self) -> None:
+        """All that arrived together is kept: stop the clock and wake the caller. The end releases the connection."""
+        self.due = NEVER
+        if self.is_done or self._loss is not None:
+            if self._paused_since is not None:
+                self._read_on()
+            self._source = None
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def is_unread_for(self, seconds: float) -> bool:
+        """Whether the buffer has been full for so long, with nothing read from it."""
+        return self._paused_since is not None and self._sweep.loop.time() - self._paused_since >= seconds
+
+    def restart_clock(self) -> None:
+        """The request is still being sent: allow the whole time for the head again."""
+        if self.head is None:
+            self.deadline = self._sweep.loop.time() + self.silence_seconds
+            if self._waiter is not None:
+                self.due = self.deadline
+
+    # -- the head -----------------------------------------------------------------------------------------------------
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Read one head as far as it has arrived, and return the bytes after it.
+
+        llhttp gets nothing but the head, so that it never decides what follows.
+        """
+        before = len(self._seen)
+        seen = self._seen + data
+        end = seen.find(_HEAD_END, before - 3 if before > 3 else 0)
+        size = len(seen) if end < 0 else end + len(_HEAD_END)
+        if size > self._header_bytes_max:
+            raise ResponseInvalid(Unknown.HEADERS_TOO_LONG, f"the head does not end in {self._header_bytes_max} bytes")
+        if not seen.startswith(_HTTP_1_1):
+            start = seen[: len(_HTTP_1_1)]
+            if not (_HTTP_1_1.startswith(start) or _HTTP_1_0.startswith(start)):
+                raise _malformed("not an HTTP/1 status line")
+        head, judge = seen[:size], self._judge
+        if judge is None:
+            judge = self._judge = HttpResponseParser(None)
+        try:
+            judge.feed_data(head[before:])
+        except (HttpParserError, HttpParserUpgrade) as problem:
+            if not _is_whole(head):
+                raise _malformed(str(problem)) from None
+        if end < 0:
+            self._seen = seen
+            return b""
+        self._seen, self._judge = b"", None
+        status = judge.get_status_code()
+        # llhttp accepted it: each line ends with CRLF, each name is a token before the first colon.
+        lines = seen[:end].split(b"\r\n")
+        status_line = lines.pop(0)
+        reason = status_line[_REASON_AT:]
+        if status < 100 or _CONTROL.search(reason):
+            raise _malformed("not an HTTP/1 status line")
+        pairs: list[tuple[bytes, bytes]] = []
+        values: dict[bytes, list[bytes]] = {}
+        for line in lines:
+            name, _, value = line.partition(b":")
+            value = value.strip(b" \t")
+            pairs.append((name, value))
+            lower = name.lower()
+            if lower in values:
+                values[lower].append(value)
+            else:
+                values[lower] = [value]
+        # Past its constructor, which would go through the headers once more.
+        headers = tuple.__new__(IndexedHeaders, pairs)
+        headers.by_name = values
+        self._take_head(ResponseHead(status, reason, headers), values, status_line.startswith(_HTTP_1_0))
+        return seen[size:]
+
+    def _keep_interim(self, head: ResponseHead) -> None:
+        self._interim_count += 1
+        if self._interim_count > INTERIM_RESPONSES_MAX:
+            raise ResponseInvalid(Unknown.INTERIM_FLOOD, f"more than {INTERIM_RESPONSES_MAX} interim responses")
+        if head.status != 100:  # `Expect` is never forwarded
+            self._interims = (*self._interims, head)
+
+    def _take_head(self, head: ResponseHead, values: dict[bytes, list[bytes]], is_http_1_0: bool) -> None:
+        """Keep an interim head. For a final one, decide where the body ends (RFC 9112 section 6.3).
+
+        llhttp has refused a malformed or repeated length, and one beside a transfer coding.
+        """
+        if head.status < 200 and head.status != 101:
+            self._keep_interim(head)
+            return
+        length = int(values[b"content-length"][0]) if b"content-length" in values else None
+        codings = values.get(b"transfer-encoding")
+        if codings and (is_http_1_0 or len(codings) > 1 or codings[0].lower() != b"chunked"):
+            raise _malformed("a transfer coding other than a single chunked")
+        if is_http_1_0 or b"connection" in values or b"keep-alive" in values:
+            self._read_persistence(values, is_http_1_0=is_http_1_0)
+        if head.status == 101:
+            if not self._wants_upgrade:
+                raise _malformed("101 without a request for it")
+            self.framing, self.is_persistent = _UPGRADE, False
+        elif self._method == b"HEAD" or head.status in (204, 304):
+            self.may_be_followed = True
+            if self._method == b"HEAD" or (head.status == 204 and (codings or length)):
+                # Many upstreams send a body to HEAD as to GET. A late one would be read as the next response.
+                self.is_persistent = False
+            self.length = 0
+        elif codings:
+            self.framing, self._decoder = _CHUNKED, _decoder()
+        elif length is None:
+            self.framing, self.is_persistent = _CLOSE, False
+        else:
+            self.framing, self.length = _LENGTH, length
+        self.head = head
+        if self.length is not None:
+            self._left = self.length
+            self.is_done = not self.length
+
+    def _read_persistence(self, values: dict[bytes, list[bytes]], *, is_http_1_0: bool) -> None:
+        options = list_members(values.get(b"connection", ()))
+        self.is_persistent = b"close" not in options and (not is_http_1_0 or b"keep-alive" in options)
+        for value in values.get(b"keep-alive", ()):
+            if found := _TIMEOUT.search(value):
+                self.keepalive_seconds = float(found[1])
+
+    # -- the body -----------------------------------------------------------------------------------------------------
+
+    def _decode(self, parser: HttpResponseParser, found: _Found, data: bytes) -> tuple[bytes, ResponseInvalid | None]:
+        """What the next bytes of a chunked body hold, and what is wrong with those after it."""
+        chunks = found.chunks
+        problem: HttpParserError | None = None
+        try:
+            parser.feed_data(data)
+        except HttpParserError as error:
+            problem = error
+        body = b"".join(found.data)
+        found.data.clear()
+        # llhttp bounds neither extensions nor trailers. The unused allowance of one chunk is not credited to others.
+        allowed = CHUNK_LINE_BYTES_MAX * (found.chunks - chunks)
+        self._framing_bytes = max(0, self._framing_bytes + len(data) - len(body) - allowed)
+        if self._framing_bytes > self._header_bytes_max:
+            return body, _malformed("chunk extensions or trailers too long")
+        line_ends = len(data) - len(data.rstrip(b"\r\n"))
+        self._line_ends = line_ends if line_ends < len(data) else line_ends + self._line_ends
+        if found.has_ended:
+            # An error now is about bytes after the response; llhttp does not report empty lines after it.
+            self.has_excess = found.has_excess or problem is not None or self._line_ends > len(_HEAD_END)
+            self._left = len(body)
+        elif problem is not None:
+            return body, _malformed(str(problem))
+        return body, None
+
+    # -- for the caller -----------------------------------------------------------------------------------------------
+
+    async def wait_head(self, on_interim: Callable[[ResponseHead], None] | None) -> ResponseHead | Lost:
+        """The head, or its loss. `on_interim` receives each interim response before, as soon as it arrives."""
+        while True:
+            if self.head is None and self._loss is not None:
+                return self._loss
+            interims, self._interims = self._interims, ()
+            if on_interim is not None:
+                for interim in interims:
+                    on_interim(interim)
+            if self.head is not None:
+                return self.head
+            await self._expect(self.deadline)
+
+    def allow_to_outlast(self) -> None:
+        """The rest is only forwarded, however long that takes: protected requests must not wait for this connection."""
+        if self._source is not None:
+            self._source.allow_to_outlast()
+
+    async def read(self) -> bytes | BodyLost:
+        """The next bytes of the body, at least one; `b""` at its proven end.
+
+        What arrived before a loss is returned first. If cancelled, nothing is lost and it may be called again.
+        """
+        while True:
+            if self._buffer:
+                return self.take()
+            if self.is_done:
+                return b""
+            if self._loss is not None:
+                return BodyLost(self._loss.reason, self._loss.detail)
+            await self._expect(self._sweep.loop.time() + self.silence_seconds)
+
+    async def read_all(self, limit_bytes: int) -> bytes | TooLong | BodyLost:
+        """The rest of the body if it has at most `limit_bytes`.
+
+        A body with a longer declared length is not read. If cancelled, nothing is lost.
+        """
+        if self.length is not None and self.length > limit_bytes:
+            return TooLong(b"")
+        if limit_bytes > self._room_bytes:
+            self._room_bytes = limit_bytes
+            if self._paused_since is not None:
+                self._read_on()
+        while self._buffered_bytes <= limit_bytes:
+            if self.is_done:
+                return self.take()
+            if self._loss is not None:
+                return BodyLost(self._loss.reason, self._loss.detail)
+            await self._expect(self.deadline)
+        return TooLong(self.take())
+
+    def close(self) -> None:
+        """Drop the rest: aborts the connection unless the response has ended already. May be called repeatedly."""
+        if self._source is not None:
+            self._source.abort(Unknown.ABORTED, "the caller dropped the rest")
+        self._buffer.clear()
+        self._buffered_bytes = 0
+
+    def take(self) -> bytes:
+        """What is buffered: the whole body, if its proven end has arrived and nothing was read before."""
+        buffer = self._buffer
+        data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+        buffer.clear()
+        self._buffered_bytes = 0
+        self._room_bytes = BUFFER_BYTES_MAX
+        if self._paused_since is not None:
+            self._read_on()
+        return data
+
+    def _read_on(self) -> None:
+        if self._source is not None:
+            self._paused_since = None
+            self._source.resume_reading()
+
+    def _expect(self, when: float) -> asyncio.Future[None]:
+        """A future for what arrives next, by then. Must not be called once the response has ended or is lost."""
+        self.due = when
+        sweep = self._sweep
+        if when < sweep.at:
+            sweep.by(when)
+        self._waiter = waiter = sweep.loop.create_future()
+        return waiter
+
+
+def _decoder() -> tuple[HttpResponseParser, _Found]:
+    """A parser of a chunked body, and what it finds. Of the head it has to know no more than that."""
+    found = _Found()
+    parser = HttpResponseParser(found)
+    # Some upstreams pad chunk sizes with spaces, which is unambiguous.
+    parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
+    parser.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    return parser, found
+
+
+def _is_whole(head: bytes) -> bool:
+    """Whether llhttp accepts a head to its end, where it stops if that is of a 101."""
+    found = _Found()
+    with contextlib.suppress(HttpParserError, HttpParserUpgrade):
+        HttpResponseParser(found).feed_data(head)
+    return found.has_head
+
+
+# -- connection --------------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from gateway.upstream.pool import UpstreamPool

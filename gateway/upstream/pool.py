@@ -30,8 +30,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gateway.upstream.connect import Names, UpstreamSettings, open_connection
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.response import NEVER, ResponseReceiver, Sweep
+from gateway.upstream.connection import NEVER, ResponseReceiver, Sweep, UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 # Subtracted from the announced time, which the upstream counts from an earlier moment (Node announces 5 and means it).

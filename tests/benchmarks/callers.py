@@ -15,10 +15,10 @@ import time
 from gateway.callers.key_set import KeySet, read_keys
 from gateway.callers.tokens import TokenVerifier
 from gateway.config.scope import JwtScope, TokenIssuer
+from gateway.core.identity.peer import hop_from
 from gateway.core.identity.scope import HeaderScope, ScopeSpec
 from gateway.core.message import Headers, RequestHead
-from gateway.protect.callers import Caller, Callers
-from gateway.protect.hop import hop_from
+from gateway.protect.identification import Caller, Callers
 from gateway.protect.request import Request
 from tests.benchmarks import load
 from tests.benchmarks.place import Place

@@ -19,7 +19,7 @@ from gateway.callers import key_source
 from gateway.callers.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, Unfetched, read_keys
 from gateway.callers.key_source import DiscoveredSource, UrlSource
 from gateway.core.identity.token import Token, read_token
-from gateway.upstream.tls import client_context
+from gateway.upstream.connect import client_context
 from tests.support.eventually import eventually
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key
 from tests.support.names import silent_name_server

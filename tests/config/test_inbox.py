@@ -9,8 +9,7 @@ import pytest
 
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
-from gateway.core.webhook.examination import Inbox, SignAgain
-from gateway.core.webhook.scheme import PRESETS, Algorithm, Part
+from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
 from gateway.protect.route import accept_policy, route_of
 from tests.config.support import report
 

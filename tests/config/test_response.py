@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.outcome import Meaning
-from gateway.core.reading import VersionHeader
+from gateway.core.replay import VersionHeader
 from tests.config.support import MINIMAL, read, report, with_route
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.breaker import PLACES_MAX, Breaker, BreakerPolicy, Phase
+from gateway.core.delivery import PLACES_MAX, Breaker, BreakerPolicy, Phase
 
 POLICY = BreakerPolicy(failures=5, open_seconds=10, open_seconds_max=300)
 

@@ -12,7 +12,7 @@ from cryptography.x509 import DNSName, GeneralName, RFC822Name, UniformResourceI
 from cryptography.x509.name import NameAttribute, RelativeDistinguishedName, _ASN1Type
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from gateway.core.identity.certificate import ClientCertificate, certificate_name, read_certificate
+from gateway.core.identity.peer import ClientCertificate, certificate_name, read_certificate
 from gateway.core.identity.scope import ScopeMissing, ScopeUnsuitable
 
 KEY = Ed25519PrivateKey.generate()

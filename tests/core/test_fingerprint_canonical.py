@@ -10,22 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.canonical import (
+from gateway.core.identity.body import (
     CANONICAL_BYTES_MAX,
     DEPTH_MAX,
+    MISSING,
     PAIRS_MAX,
     PART_HEADERS_MAX,
     PARTS_MAX,
     QUOTES_MAX,
     VALUES_MAX,
+    MediaType,
     canonical_document,
     canonical_form,
     canonical_json,
     canonical_multipart,
+    drop,
+    format_pointer,
     parse_json,
+    parse_media_type,
+    parse_pointer,
+    resolve,
 )
-from gateway.core.identity.media import MediaType, parse_media_type
-from gateway.core.identity.pointer import MISSING, drop, format_pointer, parse_pointer, resolve
 
 # Numbers stand as integers, so that Python's own equality (but for True == 1) is that of the documents.
 documents = st.recursive(

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.core.identity.canonical import Body
+from gateway.core.identity.body import Body
 from gateway.core.identity.fingerprint import Digests, Fingerprinter, FingerprintSpec
 from gateway.core.identity.key import BodyPart, ComposedKey, Key, KeyFault
 from gateway.core.message import RequestHead

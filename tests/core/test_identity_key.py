@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import (
     BodyPart,
     ComposedKey,
@@ -18,7 +19,6 @@ from gateway.core.identity.key import (
     KeyFormat,
     KeySpec,
 )
-from gateway.core.identity.pointer import parse_pointer
 from gateway.core.message import values_by_name
 
 visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)

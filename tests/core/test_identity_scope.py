@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.peer import hop_from
 from gateway.core.identity.scope import (
     ApiKeyScope,
     ClientCertificateScope,
@@ -26,7 +27,6 @@ from gateway.core.identity.scope import (
     VerifiedSpec,
 )
 from gateway.core.message import Headers, values_by_name
-from gateway.protect.hop import hop_from
 from tests.core.test_identity_token import Named
 
 INSIDE = ip_network("10.0.0.0/8")

@@ -23,28 +23,28 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.message import Headers, header_values
-from gateway.core.webhook.examination import (
+from gateway.core.webhook import (
+    PRESETS,
+    Algorithm,
     Challenge,
+    Digest,
+    Encoding,
+    Fault,
     Inbox,
+    Place,
+    Refused,
+    Secret,
     SignAgain,
     Unidentified,
     VerifiedEvent,
+    custom_scheme,
     examine_message,
     granted_origin,
-    renewed,
-)
-from gateway.core.webhook.scheme import (
-    PRESETS,
-    Algorithm,
-    Digest,
-    Encoding,
-    Place,
-    Secret,
-    custom_scheme,
     parse_template,
+    renewed,
     secret_key,
+    sign,
 )
-from gateway.core.webhook.signature import Fault, Refused, sign
 from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
 
 NOW: Final = 1_700_000_000

@@ -12,8 +12,7 @@ from typing import Final
 
 import pytest
 
-from gateway.core.identity.canonical import parse_json
-from gateway.core.identity.pointer import parse_pointer
+from gateway.core.identity.body import parse_json, parse_pointer
 from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import Event, microseconds
 from gateway.core.outcome import (
@@ -27,7 +26,7 @@ from gateway.core.outcome import (
     meaning_of,
     windows_us,
 )
-from gateway.core.reading import ResponseRule
+from gateway.core.replay import ResponseRule
 from gateway.core.verdict import Verdict
 
 STATUSES = range(200, 600)

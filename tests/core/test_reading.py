@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.canonical import parse_json
-from gateway.core.identity.pointer import MISSING, parse_pointer
+from gateway.core.identity.body import MISSING, parse_json, parse_pointer
 from gateway.core.message import values_by_name
-from gateway.core.reading import (
+from gateway.core.replay import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
     VersionHeader,

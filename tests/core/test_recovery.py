@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.canonical import parse_json
-from gateway.core.identity.pointer import parse_pointer
+from gateway.core.identity.body import parse_json, parse_pointer
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, ResponseHead
 from gateway.core.operation import (
@@ -25,7 +24,6 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
-from gateway.core.reading import ResponseRule
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -47,6 +45,7 @@ from gateway.core.recovery import (
     render_probe,
     retry_after_seconds,
 )
+from gateway.core.replay import ResponseRule
 from gateway.core.routing import PathPattern
 
 RECORD = Record(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.pointer import MISSING, Pointer, parse_pointer, resolve
+from gateway.core.identity.body import MISSING, Pointer, parse_pointer, resolve
 from gateway.core.message import Headers, ResponseHead, StoredResponse
-from gateway.core.redaction import REDACTED, REDACTED_HEADER, Redaction
-from gateway.core.replay import KeepPolicy, stored_response
+from gateway.core.replay import REDACTED, REDACTED_HEADER, KeepPolicy, Redaction, stored_response
 
 JSON = (b"Content-Type", b"application/json")
 names = st.sampled_from(["a", "b", "", "0", "1", "/", "~", "\ud800", "\u00e9", '"'])

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from gateway.core.routing import PathPattern, RouteTable
-from gateway.core.succession import ServedRoute, handed_over
+from gateway.core.routing import PathPattern, RouteTable, ServedRoute, handed_over
 from tests.support.serving import served
 
 Table = list[tuple[str, str]]

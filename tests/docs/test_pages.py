@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from gateway import config
 from gateway.config import Accept, Config, Placeholders, Route
 from gateway.config.leaf import duration_text, size_text
-from gateway.core.identity.canonical import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
+from gateway.core.identity.body import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.outbox import EventType
 from gateway.core.verdict import Verdict
 from gateway.observe.metrics import Metrics

@@ -36,7 +36,7 @@ POLICIES = {
     ".verifies": ["callers/tokens.py TokenVerifier._verify"],
     "verify_claims": ["callers/tokens.py TokenVerifier._verify"],
     # At once where nothing has to be verified.
-    ".find_scope": ["protect/callers.py Callers.find_caller", "protect/identification.py _key_and_scope"],
+    ".find_scope": ["protect/identification.py Callers.find_caller", "protect/identification.py _key_and_scope"],
     ".find_caller": [
         "protect/identification.py _caller",
         "protect/resource.py StatusResource._find_callers",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.breaker import BreakerPolicy
+from gateway.core.delivery import BreakerPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, EventType, Outbox, PublishedEvent, Subscription
 from gateway.events.relay import BUSY_SECONDS, LEASE_SECONDS, Relay, SinkSettings

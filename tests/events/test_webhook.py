@@ -24,8 +24,7 @@ from standardwebhooks import Webhook
 from gateway.config.events import WebhookSink as WebhookSettings
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
-from gateway.core.webhook.scheme import STANDARD_WEBHOOKS, Algorithm, Secret, signing_key
-from gateway.core.webhook.signature import Verified, sign, verify
+from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, Secret, Verified, sign, signing_key, verify
 from gateway.events.sink import Closed, Delivered, Failed, Publication
 from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSink
 from tests.events.support import new_event, publish, webhook_at

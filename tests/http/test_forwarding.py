@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.message import Headers, RequestHead, asks_upgrade
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.protect.forwarding import (
@@ -18,7 +19,6 @@ from gateway.protect.forwarding import (
     response_headers,
     unprotected_request,
 )
-from gateway.protect.hop import Hop, hop_from
 
 CLIENT = hop_from("203.0.113.9", is_secure=True)
 PROXY = hop_from("10.0.0.7", is_secure=True)

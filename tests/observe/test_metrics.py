@@ -12,7 +12,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe import facts
-from gateway.observe.exposition import Counted
 from gateway.observe.facts import (
     AdminActed,
     AdminResult,
@@ -54,8 +53,7 @@ from gateway.observe.facts import (
     WebhookVerified,
     WriteRefused,
 )
-from gateway.observe.metrics import Metrics
-from gateway.observe.readings import Readings
+from gateway.observe.metrics import Counted, Metrics, Readings
 from tests.observe.scrape import publish, scrape
 
 OPERATION = UUID(int=7)

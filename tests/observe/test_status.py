@@ -218,7 +218,7 @@ async def test_a_broken_scrape_is_told_to_the_log_and_not_to_the_scraper(caplog:
 
 async def test_connections_are_bounded_and_a_newcomer_is_answered(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has been open for longest makes room."""
-    monkeypatch.setattr("gateway.observe.side_port._CONNECTIONS_MAX", 2)
+    monkeypatch.setattr("gateway.observe.status._CONNECTIONS_MAX", 2)
     async with Connection(port) as oldest, Connection(port) as younger:
         for client in (oldest, younger):
             await client.send(b"GET /livez HTTP/1.1\r\nHost: gateway.test\r\n\r\n")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observe.writer import Form, Line, LogWriter, as_json, as_text
+from gateway.observe.logs import Form, Line, LogWriter, as_json, as_text
 from tests.support.eventually import eventually_blocking
 
 CAPACITY = 4096

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead
 from gateway.core.operation import SealedRequest
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.protect.hop import hop_from
-from gateway.protect.kept import KeptRequest, Unopenable, open_sealed, seal
+from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal
 
 OLD, CURRENT = (EncryptionKey(name, bytes([number]) * 32) for number, name in enumerate(("old", "current")))
 RING = KeyRing((CURRENT, OLD), os.urandom)

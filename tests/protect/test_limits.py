@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.protect.limits import Limit, Limits
+from gateway.protect.scheduling import Limit, Limits
 
 
 @dataclass(eq=False)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead, indexed
 from gateway.observe.facts import Events
 from gateway.protect.body import Spool, TakenBody, UploadSlots, WholeBody
-from gateway.protect.callers import Callers
-from gateway.protect.hop import hop_from
 from gateway.protect.identification import (
+    Callers,
     Identifying,
     Plan,
     Step,
@@ -26,10 +26,10 @@ from gateway.protect.identification import (
     _version,
     plan_of,
 )
+from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from gateway.protect.route import Route, route_of
-from gateway.protect.verification import Verifying
 from tests.config.support import read, with_route
 
 SECRETS: Final = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Abandon, Applied, Claim, Command, Complete, Release, Snapshot, State
-from gateway.protect.waiting import Waiting
+from gateway.protect.duplicates import Waiting
 from gateway.store.base import Watch
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, dropped, refused

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Protocol
 
 from gateway import config as asked
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.protect.hop import hop_from
 from gateway.upstream import NotSent, SentNothing, Unknown
 from tests.simulation.faults import Weather
 from tests.simulation.history import Answer, Call, Forward, History

@@ -28,7 +28,7 @@ from gateway.upstream import (
     Unknown,
     UpstreamResponse,
 )
-from gateway.upstream.response import ResponseReceiver, Sweep
+from gateway.upstream.connection import ResponseReceiver, Sweep
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
 from tests.simulation.history import Fields, History, Sent
 from tests.simulation.loop import Process, SimulatedLoop

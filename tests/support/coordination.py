@@ -21,6 +21,7 @@ from gateway.app.parts import Environment, Parts
 from gateway.app.upstreams import upstream_settings
 from gateway.config import parse
 from gateway.config.route import Retention
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import Hold, Resend
@@ -29,7 +30,6 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Fact
 from gateway.protect.claiming import Claiming
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.hop import hop_from
 from gateway.protect.leases import Leases
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.deliver.worker import DeliveryWorker
-from gateway.protect.kept import KeptRequest, seal
+from gateway.protect.accepting import KeptRequest, seal
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from tests.support.coordination import Office, coordination

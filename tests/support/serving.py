@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
-from gateway.core.routing import PathPattern, Rule
-from gateway.core.succession import ServedRoute
+from gateway.core.routing import PathPattern, Rule, ServedRoute
 from gateway.store.operations import Serving
 
 SERVICE = "shop"

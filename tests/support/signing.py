@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.webhook.scheme import Secret, signing_key
+from gateway.core.webhook import Secret, signing_key
 
 WHSEC = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECRET = Secret("a", *signing_key(WHSEC))

@@ -31,7 +31,7 @@ from gateway.admin.sinks import event_document
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.core.outcome import meaning_of
-from gateway.observe.side_port import terse
+from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError
 from gateway.store.operations import Query

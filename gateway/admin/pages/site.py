@@ -22,7 +22,7 @@ from gateway.admin.access import Action
 from gateway.admin.authentication import PERSON, SESSION, Endpoint
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
-from gateway.observe.side_port import terse
+from gateway.observe.status import terse
 
 _LISTED: Final = (
     *("operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "observe"),

@@ -29,18 +29,21 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.canonical import (
+from gateway.core.identity.body import (
+    MISSING,
     Body,
+    Pointer,
     canonical_document,
     canonical_form,
     canonical_json,
     canonical_multipart,
     encode_json,
+    format_pointer,
     parse_json,
+    parse_media_type,
+    resolve,
     sha256_of,
 )
-from gateway.core.identity.media import parse_media_type
-from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
 from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,

@@ -24,9 +24,17 @@ from typing import ClassVar, Final
 import http_sf
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.canonical import Body, number_lexeme, parse_json, sha256_of
-from gateway.core.identity.media import parse_media_type
-from gateway.core.identity.pointer import MISSING, Pointer, format_pointer, resolve
+from gateway.core.identity.body import (
+    MISSING,
+    Body,
+    Pointer,
+    format_pointer,
+    number_lexeme,
+    parse_json,
+    parse_media_type,
+    resolve,
+    sha256_of,
+)
 from gateway.core.immutable import immutable
 from gateway.core.message import Values
 

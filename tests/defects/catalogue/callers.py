@@ -120,7 +120,7 @@ DEFECTS = (
         "clients without a certificate connect where one is required",
         (
             Edit(
-                "upstream/tls.py",
+                "upstream/connect.py",
                 "ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL",
                 "ssl.CERT_OPTIONAL",
             ),
@@ -130,7 +130,7 @@ DEFECTS = (
     Defect(
         "first-name-taken",
         "of two names of a certificate one is believed",
-        (Edit("core/identity/certificate.py", "if len(names) > 1:", "if len(names) > 9:"),),
+        (Edit("core/identity/peer.py", "if len(names) > 1:", "if len(names) > 9:"),),
         ("tests/core/test_certificate.py::test_two_names_are_nobody[uri]",),
     ),
 )

@@ -87,7 +87,7 @@ DEFECTS = (
     Defect(
         "limits-outlive-their-steps",
         "an attempt is cut off by the limit of a step that has ended long before",
-        (Edit("protect/limits.py", "        self.limits.due.pop(self, None)\n", ""),),
+        (Edit("protect/scheduling.py", "        self.limits.due.pop(self, None)\n", ""),),
         ("tests/protect/test_limits.py::test_what_comes_after_a_step_is_not_cut_off",),
     ),
     Defect(

@@ -169,7 +169,7 @@ DEFECTS = (
     Defect(
         "half-open-for-all",
         "an upstream that may be tried again is tried with everything",
-        (Edit("core/breaker.py", "return max(0, 1 - current.running)", "return None"),),
+        (Edit("core/delivery.py", "return max(0, 1 - current.running)", "return None"),),
         ("tests/core/test_breaker.py::test_half_open_lets_one_through",),
     ),
     Defect(
@@ -181,7 +181,7 @@ DEFECTS = (
     Defect(
         "breaker-is-open-for-ever",
         "the breaker of an upstream that a reload took away is shown as open while a request from before it lasts",
-        (Edit("observe/exposition.py", "return self._rule in (None, Rule.SUM)", "return True"),),
+        (Edit("observe/metrics.py", "return self._rule in (None, Rule.SUM)", "return True"),),
         ("tests/observe/test_metrics.py::test_a_gateway_goes_on_from_the_one_before",),
     ),
     Defect(
@@ -307,7 +307,7 @@ DEFECTS = (
     Defect(
         "deliveries-under-another-id",
         "a service that knows events by the sender's id takes a delivery that the gateway signed for another event",
-        (Edit("core/webhook/examination.py", "event_id=next(iter(signed_ids), event_id)", "event_id=event_id"),),
+        (Edit("core/webhook.py", "event_id=next(iter(signed_ids), event_id)", "event_id=event_id"),),
         ("tests/core/test_inbox.py::test_the_gateway_signs_what_nobody_else_can[standard_webhooks]",),
     ),
 )

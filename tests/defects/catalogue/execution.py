@@ -270,13 +270,13 @@ DEFECTS = (
     Defect(
         "reference-leaves-its-segment",
         "what a service calls what it made leads to another path",
-        (Edit("core/reading.py", "escaped(resource.encode())", "resource.encode()"),),
+        (Edit("core/replay.py", "escaped(resource.encode())", "resource.encode()"),),
         ("tests/core/test_reading.py::test_a_reference_stays_where_it_is_put",),
     ),
     Defect(
         "fetch-at-a-foreign-host",
         "a path of another host is asked for here",
-        (Edit("core/reading.py", "if not authority or _normal(authority, scheme) not in known:", "if not authority:"),),
+        (Edit("core/replay.py", "if not authority or _normal(authority, scheme) not in known:", "if not authority:"),),
         ("tests/core/test_reading.py::test_an_address_is_of_the_service",),
     ),
     Defect(

@@ -215,7 +215,7 @@ DEFECTS = (
         "two sums of money that a float cannot tell apart are one request",
         (
             Edit(
-                "core/identity/canonical.py",
+                "core/identity/body.py",
                 "parse_float=_mark_number, parse_int",
                 "parse_float=lambda text: _mark_number(repr(float(text))), parse_int",
             ),
@@ -225,13 +225,13 @@ DEFECTS = (
     Defect(
         "duplicate-members-accepted",
         "a document that two parsers read differently has one form",
-        (Edit("core/identity/canonical.py", "if len(members) != len(pairs):", "if False:"),),
+        (Edit("core/identity/body.py", "if len(members) != len(pairs):", "if False:"),),
         (_CANONICAL + "test_json_refused",),
     ),
     Defect(
         "ignore-is-ignored",
         "a retry whose time stamp moved is another request",
-        (Edit("core/identity/canonical.py", "    if ignore:\n        drop(document, ignore)\n", ""),),
+        (Edit("core/identity/body.py", "    if ignore:\n        drop(document, ignore)\n", ""),),
         (_CANONICAL + "test_ignore",),
     ),
     Defect(
@@ -239,7 +239,7 @@ DEFECTS = (
         "a library that writes the members of a form in another order is told to use a new key",
         (
             Edit(
-                "core/identity/canonical.py",
+                "core/identity/body.py",
                 "    return sorted(pairs, key=lambda pair: _top(pair[0], tops))\n",
                 "    return list(pairs)\n",
             ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-SCHEME = "core/webhook/scheme.py"
-SIGNATURE = "core/webhook/signature.py"
-EXAMINATION = "core/webhook/examination.py"
+SCHEME = "core/webhook.py"
+SIGNATURE = "core/webhook.py"
+EXAMINATION = "core/webhook.py"
 INBOX = "protect/inbox.py"
 _CORE = "tests/core/test_inbox.py::"
 _WHOLE = "tests/http/gateway/test_inbox.py::"

@@ -64,7 +64,7 @@ DEFECTS = (
         "a bug of what observes a request ends the request",
         (
             Edit(
-                "protect/sighting.py",
+                "protect/observing.py",
                 "            step(sighting, *args, **kwargs)\n        except Exception:",
                 "            step(sighting, *args, **kwargs)\n        except AssertionError:",
             ),
@@ -128,7 +128,7 @@ DEFECTS = (
     Defect(
         "observed-tunnels-are-judged",
         "a connection that became a tunnel counts as a request that enforcing would have answered",
-        (Edit("protect/sighting.py", "        self.is_whole = False\n        self.end(", "        self.end("),),
+        (Edit("protect/observing.py", "        self.is_whole = False\n        self.end(", "        self.end("),),
         (_OBSERVE + "test_nobody_notices_on_the_wire",),
     ),
 )

@@ -73,7 +73,7 @@ DEFECTS = (
         "an answer that broke off is taken for what came of it",
         (
             Edit(
-                "upstream/response.py",
+                "upstream/connection.py",
                 "return BodyLost(self._loss.reason, self._loss.detail)\n            await self._expect(self.deadline)",
                 "return self.take()\n            await self._expect(self.deadline)",
             ),
@@ -88,7 +88,7 @@ DEFECTS = (
         "a response head with control characters is passed on and stored",
         (
             Edit(
-                "upstream/response.py",
+                "upstream/connection.py",
                 "judge = self._judge = HttpResponseParser(None)\n",
                 "judge = self._judge = HttpResponseParser(None)\n"
                 "            judge.set_dangerous_leniencies(lenient_headers=True)\n",
@@ -126,7 +126,7 @@ DEFECTS = (
     Defect(
         "truncation-ends-cleanly",
         "a streamed answer that broke off ends like a whole one",
-        (Edit("protect/upstream_reply.py", "raise BodyCut(data.detail)", 'return b""'),),
+        (Edit("protect/compose.py", "raise BodyCut(data.detail)", 'return b""'),),
         ("tests/http/gateway/test_outcomes.py::test_truncated_stream_breaks_visibly[sqlite]",),
     ),
     Defect(
@@ -217,7 +217,7 @@ DEFECTS = (
         "a response in which no value can be replaced is kept as it is",
         (
             Edit(
-                "core/redaction.py",
+                "core/replay.py",
                 "        if parse_json(body) is MISSING:\n            return None\n",
                 "        if parse_json(body) is MISSING:\n            return body\n",
             ),
@@ -230,7 +230,7 @@ DEFECTS = (
     Defect(
         "digest-of-redacted-kept",
         "a guess of a redacted value can be tested by a digest of the body",
-        (Edit("core/redaction.py", "header[0].lower() not in _OF_BODY", "header[0]"),),
+        (Edit("core/replay.py", "header[0].lower() not in _OF_BODY", "header[0]"),),
         ("tests/core/test_redaction.py::test_a_digest_of_what_was_replaced_is_a_guess_away",),
     ),
     Defect(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.core.operation import Purge, State
-from gateway.protect import waiting
+from gateway.protect import duplicates as waiting
 from gateway.store.operations import Query
 from gateway.store.redis import news
 from tests.support.eventually import eventually

@@ -423,7 +423,7 @@ async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path,
 
 async def test_memory_is_bounded(tmp_path: Path, monkeypatch: Any) -> None:
     """Heads and bodies of what waits for a slow table count; what does not fit is dropped, and its memory is free."""
-    monkeypatch.setattr("gateway.protect.sighting._COPIED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("gateway.protect.observing._COPIED_BYTES_MAX", 20_000)
     away, surround = table_away(hangs=True)
     options = {"surround": surround, "route": {"body": {"max_bytes": "1MiB"}}}
     async with observing(sqlite_store(tmp_path), tmp_path, **options) as home:

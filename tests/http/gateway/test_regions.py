@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 from gateway.app.life import StartError
+from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.observe.facts import Events
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.forwarding import REGION_HEADER
-from gateway.protect.hop import Hop, hop_from
 from gateway.protect.problem import PROBLEM
 from gateway.protect.regions import Region, Regions
 from gateway.protect.request import Request

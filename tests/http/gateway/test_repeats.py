@@ -6,7 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from gateway.protect.hop import hop_from
+from gateway.core.identity.peer import hop_from
 from tests.support.house import BODY, house, sqlite_store, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.message import ResponseHead
 from gateway.upstream import BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse
-from gateway.upstream.response import BUFFER_BYTES_MAX
+from gateway.upstream.connection import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 

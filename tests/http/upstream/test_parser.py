@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.message import IndexedHeaders, ResponseHead
-from gateway.upstream.response import (
+from gateway.upstream.connection import (
     CHUNK_LINE_BYTES_MAX,
     INTERIM_RESPONSES_MAX,
     ResponseInvalid,

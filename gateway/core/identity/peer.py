@@ -1,13 +1,10 @@
-"""A client's certificate, as far as it names a caller.
-
-Owns what two certificates must share to be of one caller. Whether a certificate is genuine is decided by TLS, before
-anything of it is read here. Names are compared by their values: neither the encoding of a certificate nor the words
-that a library has for its attributes may move a caller to another scope.
-"""
+"""The peer of a request: its last hop, and the certificate by which it names a caller."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal, assert_never
 
 from cryptography import x509
@@ -16,6 +13,14 @@ from cryptography.x509 import DNSName, RFC822Name, SubjectAlternativeName, Unifo
 from gateway.core.framing import framed
 from gateway.core.identity.scope import ScopeMissing, ScopeUnsuitable
 from gateway.core.immutable import immutable
+
+# -- certificate -------------------------------------------------------------------------------------------------------
+#
+# A client's certificate, as far as it names a caller.
+#
+# Owns what two certificates must share to be of one caller. Whether a certificate is genuine is decided by TLS, before
+# anything of it is read here. Names are compared by their values: neither the encoding of a certificate nor the words
+# that a library has for its attributes may move a caller to another scope.
 
 
 @immutable
@@ -92,3 +97,41 @@ def _framed_attributes(attributes: x509.RelativeDistinguishedName) -> bytes:
     """The attributes of one part of a subject: a set, in which order means nothing."""
     values = ((each.oid.dotted_string.encode(), each.value) for each in attributes)
     return framed(*sorted(framed(oid, v if isinstance(v, bytes) else v.encode()) for oid, v in values))
+
+
+# -- hop ---------------------------------------------------------------------------------------------------------------
+#
+# The last hop of a request: the peer that it came from, and its scheme.
+#
+# All requests of a connection share one, and so do connections from one address, so that its header values are made
+# once.
+
+Peer = IPv4Address | IPv6Address | None
+
+
+@immutable
+class Hop:
+    """`peer` is the other end of the connection, None on a Unix socket; `address` is the same as text.
+
+    An IPv4 address on an IPv6 socket is an IPv4 address here. `scheme` is http or https. `certificate` is the one that
+    TLS verified: that of the last proxy, where there is one between. `region` is that of the gateway that sent the
+    request here, if one did: all else is about the client's own connection, there.
+    """
+
+    peer: Peer
+    address: bytes | None
+    scheme: bytes
+    certificate: ClientCertificate | None = None
+    region: str | None = None
+
+
+@lru_cache(4096)
+def hop_from(address: str | None, *, is_secure: bool) -> Hop:
+    """The hop from this address, which may carry a zone (RFC 4007 section 11), with TLS or without."""
+    scheme = b"https" if is_secure else b"http"
+    if address is None:
+        return Hop(None, None, scheme)
+    peer = ip_address(address.partition("%")[0])
+    if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
+        peer = peer.ipv4_mapped
+    return Hop(peer, str(peer).encode(), scheme)

@@ -1,21 +1,205 @@
-"""Canonical forms of request bodies: equal bytes for spellings that mean the same, and never for two that do not.
+"""Request bodies by what they say: media types, JSON Pointers, and canonical forms.
 
-A body without a certain form is refused (None), and the caller compares its bytes as they came. The form depends on the
-body alone: constants bound size and depth, so that the same bytes have the same form on every gateway and under every
-version of the interpreter. A change that alters a form, other than refusing it, needs a new `fingerprint.ALGORITHM`.
+What has no certain value has none here, and the caller compares its bytes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
 from gateway.core.framing import framed
-from gateway.core.identity.pointer import MISSING, Pointer, drop, fill, resolve
+
+# -- media -------------------------------------------------------------------------------------------------------------
+#
+# Media types (RFC 9110 section 8.3) by value, whatever the spelling of `Content-Type`.
+#
+# Type, subtype, parameter names and the charset are case-insensitive; quoting and the order of parameters are
+# irrelevant; every other parameter value is kept to the byte. A header that does not follow the grammar has no value,
+# and the caller compares its bytes.
+
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_ESSENCE = re.compile(_TOKEN + rb"/" + _TOKEN)
+# Empty parameters ("a/b;; c=d") are allowed by the grammar.
+_PARAMETER = re.compile(
+    rb"[ \t]*+;[ \t]*+(?:(%b)=(?:(%b)|\"(%b)\"))?"
+    % (_TOKEN, _TOKEN, rb'(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[\t -\x7e\x80-\xff])*+')
+)
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+# A service receives the same few types again and again, and they are short.
+_KNOWN_BYTES_MAX = 64
+
+# RFC 8259 section 8.1; the URL standard, `application/x-www-form-urlencoded`.
+_UTF8 = ((b"charset", b"utf-8"), (b"charset", b"utf8"))
+
+# RFC 2046 section 5.1.1; a boundary never ends with a space.
+_BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaType:
+    """`essence` is type and subtype in lower case; `parameters` are unquoted and sorted by name."""
+
+    essence: bytes
+    parameters: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def is_json(self) -> bool:
+        return self.essence == b"application/json" or self.essence.endswith(b"+json")
+
+    @property
+    def is_form(self) -> bool:
+        return self.essence == b"application/x-www-form-urlencoded"
+
+    @property
+    def is_form_data(self) -> bool:
+        return self.essence == b"multipart/form-data"
+
+    @property
+    def meaning(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The parameters without those that mean nothing: JSON and forms are UTF-8, whether or not that is said."""
+        if not (self.is_json or self.is_form):
+            return self.parameters
+        return tuple(pair for pair in self.parameters if pair not in _UTF8)
+
+    @property
+    def boundary(self) -> bytes | None:
+        """The boundary between the parts of a multipart body, None where there is none that RFC 2046 allows."""
+        boundary = dict(self.parameters).get(b"boundary")
+        return boundary if boundary is not None and _BOUNDARY.fullmatch(boundary) else None
+
+
+def parse_media_type(value: bytes) -> MediaType | None:
+    """The media type of one header value; None where it is malformed or repeats a parameter."""
+    return _parse_known(value) if len(value) <= _KNOWN_BYTES_MAX else _parse(value)
+
+
+@lru_cache(256)
+def _parse_known(value: bytes) -> MediaType | None:
+    return _parse(value)
+
+
+def _parse(value: bytes) -> MediaType | None:
+    if (essence := _ESSENCE.match(value)) is None:
+        return None
+    parameters: dict[bytes, bytes] = {}
+    position, end = essence.end(), len(value.rstrip(b" \t"))
+    while position < end:
+        if (match := _PARAMETER.match(value, position, end)) is None:
+            return None
+        position = match.end()
+        if match[1] is None:
+            continue
+        name = match[1].lower()
+        if name in parameters:
+            return None
+        content = match[2] if match[2] is not None else _ESCAPED.sub(rb"\1", match[3])
+        parameters[name] = content.lower() if name == b"charset" else content
+    return MediaType(essence[0].lower(), tuple(sorted(parameters.items())))
+
+
+# -- pointer -----------------------------------------------------------------------------------------------------------
+#
+# JSON Pointers (RFC 6901): read a value of a document, add a member to it, drop values from it.
+#
+# A token names a member of an object or, as an index without leading zeros, an element of an array. There are no
+# wildcards. `-` never resolves: it stands for the element after the last.
+
+Pointer = tuple[str, ...]
+
+
+class _Missing:
+    __slots__ = ()
+
+
+MISSING: Final = _Missing()
+"""What `resolve` returns where the document has no such value; `null` is a value."""
+
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+# Nine digits are more elements than any document that is parsed here can have.
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def parse_pointer(text: str) -> Pointer:
+    """The unescaped tokens of a pointer. ValueError for a malformed one, and for the empty one (the whole document)."""
+    if not text.startswith("/"):
+        raise ValueError("a JSON pointer begins with '/'")
+    if _BAD_ESCAPE.search(text):
+        raise ValueError("'~' in a JSON pointer is written '~0', and '/' within a name '~1'")
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/"))
+
+
+def format_pointer(pointer: Pointer) -> str:
+    return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in pointer)
+
+
+def resolve(document: Any, pointer: Pointer) -> Any:
+    """The value that the pointer names, or `MISSING`."""
+    value = document
+    for token in pointer:
+        value = _child(value, token)
+        if value is MISSING:
+            break
+    return value
+
+
+def drop(document: Any, pointers: Iterable[Pointer]) -> None:
+    """Remove, in place, what the pointers name. Indices refer to the arrays before anything is removed."""
+    elements: dict[int, tuple[list[Any], set[int]]] = {}
+    for pointer in pointers:
+        parent, last = resolve(document, pointer[:-1]), pointer[-1]
+        if isinstance(parent, dict):
+            parent.pop(last, None)
+        elif isinstance(parent, list) and (index := _index(parent, last)) is not None:
+            elements.setdefault(id(parent), (parent, set()))[1].add(index)
+    for array, indices in elements.values():
+        array[:] = [element for index, element in enumerate(array) if index not in indices]
+
+
+def fill(document: Any, pointer: Pointer, value: Any) -> None:
+    """Add, in place, the member that the pointer names if it is absent, within new objects where those are absent too.
+
+    Adds nothing where the pointer leads through anything but objects and elements that are there.
+    """
+    parent = document
+    for token in pointer[:-1]:
+        child = _child(parent, token)
+        if child is MISSING and isinstance(parent, dict):
+            child = parent[token] = {}
+        parent = child
+    if isinstance(parent, dict):
+        parent.setdefault(pointer[-1], value)
+
+
+def _child(value: Any, token: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(token, MISSING)
+    if isinstance(value, list) and (index := _index(value, token)) is not None:
+        return value[index]
+    return MISSING
+
+
+def _index(array: list[Any], token: str) -> int | None:
+    if _INDEX.fullmatch(token) is None:
+        return None
+    index = int(token)
+    return index if index < len(array) else None
+
+
+# -- canonical ---------------------------------------------------------------------------------------------------------
+#
+# Canonical forms of request bodies: equal bytes for spellings that mean the same, and never for two that do not.
+#
+# A body without a certain form is refused (None), and the caller compares its bytes as they came. The form depends on
+# the body alone: constants bound size and depth, so that the same bytes have the same form on every gateway and under
+# every version of the interpreter. A change that alters a form, other than refusing it, needs a new
+# `fingerprint.ALGORITHM`.
 
 CANONICAL_BYTES_MAX: Final = 1 << 20
 """Longer documents and forms have no canonical form."""

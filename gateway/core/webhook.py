@@ -1,0 +1,857 @@
+"""Webhooks: who sent one and which event it is, and how those that the gateway sends or sends on are signed.
+
+First the signature schemes, as data, and the presets of senders made of them; then what verifies and makes signatures
+of any scheme; then what decides what a request to an inbox is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, assert_never
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from gateway.core.identity.body import Body, Pointer, parse_json
+from gateway.core.identity.key import (
+    BodyPart,
+    CloudEventKey,
+    ComposedKey,
+    ContentKey,
+    EventKey,
+    HeaderKey,
+    Key,
+    KeyFault,
+    KeySpec,
+    is_event_batch,
+    is_structured_event,
+)
+from gateway.core.immutable import immutable
+from gateway.core.message import Headers, header_values, values_by_name
+
+# -- scheme ------------------------------------------------------------------------------------------------------------
+#
+# How senders sign their webhooks, as data: one scheme for each way, one preset for each kind of sender.
+#
+# A scheme says which headers hold the signature and the time, which bytes are signed, and which key the event has. A
+# preset adds what the sender expects as an acknowledgement, and for how long it sends an event again. Nothing here
+# verifies; `signature` does, with the same code for all of them.
+#
+# Sources: Standard Webhooks 1.0; the documentation of Stripe, Slack, GitHub and Shopify on verifying their webhooks;
+# CloudEvents 1.0, HTTP protocol binding and web hooks.
+
+SECRET_BYTES_MIN: Final = 24
+# What Standard Webhooks asks of those who sign. Other senders may have longer ones.
+SIGNING_SECRET_BYTES_MAX: Final = 64
+ED25519_KEY_BYTES: Final = 32
+
+_HOUR_SECONDS: Final = 3600
+_DAY_SECONDS: Final = 24 * _HOUR_SECONDS
+
+
+class Algorithm(StrEnum):
+    """What a secret is for. The secret decides, never the message."""
+
+    HMAC = "hmac"
+    ED25519 = "ed25519"  # the secret is a public key, which verifies
+    ED25519_PRIVATE = "ed25519_private"  # the secret is a private key, which signs
+    BEARER = "bearer"  # the message carries the secret itself
+
+
+class Encoding(StrEnum):
+    """How an HMAC is written: in lower-case hexadecimal digits, or in base64 with padding."""
+
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+class Digest(StrEnum):
+    SHA256 = "sha256"
+    SHA512 = "sha512"
+
+
+class Part(StrEnum):
+    """What of a message is signed, besides constant bytes: the header of its id or of its time as sent, its body."""
+
+    ID = "id"
+    TIME = "timestamp"
+    BODY = "body"
+
+
+@immutable
+class Place:
+    """Where a value is: in a header (its name in lower case), after `prefix`.
+
+    With a `separator`, the header is a list, and each of its members that begins with `prefix` has such a value.
+    """
+
+    header: bytes
+    prefix: bytes = b""
+    separator: bytes = b""
+
+
+@immutable
+class Scheme:
+    """One way to sign messages.
+
+    `signature` is where HMACs are, or the bearer token of a scheme that signs nothing (`signed` is empty). Members of
+    that header that begin with `ed25519_prefix` are Ed25519 signatures of the same bytes, in base64. `key` is how the
+    id of the event is read; `id_header` is the header that holds it, where that is signed. `about` are the headers
+    (lower case) that say what an event is, and whose, and are the same whenever it is sent again.
+    """
+
+    signature: Place
+    signed: tuple[bytes | Part, ...]
+    key: KeySpec
+    digest: Digest = Digest.SHA256
+    encoding: Encoding = Encoding.HEX
+    time: Place | None = None
+    id_header: bytes | None = None
+    ed25519_prefix: bytes | None = None
+    about: tuple[bytes, ...] = ()
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether messages carry a token instead of a signature."""
+        return not self.signed
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...]:
+        """How the signatures in the header begin."""
+        return (self.signature.prefix,) if self.ed25519_prefix is None else (self.signature.prefix, self.ed25519_prefix)
+
+    @property
+    def delimiters(self) -> tuple[bytes, ...]:
+        """The constant bytes beside a signed id. An id that contains them could be read as another one, whose rest is
+        signed as the time or the body."""
+        if Part.ID not in self.signed:
+            return ()
+        at = self.signed.index(Part.ID)
+        return tuple(part for part in self.signed[max(0, at - 1) : at + 2] if not isinstance(part, Part))
+
+    @property
+    def is_id_signed(self) -> bool:
+        """Whether nobody but the sender can give a message another id."""
+        match self.key:
+            case HeaderKey():
+                return self.id_header is not None
+            case ComposedKey(parts):
+                return not self.is_bearer and all(isinstance(part, BodyPart) for part in parts)
+            case CloudEventKey() | ContentKey() | EventKey():
+                return False
+            case _:
+                assert_never(self.key)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The headers that are verified, in lower case. A message needs all of them, and each of them once."""
+        names = {self.signature.header, self.id_header, None if self.time is None else self.time.header}
+        return frozenset(name for name in names if name is not None)
+
+
+@immutable
+class Preset:
+    """What is known of a kind of sender.
+
+    `schemes`: a message is verified by the first one whose signature header it has. `acknowledgement` is the status for
+    what is stored. `horizon_seconds` is how long the sender may send an event again, also by hand. `ignored` are values
+    of the body that differ between deliveries of one event. `is_secret_base64`: secrets are written in base64, perhaps
+    with a prefix that names their kind. `has_challenge`: the sender verifies the URL by a message that is no event.
+    """
+
+    schemes: tuple[Scheme, ...]
+    acknowledgement: int
+    horizon_seconds: int
+    ignored: tuple[Pointer, ...] = ()
+    is_secret_base64: bool = False
+    has_challenge: bool = False
+
+
+def _standard(prefix: bytes) -> Scheme:
+    """Standard Webhooks, and the header names of Svix, which it comes from."""
+    header = prefix + b"-id"
+    return Scheme(
+        signature=Place(prefix + b"-signature", b"v1,", b" "),
+        signed=(Part.ID, b".", Part.TIME, b".", Part.BODY),
+        key=HeaderKey((header,)),
+        encoding=Encoding.BASE64,
+        time=Place(prefix + b"-timestamp"),
+        id_header=header,
+        ed25519_prefix=b"v1a,",
+    )
+
+
+def _of_body(header: bytes, prefix: bytes, encoding: Encoding, id_header: bytes, *about: bytes) -> Scheme:
+    """A signature of the body alone: nothing proves when it was made, or that the id and the rest belong to it."""
+    return Scheme(
+        signature=Place(header.lower(), prefix),
+        signed=(Part.BODY,),
+        key=HeaderKey((id_header,)),
+        encoding=encoding,
+        about=about,
+    )
+
+
+STANDARD_WEBHOOKS: Final = _standard(b"webhook")
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    "standard_webhooks": Preset(
+        (STANDARD_WEBHOOKS, _standard(b"svix")), 202, 76 * _HOUR_SECONDS, is_secret_base64=True
+    ),
+    "stripe": Preset(
+        (
+            Scheme(
+                signature=Place(b"stripe-signature", b"v1=", b","),
+                signed=(Part.TIME, b".", Part.BODY),
+                key=ComposedKey((BodyPart(("id",)),)),
+                time=Place(b"stripe-signature", b"t=", b","),
+            ),
+        ),
+        200,
+        # Three days by itself, and thirty on which it can be sent again by hand.
+        33 * _DAY_SECONDS,
+        # Counts down while the event is delivered to several endpoints.
+        ignored=(("pending_webhooks",),),
+    ),
+    "slack": Preset(
+        (
+            Scheme(
+                signature=Place(b"x-slack-signature", b"v0="),
+                signed=(b"v0:", Part.TIME, b":", Part.BODY),
+                key=ComposedKey((BodyPart(("event_id",)),)),
+                time=Place(b"x-slack-request-timestamp"),
+            ),
+        ),
+        200,
+        2 * _HOUR_SECONDS,
+        has_challenge=True,
+    ),
+    # What happens once is sent to all hooks under one id.
+    "github": Preset(
+        (
+            _of_body(
+                b"X-Hub-Signature-256",
+                b"sha256=",
+                Encoding.HEX,
+                b"X-GitHub-Delivery",
+                b"x-github-event",
+                b"x-github-hook-id",
+            ),
+        ),
+        200,
+        3 * _DAY_SECONDS,
+    ),
+    # The body is the state of what the event is about: the same for an order that is created and one that is paid.
+    "shopify": Preset(
+        (
+            _of_body(
+                b"X-Shopify-Hmac-SHA256",
+                b"",
+                Encoding.BASE64,
+                b"X-Shopify-Webhook-Id",
+                b"x-shopify-topic",
+                b"x-shopify-shop-domain",
+            ),
+        ),
+        200,
+        2 * _DAY_SECONDS,
+    ),
+    # The signature is that of another preset, unless it is a bearer token.
+    "cloudevents": Preset((Scheme(Place(b"authorization", b"Bearer "), (), CloudEventKey()),), 202, _DAY_SECONDS),
+    # The scheme is made of the route's settings.
+    "hmac": Preset((), 202, 0),
+}
+
+
+CLOUD_EVENT_ABOUT: Final = (b"ce-source", b"ce-subject", b"ce-type")
+"""What a CloudEvent in binary mode is, and whose, where its id proves nothing."""
+
+
+def custom_scheme(
+    *,
+    signature: Place,
+    signed: tuple[bytes | Part, ...],
+    digest: Digest,
+    encoding: Encoding,
+    event_id: bytes | Pointer,
+    time_header: bytes | None,
+    about: Sequence[bytes] = (),
+) -> Scheme:
+    """The scheme of the preset `hmac`. Raises ValueError, with what to write, for one that proves nothing.
+
+    `event_id` is the name of a header, in the spelling of the file, or a pointer into the body.
+    """
+    if signed.count(Part.BODY) != 1:
+        raise ValueError("what is signed needs {body}, once")
+    if Part.TIME in signed and time_header is None:
+        raise ValueError("{timestamp} is signed, so the header that holds it has to be named")
+    if time_header is not None and Part.TIME not in signed:
+        raise ValueError("a timestamp that is not signed proves nothing: add {timestamp} to what is signed")
+    if any(isinstance(one, Part) and isinstance(two, Part) and Part.ID in (one, two) for one, two in pairwise(signed)):
+        raise ValueError("{id} needs a constant text between it and its neighbour, such as a dot")
+    if Part.ID in signed and not isinstance(event_id, bytes):
+        raise ValueError("{id} stands for a header; an id in the body is signed with {body}")
+    return Scheme(
+        signature=signature,
+        signed=signed,
+        key=HeaderKey((event_id,)) if isinstance(event_id, bytes) else ComposedKey((BodyPart(event_id),)),
+        digest=digest,
+        encoding=encoding,
+        time=None if time_header is None else Place(time_header.lower()),
+        id_header=event_id.lower() if isinstance(event_id, bytes) and Part.ID in signed else None,
+        about=tuple(name.lower() for name in about),
+    )
+
+
+_PLACEHOLDERS: Final = {b"{%b}" % part.value.encode(): part for part in Part}
+
+
+def parse_template(text: str) -> tuple[bytes | Part, ...]:
+    """What is signed, as written: text with `{id}`, `{timestamp}` and `{body}`. Raises ValueError for another name."""
+    parts: list[bytes | Part] = []
+    rest = text.encode()
+    while rest:
+        before, brace, after = rest.partition(b"{")
+        if before:
+            parts.append(before)
+        if not brace:
+            break
+        name, closing, rest = after.partition(b"}")
+        part = _PLACEHOLDERS.get(b"{" + name + closing)
+        if part is None:
+            raise ValueError("a brace opens {id}, {timestamp} or {body}")
+        parts.append(part)
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret of a route or a sink. It is used until `until` (Unix time in seconds), for ever without."""
+
+    id: str
+    key: bytes = field(repr=False)
+    algorithm: Algorithm = Algorithm.HMAC
+    until: float | None = None
+
+
+def living(secrets: Sequence[Secret], now: float) -> list[Secret]:
+    """The secrets that are used at `now`, in Unix time."""
+    return [secret for secret in secrets if secret.until is None or now < secret.until]
+
+
+def secret_key(text: str, *, is_base64: bool) -> tuple[bytes, Algorithm]:
+    """The key in a secret as the sender shows it. Raises ValueError, which does not repeat the secret."""
+    expected = "expected whsec_ or whpk_ and base64, as the sender shows it"
+    if not is_base64:
+        key, algorithm = text.encode(), Algorithm.HMAC
+    elif text.startswith(_PRIVATE):
+        raise ValueError("this is the sender's private key; a receiver needs the public one, whpk_...")
+    elif text.startswith(_PUBLIC):
+        key, algorithm = _decoded(text.removeprefix(_PUBLIC), expected), Algorithm.ED25519
+        if len(key) != ED25519_KEY_BYTES:
+            raise ValueError(f"a public key whpk_... is {ED25519_KEY_BYTES} bytes in base64")
+    else:
+        key, algorithm = _decoded(text.removeprefix(_SHARED), expected), Algorithm.HMAC
+    if len(key) < SECRET_BYTES_MIN:
+        raise ValueError(f"a secret has at least {SECRET_BYTES_MIN} bytes")
+    return key, algorithm
+
+
+def signing_key(text: str) -> tuple[bytes, Algorithm]:
+    """The key in a secret that the gateway signs its own webhooks with, by Standard Webhooks.
+
+    Without a prefix it is a shared secret, as older programs show it. Raises ValueError, which does not repeat it.
+    """
+    expected = "expected whsec_ or whsk_, and base64"
+    if text.startswith(_PUBLIC):
+        raise ValueError("this is the consumer's public key; the gateway signs with the private one, whsk_...")
+    if text.startswith(_PRIVATE):
+        key = _decoded(text.removeprefix(_PRIVATE), expected)
+        # Some tools write the public key behind the private one.
+        if len(key) not in (ED25519_KEY_BYTES, 2 * ED25519_KEY_BYTES):
+            raise ValueError(f"expected an Ed25519 key of {ED25519_KEY_BYTES} bytes behind whsk_")
+        return key[:ED25519_KEY_BYTES], Algorithm.ED25519_PRIVATE
+    key = _decoded(text.removeprefix(_SHARED), expected)
+    if not SECRET_BYTES_MIN <= len(key) <= SIGNING_SECRET_BYTES_MAX:
+        raise ValueError(f"expected a secret of {SECRET_BYTES_MIN} to {SIGNING_SECRET_BYTES_MAX} bytes")
+    return key, Algorithm.HMAC
+
+
+# How Standard Webhooks marks the kinds of secrets.
+_SHARED: Final = "whsec_"
+_PUBLIC: Final = "whpk_"
+_PRIVATE: Final = "whsk_"
+
+
+def _decoded(text: str, expected: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(expected) from None
+
+
+def event_key(scheme: Scheme, *, guards_content: bool) -> KeySpec:
+    """How an event is identified that this scheme verified: by its id or its content, and what else its sender says of
+    it. Source and id of a CloudEvent are all that there is to it."""
+    key = ContentKey() if guards_content else scheme.key
+    if not scheme.about or isinstance(key, CloudEventKey | EventKey):
+        return key
+    return EventKey(key, scheme.about)
+
+
+def combined_key(schemes: tuple[Scheme, ...], *, guards_content: bool) -> KeySpec:
+    """How events of a route are identified, as its recipe. One message is identified by its own scheme."""
+    keys = [event_key(scheme, guards_content=guards_content) for scheme in schemes]
+    if len(keys) > 1 and all(isinstance(key, HeaderKey) for key in keys):
+        return HeaderKey(tuple(name for key in keys if isinstance(key, HeaderKey) for name in key.names))
+    return keys[0]
+
+
+# -- signature ---------------------------------------------------------------------------------------------------------
+#
+# Verifies the signatures of webhooks, and makes them: the same code for all schemes.
+#
+# Everything is done on the bytes as received, of headers and body. Which algorithm a secret is for is part of the
+# secret; a message chooses nothing but which of the route's schemes it claims to follow. Every living secret is tried
+# against every signature that is looked at, and HMACs are compared in constant time, so that time shows neither which
+# secret fits nor how much of a guess is right. What is malformed is a value, never an exception.
+#
+# A timestamp is accepted within the tolerance on both sides. A message from the future could so be sent again for twice
+# the tolerance; its id is remembered for much longer.
+
+SIGNATURES_MAX: Final = 10
+"""How many signatures of a message are looked at. Senders sign with two secrets while they change them."""
+
+_MEMBERS_MAX: Final = 64
+_TIME = re.compile(rb"[0-9]{1,12}")
+# Room for a time and a delimiter.
+_START_BYTES: Final = 256
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class Fault(StrEnum):
+    """Why a message is refused."""
+
+    MISSING = "missing"  # it is not signed, or lacks what was signed with it
+    INVALID = "invalid"  # no living secret made this signature
+    STALE = "stale"  # it was signed too long ago, or too far in the future
+    UNSUPPORTED = "unsupported"  # it holds several events
+
+
+@immutable
+class Refused:
+    reason: Fault
+
+
+@immutable
+class Verified:
+    """The message comes from the sender. `signed_at` is the signed Unix time in seconds, if the scheme has one."""
+
+    scheme: Scheme
+    secret_ids: tuple[str, ...]
+    signed_at: int | None
+
+
+Content = tuple[bytes | None, ...]
+"""The bytes that are signed; None stands for the body."""
+
+
+@immutable
+class _Claim:
+    """What a message claims: these signatures, with their prefixes, of this content, made at this time."""
+
+    signatures: tuple[bytes, ...]
+    time: bytes | None
+    content: Content
+
+    @property
+    def signed_at(self) -> int | None:
+        return int(self.time) if self.time is not None and _TIME.fullmatch(self.time) else None
+
+
+def verify(
+    schemes: Sequence[Scheme],
+    secrets: Sequence[Secret],
+    headers: Headers,
+    body: Body,
+    *,
+    now: float,
+    tolerance_seconds: float,
+) -> Verified | Refused:
+    """Whether one of the secrets that are alive at `now` (Unix time in seconds) signed this message."""
+    scheme = _scheme_of(schemes, headers)
+    if scheme is None:
+        return Refused(Fault.MISSING)
+    claim = _claim(scheme, headers)
+    if isinstance(claim, Refused):
+        return claim
+    signed_at = claim.signed_at
+    if scheme.time is not None:
+        if signed_at is None:
+            return Refused(Fault.INVALID)
+        if abs(now - signed_at) > tolerance_seconds:
+            return Refused(Fault.STALE)
+    if _is_ambiguous(scheme, claim, body):
+        return Refused(Fault.INVALID)
+    signers = _signers(scheme, living(secrets, now), claim, body)
+    if not signers:
+        return Refused(Fault.INVALID)
+    return Verified(scheme, tuple(secret.id for secret in signers), signed_at)
+
+
+def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, event_id: bytes = b"") -> Headers:
+    """The headers of a message that is made at `now` (Unix time in seconds) and signed by all of the secrets.
+
+    `event_id` is for schemes that sign it. Raises ValueError for one that could be read as another one.
+    """
+    if scheme.id_header is not None and not event_id:
+        raise ValueError("this scheme signs an id")
+    if any(delimiter in event_id for delimiter in scheme.delimiters):
+        raise ValueError("the id contains what separates it from what else is signed")
+    time = b"%d" % now
+    known = {Part.ID: event_id, Part.TIME: time}
+    content = tuple(part if isinstance(part, bytes) else known.get(part) for part in scheme.signed)
+    headers = _signed_headers(scheme, secrets, content, body, time)
+    return (*headers.items(),) if scheme.id_header is None else ((scheme.id_header, event_id), *headers.items())
+
+
+def sign_again(
+    schemes: Sequence[Scheme], secrets: Sequence[Secret], headers: Headers, body: Body, *, now: int
+) -> Headers | None:
+    """The headers with a signature as of `now`, by the secrets that made the one that is there; the id is the same.
+
+    A secret that has ended still signs: the service that knows it is the one that the sender signed for. None where
+    nothing can be signed again: the scheme signs no time, no secret of the route made the signature, or it is made with
+    a private key that only the sender has.
+    """
+    found: Headers | None = None
+    for scheme in schemes:
+        claim = _claim(scheme, headers)
+        if scheme.time is None or isinstance(claim, Refused) or claim.signed_at is None:
+            continue
+        signers = [
+            secret for secret in _signers(scheme, secrets, claim, body) if secret.algorithm is not Algorithm.ED25519
+        ]
+        if not scheme.signature.separator:
+            del signers[1:]
+        if signers:
+            found = _replaced(found or headers, scheme, signers, claim, body, b"%d" % now)
+    return found
+
+
+def signed_at(schemes: Sequence[Scheme], headers: Headers) -> int | None:
+    """The Unix time in seconds that a message claims, if it claims one that can be read."""
+    scheme = _scheme_of(schemes, headers)
+    claim = None if scheme is None else _claim(scheme, headers)
+    return claim.signed_at if isinstance(claim, _Claim) else None
+
+
+def _scheme_of(schemes: Sequence[Scheme], headers: Headers) -> Scheme | None:
+    return next((scheme for scheme in schemes if header_values(headers, scheme.signature.header)), None)
+
+
+def _claim(scheme: Scheme, headers: Headers) -> _Claim | Refused:
+    """What the message claims. A header that is given twice proves nothing: the service may read the other one."""
+    values: dict[bytes, bytes] = {}
+    for name in scheme.headers:
+        found = header_values(headers, name)
+        if len(found) != 1:
+            return Refused(Fault.INVALID if found else Fault.MISSING)
+        values[name] = found[0]
+    time = None
+    if (place := scheme.time) is not None:
+        times = _members(values[place.header], place.separator, (place.prefix,))
+        if len(times) != 1:
+            return Refused(Fault.INVALID if times else Fault.MISSING)
+        time = times[0].removeprefix(place.prefix)
+    signature = values[scheme.signature.header]
+    if scheme.is_bearer:
+        signature = _with_exact_case(signature, scheme.signature.prefix)
+    signatures = _members(signature, scheme.signature.separator, scheme.prefixes)[:SIGNATURES_MAX]
+    if not signatures:
+        return Refused(Fault.MISSING)
+    known = {Part.ID: values.get(scheme.id_header or b""), Part.TIME: time}
+    content = tuple(part if isinstance(part, bytes) else known.get(part) for part in scheme.signed)
+    return _Claim(tuple(signatures), time, content)
+
+
+def _is_ambiguous(scheme: Scheme, claim: _Claim, body: Body) -> bool:
+    """Whether what is signed could be divided differently: another id, whose rest passes for the time, and the time for
+    the start of the body. No event begins with a time, and Standard Webhooks forbids ids with a dot."""
+    if not scheme.delimiters:
+        return False
+    event_id = claim.content[scheme.signed.index(Part.ID)] or b""
+    start = body[:_START_BYTES]
+    digits = _TIME.match(start)
+    rest = b"" if digits is None else start[digits.end() :]
+    return any(delimiter in event_id or rest.startswith(delimiter) for delimiter in scheme.delimiters)
+
+
+def _members(value: bytes, separator: bytes, prefixes: tuple[bytes, ...]) -> list[bytes]:
+    members = value.split(separator, _MEMBERS_MAX) if separator else [value]
+    return [member for member in members if member.startswith(prefixes)]
+
+
+def _with_exact_case(value: bytes, prefix: bytes) -> bytes:
+    """The name of an authentication scheme is written in any case (RFC 9110 section 11.1)."""
+    length = len(prefix)
+    return prefix + value[length:].lstrip(b" ") if value[:length].lower() == prefix.lower() else value
+
+
+def _signers(scheme: Scheme, secrets: Sequence[Secret], claim: _Claim, body: Body) -> list[Secret]:
+    return [secret for secret in secrets if _is_signer(scheme, secret, claim, body)]
+
+
+def _is_signer(scheme: Scheme, secret: Secret, claim: _Claim, body: Body) -> bool:
+    """Whether one of the signatures is this secret's. All of them are compared, whichever fits."""
+    is_found = False
+    if secret.algorithm is Algorithm.ED25519:
+        prefix = scheme.ed25519_prefix
+        if prefix is not None:
+            message = b"".join(_chunks(claim.content, body))
+            for signature in claim.signatures:
+                is_found |= signature.startswith(prefix) and _is_ed25519(secret.key, signature[len(prefix) :], message)
+        return is_found
+    expected = _signature(scheme, secret, claim.content, body)
+    for signature in claim.signatures:
+        is_found |= hmac.compare_digest(expected, signature)
+    return is_found
+
+
+def _signature(scheme: Scheme, secret: Secret, content: Content, body: Body) -> bytes:
+    """A signature as the header has it, or the bearer token."""
+    if scheme.is_bearer:
+        return scheme.signature.prefix + secret.key
+    if secret.algorithm is Algorithm.ED25519_PRIVATE:
+        signature = Ed25519PrivateKey.from_private_bytes(secret.key).sign(b"".join(_chunks(content, body)))
+        return (scheme.ed25519_prefix or b"") + base64.b64encode(signature)
+    digest = hmac.new(secret.key, digestmod=scheme.digest.value)
+    for chunk in _chunks(content, body):
+        digest.update(chunk)
+    if scheme.encoding is Encoding.HEX:
+        return scheme.signature.prefix + digest.hexdigest().encode()
+    return scheme.signature.prefix + base64.b64encode(digest.digest())
+
+
+def _chunks(content: Content, body: Body) -> Iterator[bytes]:
+    for part in content:
+        if part is not None:
+            yield part
+            continue
+        for start in range(0, len(body), _CHUNK_BYTES):
+            yield body[start : start + _CHUNK_BYTES]
+
+
+def _is_ed25519(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(base64.b64decode(signature, validate=True), message)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _replaced(
+    headers: Headers, scheme: Scheme, signers: Sequence[Secret], claim: _Claim, body: Body, time: bytes
+) -> Headers:
+    """The headers with a new time and new signatures, each where the old one was."""
+    content = tuple(time if part is Part.TIME else old for part, old in zip(scheme.signed, claim.content, strict=True))
+    changed = _signed_headers(scheme, signers, content, body, time)
+    return tuple((name, changed.get(name.lower(), value)) for name, value in headers)
+
+
+def _signed_headers(
+    scheme: Scheme, secrets: Sequence[Secret], content: Content, body: Body, time: bytes
+) -> dict[bytes, bytes]:
+    """The headers of the time and the signatures, which may be one."""
+    place = scheme.signature
+    members = [_signature(scheme, secret, content, body) for secret in secrets]
+    headers: dict[bytes, bytes] = {}
+    if scheme.time is not None:
+        stamp = scheme.time.prefix + time
+        if scheme.time.header == place.header:
+            members.insert(0, stamp)
+        else:
+            headers[scheme.time.header] = stamp
+    headers[place.header] = (place.separator or b" ").join(members)
+    return headers
+
+
+# -- examination -------------------------------------------------------------------------------------------------------
+#
+# What a request to an inbox is: an event of its sender, a question of it, or nothing that concerns the service.
+#
+# Order: the signature with its time, then the id. So a message that its sender did not sign is refused before anything
+# of it is read, and all such refusals can look the same.
+#
+# Which event it is ----------------- Where the id is signed, or is part of the signed body, it is the key: nobody can
+# give the event another one. Where it is not, anybody who has seen one delivery could send it again under another id,
+# as often as he likes; and could spend the id of an event that is still to come on an old one. So there the body is the
+# key by default (`guards_content`): one record for each body that was signed, whatever the id says. The record is
+# inserted by the same statement that accepts the request, so of any number of deliveries at once, under equal or
+# different ids, exactly one is accepted, and no crash can leave an id without its request. An unsigned id that comes
+# with two bodies names two events, each of which the sender signed; each is delivered once. A route whose events may be
+# equal to the byte turns this off, and relies on the id.
+#
+# What the sender's scheme says of an event outside its body (`Scheme.about`: the topic, the shop, the hook) belongs to
+# its identity in both cases, because senders send one body, or one id, for several events. Where the signature does not
+# cover these headers, who has seen a delivery can have its body delivered again under other values. That is the price:
+# without them a genuine event would be acknowledged and never delivered.
+#
+# The key of one message comes from the scheme that verified it: a further id, under the header names of another scheme
+# of the preset, changes nothing.
+
+_CHALLENGE_CHARACTERS_MAX: Final = 1024
+_ORIGIN_BYTES_MAX: Final = 256
+
+
+class SignAgain(StrEnum):
+    """When an attempt gets a new time and signature: once half of the tolerance has passed, always, or never."""
+
+    LATE = "late"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """The inbox of a route.
+
+    `acknowledgement` is the status for an event that is stored. `refuses_changed`: the same id with another content is
+    a conflict, and not acknowledged. `answers_challenge`: the sender verifies the URL by a signed question. `origins`
+    are the senders of CloudEvents that may deliver here (`*`: all). With `own_secrets` the gateway signs each delivery
+    itself, by Standard Webhooks, because nobody else can make the sender's signatures.
+    """
+
+    schemes: tuple[Scheme, ...]
+    secrets: tuple[Secret, ...]
+    tolerance_seconds: float
+    acknowledgement: int
+    guards_content: bool = False
+    sign_again: SignAgain = SignAgain.LATE
+    refuses_changed: bool = False
+    answers_challenge: bool = False
+    origins: tuple[bytes, ...] = ()
+    own_secrets: tuple[Secret, ...] = ()
+
+    @property
+    def key(self) -> KeySpec:
+        """Where the keys of this inbox come from, over all its schemes."""
+        return combined_key(self.schemes, guards_content=self.guards_content)
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The headers, in lower case, that a request may have once at most."""
+        names: frozenset[bytes] = frozenset()
+        for scheme in self.schemes:
+            names |= scheme.headers | scheme.key.headers | frozenset(scheme.about)
+        return names
+
+
+@immutable
+class VerifiedEvent:
+    """An event of the sender. `key` identifies it; `secret_ids` are the secrets that signed it."""
+
+    key: Key
+    secret_ids: tuple[str, ...]
+    signed_at: int | None = None
+
+
+@immutable
+class Challenge:
+    """Not an event: the sender wants to see that this URL expects it. The reply is `text`."""
+
+    text: str
+    secret_ids: tuple[str, ...]
+
+
+@immutable
+class Unidentified:
+    """A message of the sender without an id that can be read; `detail` says why, None where there is none."""
+
+    key: KeySpec
+    detail: str | None
+    secret_ids: tuple[str, ...]
+
+
+def examine_message(
+    inbox: Inbox, headers: Headers, body: Body, *, now: float
+) -> VerifiedEvent | Challenge | Unidentified | Refused:
+    """What this message is, at `now` in Unix time."""
+    verified = verify(inbox.schemes, inbox.secrets, headers, body, now=now, tolerance_seconds=inbox.tolerance_seconds)
+    if isinstance(verified, Refused):
+        return verified
+    signers = verified.secret_ids
+    if inbox.answers_challenge and (challenge := _challenge(body)) is not None:
+        return Challenge(challenge, signers)
+    scheme, by_name = verified.scheme, values_by_name(headers)
+    if isinstance(scheme.key, CloudEventKey):
+        if is_event_batch(by_name):
+            return Refused(Fault.UNSUPPORTED)
+        if is_structured_event(by_name):
+            # All that is said of it is in its body.
+            scheme = replace(scheme, about=())
+    spec = event_key(scheme, guards_content=inbox.guards_content)
+    key = spec.find_key(by_name, body)
+    if isinstance(key, Key):
+        return VerifiedEvent(key, signers, verified.signed_at)
+    return Unidentified(spec, key.detail if isinstance(key, KeyFault) else None, signers)
+
+
+def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float, event_id: bytes = b"") -> Headers | None:
+    """The headers of an attempt that starts at `now`, signed again; None where they go as they came.
+
+    `event_id` names the event where the gateway signs by itself and the sender's scheme signs no id.
+    """
+    if inbox.own_secrets:
+        return _signed_by_gateway(inbox, headers, body, now, event_id)
+    if inbox.sign_again is SignAgain.NEVER:
+        return None
+    if inbox.sign_again is SignAgain.LATE:
+        made_at = signed_at(inbox.schemes, headers)
+        if made_at is None or abs(now - made_at) <= inbox.tolerance_seconds / 2:
+            return None
+    return sign_again(inbox.schemes, inbox.secrets, headers, body, now=int(now))
+
+
+def _signed_by_gateway(inbox: Inbox, headers: Headers, body: Body, now: float, event_id: bytes) -> Headers:
+    """The headers as they came, but those of Standard Webhooks are the gateway's. The id is the one that is signed."""
+    signed_ids = [
+        ids[0]
+        for scheme in inbox.schemes
+        if scheme.id_header is not None and (ids := header_values(headers, scheme.id_header)) and b"." not in ids[0]
+    ]
+    # Where all have ended, the service knows the last one best.
+    secrets = living(inbox.own_secrets, now) or [max(inbox.own_secrets, key=lambda secret: secret.until or 0)]
+    own = sign(STANDARD_WEBHOOKS, secrets, body, now=int(now), event_id=next(iter(signed_ids), event_id))
+    names = {name for name, _ in own}
+    return (*((name, value) for name, value in headers if name.lower() not in names), *own)
+
+
+def granted_origin(inbox: Inbox, headers: Headers) -> bytes | None:
+    """The origin that may deliver here, of a request that asks for it (CloudEvents web hooks, section 4).
+
+    The reply names the origin that was asked for, because senders compare it, even where all may deliver.
+    """
+    asked = header_values(headers, b"webhook-request-origin")
+    if len(asked) != 1 or not 0 < len(asked[0]) <= _ORIGIN_BYTES_MAX:
+        return None
+    is_granted = b"*" in inbox.origins or asked[0].lower() in inbox.origins
+    return asked[0] if is_granted else None
+
+
+def _challenge(body: Body) -> str | None:
+    """The question that Slack asks once for each URL; events have another type."""
+    document = parse_json(body)
+    if not isinstance(document, dict) or document.get("type") != "url_verification":
+        return None
+    text = document.get("challenge")
+    if not isinstance(text, str) or len(text) > _CHALLENGE_CHARACTERS_MAX:
+        return None
+    return text if text.isascii() and text.isprintable() else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -84,6 +84,11 @@ def read_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch
         for (number,) in cursor.rows("select_witness", (link.bytes,)):
             witnesses[link] = int(number)
     return Epoch(identity, int(token), now_us, memo, generation, witnesses, level=int(level))
+
+
+def check_memory(cursor: Cursor, links: Collection[UUID] = ()) -> Epoch:
+    """The data's epoch as of this moment, with the witnesses of these links."""
+    return read_epoch(cursor, cursor.now_us, links)
 
 
 def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:

@@ -60,7 +60,7 @@ def _pauses(service: str, cursor: Cursor) -> dict[str, Pause]:
 
 
 def _counted(service: str, cursor: Cursor) -> Backlog:
-    backlog = kept.backlog(cursor, service, cursor.now_us)
+    backlog = kept.backlog(cursor, service)
     accepted = sum(route.accepted for route in backlog.waiting.values())
     dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
     if max(accepted, dead) < BACKLOG_COUNT_MAX:

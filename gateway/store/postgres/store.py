@@ -271,7 +271,7 @@ class PostgresStore(RelationalStore):
         # An acceptance waits for it.
         return await self._transact(
             self._started().plain,
-            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, cursor.now_us, limit),
+            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, limit),
             READING,
         )
 

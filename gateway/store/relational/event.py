@@ -1,4 +1,4 @@
-"""Keeps events for sinks, inside a transaction that the caller begins and ends."""
+"""Keeps events for sinks, inside a transaction that the caller begins and ends: verbs of `operations.Publications`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
     cursor.change("upsert_outbox", (service, outbox.pack()))
 
 
-def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int], now_us: int) -> bool:
+def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int]) -> bool:
     """Whether `lease` would find anything."""
+    now_us = cursor.now_us
     sinks = [sink for sink, number in wanted.items() if number]
     return any(cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
 
 
-def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int, now_us: int) -> list[LeasedEvent]:
+def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
     """Lease at most so many due events of each sink."""
-    leased = []
+    now_us, leased = cursor.now_us, []
     for sink, number in wanted.items():
         rows = cursor.rows("lease_events", (service, sink, now_us, number, now_us + lease_us))
         # RETURNING has no order.
@@ -51,8 +52,9 @@ def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int
     return leased
 
 
-def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_us: int) -> None:
-    """Write what became of leased events."""
+def report_events(cursor: Cursor, service: str, reports: Collection[EventReport]) -> None:
+    """Write what became of leased events. One that is lost costs a duplicate."""
+    now_us = cursor.now_us
     cursor.hold({line_key(service, each.sink, each.line) for each in reports if each.line is not None})
     changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for each in reports:
@@ -73,8 +75,9 @@ def report(cursor: Cursor, service: str, reports: Collection[EventReport], now_u
     cursor.change_all("give_event_turn", sorted(lines))
 
 
-def find(cursor: Cursor, service: str, sink: str, after: str | None, limit: int, *, is_dead: bool) -> list[KeptEvent]:
-    """A page of the events of a sink."""
+def find_events(
+    cursor: Cursor, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+) -> list[KeptEvent]:
     page = "select_dead_events" if is_dead else _page_of_waiting(cursor, service, sink)
     found = []
     for event_id, type_, at_us, content, tries, dead, why in cursor.rows(page, (service, sink, after or "", limit)):
@@ -90,31 +93,27 @@ def _page_of_waiting(cursor: Cursor, service: str, sink: str) -> str:
     return "select_waiting_events" if waiting < _SORTED_MAX else "select_many_waiting_events"
 
 
-def redeliver(cursor: Cursor, service: str, event_id: str, sink: str | None, now_us: int) -> int:
-    """Publish a dead event again; returns to how many sinks."""
-    redelivered = cursor.rows("redeliver_event", (service, event_id, sink, now_us))
+def redeliver_event(cursor: Cursor, service: str, event_id: str, sink: str | None) -> int:
+    redelivered = cursor.rows("redeliver_event", (service, event_id, sink, cursor.now_us))
     cursor.hold({line_key(service, of_sink, line) for of_sink, line in redelivered if line is not None})
     for of_sink, line in redelivered:
         cursor.change("give_event_turn", (service, of_sink, line))
     return len(redelivered)
 
 
-def suspend(cursor: Cursor, service: str, sink: str, why: str) -> bool:
-    """Suspend a sink; False if it was suspended before."""
+def suspend_sink(cursor: Cursor, service: str, sink: str, why: str) -> bool:
     return bool(cursor.change("insert_suspension", (service, sink, why)))
 
 
-def resume(cursor: Cursor, service: str, sink: str, now_us: int) -> bool:
-    """End the suspension of a sink; False if there was none."""
+def resume_sink(cursor: Cursor, service: str, sink: str) -> bool:
     was_suspended = bool(cursor.change("delete_suspension", (service, sink)))
     if was_suspended:
-        cursor.change("resume_events", (service, sink, now_us))
+        cursor.change("resume_events", (service, sink, cursor.now_us))
     return was_suspended
 
 
-def sinks(cursor: Cursor, service: str, now_us: int) -> dict[str, SinkBacklog]:
-    """The sinks that have events or are suspended."""
-    name = ""
+def sinks(cursor: Cursor, service: str) -> dict[str, SinkBacklog]:
+    now_us, name = cursor.now_us, ""
     found: dict[str, SinkBacklog] = {}
     while True:
         (next_name,) = cursor.row("select_next_sink", (service, name))

@@ -1,4 +1,5 @@
-"""What recovery, operators and starting gateways read and write, inside transactions of the caller.
+"""What recovery, operators and starting gateways read and write, inside transactions of the caller: verbs of
+`operations.Cold`, and parts of them.
 
 It finds records, keeps recovery leases, reads audits, and compares identity recipes. It never changes a record;
 `lifecycle` decides what state a record is in. Queries over all records run in pieces, and never in a writing
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -58,12 +59,13 @@ class Piece:
     last: UUID | None
 
 
-def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
+def find_some(cursor: Cursor, query: Query) -> Piece:
     """Search the next piece after `query.after`."""
-    states = _wanted(query)
+    now_us, states = cursor.now_us, _wanted(query)
     if not states or query.limit <= 0:
         return Piece([], None)
-    stopped = _stopped(states)
+    # The one state, if it has an index of its own.
+    stopped = next((state for state in _STOPPED if states == {state}), None)
     after = b"" if query.after is None else query.after.bytes
     if stopped is None:
         horizon = cursor.row("select_horizon", (after, PIECE_RECORDS_MAX - 1))
@@ -73,16 +75,15 @@ def find_some(cursor: Cursor, query: Query, now_us: int) -> Piece:
     bounds = (after, _NO_HORIZON if horizon is None else horizon[0], now_us - query.age_us)
     routes = None if query.routes is None else json.dumps(sorted(query.routes))
     if stopped is None:
-        wanted, earlier = _values(states), _values(leading_to(states))
-        rows = cursor.rows("find", (*bounds, routes, wanted, earlier, now_us, query.limit))
+        wanted: tuple[Any, ...] = (json.dumps([*states]), json.dumps([*leading_to(states)]))
     else:
-        before = (stopped.value, _STOPPED[stopped].value, query.recoverable, now_us, query.limit)
-        rows = cursor.rows("find_stopped", (*bounds, routes, *before))
+        wanted = (stopped.value, _STOPPED[stopped].value, query.recoverable)
+    rows = cursor.rows("find" if stopped is None else "find_stopped", (*bounds, routes, *wanted, now_us, query.limit))
     found = []
     for kept in decoded(cursor, rows):
         # One that this program cannot read is left out.
         record = settle(kept.record, now_us) if isinstance(kept, Stored) else None
-        if record is not None and _fits(record, query, states):
+        if record is not None and record.state in states and query.reason in (None, _reason(record)):
             response = record.response
             found.append(Snapshot(replace(record, response=response and replace(response, body=None)), now_us))
     if len(rows) == query.limit:
@@ -98,25 +99,12 @@ def _wanted(query: Query) -> frozenset[State]:
     return states if query.reason is None else states & frozenset((State.DEAD_LETTER,))
 
 
-def _stopped(states: frozenset[State]) -> State | None:
-    """The one state, if it has an index of its own."""
-    return next((state for state in _STOPPED if states == {state}), None)
+def _reason(record: Record) -> str | None:
+    return None if record.delivery is None else record.delivery.reason
 
 
-def _fits(record: Record, query: Query, states: frozenset[State]) -> bool:
-    if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
-        return False
-    return record.state in states
-
-
-def _values(states: Iterable[State]) -> str:
-    return json.dumps([state.value for state in states])
-
-
-def recover(
-    cursor: Cursor, operation_id: UUID, token: int, lease_us: int, now_us: int, *, is_urgent: bool
-) -> RecoveryLease | None:
-    """The recovery lease, if the record is in doubt under this token and the lease is free."""
+def recover(cursor: Cursor, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+    now_us = cursor.now_us
     locked = lock_all(cursor, (operation_id,)).get(operation_id, ABSENT)
     if isinstance(locked, Exception):
         raise locked
@@ -129,33 +117,17 @@ def recover(
     state = before.leased(now_us, lease_us, is_urgent=is_urgent)
     if state is None:
         return None
-    cursor.change(
-        "upsert_recovery",
-        (
-            operation_id.bytes,
-            token,
-            state.held_until_us,
-            state.put_off_until_us,
-            state.tries,
-            state.background_tries,
-            state.asked_us,
-            state.finding,
-            now_us + RECOVERY_CHECK_US,
-        ),
-    )
+    cursor.change("upsert_recovery", (operation_id.bytes, *astuple(state), now_us + RECOVERY_CHECK_US))
     return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
 
-def put_off(cursor: Cursor, lease: RecoveryLease, now_us: int, pause_us: int, finding: str) -> None:
-    """Return the lease, unless another prober took it since."""
-    cursor.change(
-        "put_off_recovery",
-        (now_us + pause_us, now_us, finding, lease.operation_id.bytes, lease.token, lease.tries + 1),
-    )
+def put_off(cursor: Cursor, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+    now_us = cursor.now_us
+    of_lease = (lease.operation_id.bytes, lease.token, lease.tries + 1)
+    cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease))
 
 
 def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
-    """The probes of the operation, if any are kept."""
     kept = cursor.row("select_recovery", (operation_id.bytes,))
     return None if kept is None else RecoveryState(*kept)
 
@@ -167,17 +139,14 @@ def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
 
 
 def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
-    """The latest audits before this number. Raises as `audits`."""
     below = _LAST_NUMBER if before is None else before
     rows = cursor.rows("select_latest_audits", (below, limit))
-    return [
-        NumberedAudit(number, operation_id, audit_entry(operation_id, *row))
-        for number, operation_id, *row in ((row[0], UUID(bytes=row[1]), *row[2:]) for row in rows)
-    ]
+    return [NumberedAudit(number, (of := UUID(bytes=id_)), audit_entry(of, *row)) for number, id_, *row in rows]
 
 
-def tally(cursor: Cursor, now_us: int) -> Tally:
+def tally(cursor: Cursor) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
+    now_us = cursor.now_us
     in_doubt, oldest_us = Counter[str](), now_us
     stopped, ((first_key_ids,),) = cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
     for route, number, since_us in stopped:
@@ -197,12 +166,13 @@ def _sealed(cursor: Cursor, key_ids: str | None) -> Iterator[tuple[str, int]]:
 
 
 def agree(
-    cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], now_us: int, *, writes: bool
+    cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
 ) -> Agreement | frozenset[Name]:
     """Compare the configuration, or return the operations whose living keys have to be counted first.
 
     `counted` has the living keys of the operations that an earlier call returned.
     """
+    now_us = cursor.now_us
     if writes:
         cursor.hold((_AGREEMENT,))
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
@@ -221,24 +191,26 @@ def agree(
     return agreement
 
 
-def note_running(cursor: Cursor, gateway_id: UUID, now_us: int, *, is_running: bool) -> None:
-    """Note that a gateway runs or has stopped."""
+def note_running(cursor: Cursor, gateway_id: UUID, *, is_running: bool) -> None:
     if is_running:
-        cursor.change("update_gateway", (gateway_id.bytes, now_us))
+        cursor.change("update_gateway", (gateway_id.bytes, cursor.now_us))
     else:
-        cursor.change("delete_gateways", (gateway_id.bytes, now_us - FORGOTTEN_US))
+        cursor.change("delete_gateways", (gateway_id.bytes, cursor.now_us - FORGOTTEN_US))
 
 
-def raise_level(cursor: Cursor, now_us: int) -> bool:
-    """Raise the level to this program's, and return whether it was lower. Raises `StartRefused`."""
+def raise_level(cursor: Cursor) -> bool:
+    """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an older
+    program run."""
+    now_us = cursor.now_us
     cursor.hold((_AGREEMENT,))
     rows = cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
     check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
     return bool(cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
-def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
+def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
     """The turns that this gateway has, or may take."""
+    now_us = cursor.now_us
     return frozenset(names) - {
         name
         for name, of_holder, until_us in cursor.rows("select_turns", (json.dumps(sorted(names)),))
@@ -246,15 +218,14 @@ def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int
     }
 
 
-def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], now_us: int, lease_us: int) -> frozenset[str]:
-    """Take them, or keep them for longer; returns those that this gateway has now."""
+def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+    now_us = cursor.now_us
     rows = cursor.rows("take_turns", (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us))
     return frozenset(name for (name,) in rows)
 
 
-def leave_turns(cursor: Cursor, holder: UUID, now_us: int) -> None:
-    """Leave all turns of this gateway to others."""
-    cursor.change("delete_turns", (holder.bytes, now_us - FORGOTTEN_US))
+def leave_turns(cursor: Cursor, holder: UUID) -> None:
+    cursor.change("delete_turns", (holder.bytes, cursor.now_us - FORGOTTEN_US))
 
 
 def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
@@ -262,10 +233,10 @@ def operations_without_route(cursor: Cursor, service: str, operations: Collectio
     return names_without_route(_known(cursor), service, operations)
 
 
-def count_some(cursor: Cursor, names: Collection[Name], after: Any, now_us: int) -> tuple[Mapping[Name, Living], Any]:
+def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
     """The living keys of each operation in the next piece after this row (None: the first one), and the piece's last
     row; None at the end."""
-    after = cursor.first_row if after is None else after
+    now_us, after = cursor.now_us, cursor.first_row if after is None else after
     horizon = cursor.row("select_horizon_by_row", (after, PIECE_RECORDS_MAX - 1))
     last = cursor.last_row if horizon is None else horizon[0]
     counted = {}
@@ -295,7 +266,4 @@ def joined(living: Living, others: Living) -> Living:
 def _known(cursor: Cursor) -> list[Remembered]:
     """The operations, as `recipes` reads them."""
     rows = cursor.rows("select_recipes")
-    return [
-        Remembered(service, operation, recipe, routes, bool(is_current))
-        for service, operation, recipe, routes, is_current in rows
-    ]
+    return [Remembered(name, operation, recipe, routes, bool(last)) for name, operation, recipe, routes, last in rows]

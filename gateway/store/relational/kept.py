@@ -1,4 +1,5 @@
-"""What workers and operators read and write about kept requests, inside transactions of the caller.
+"""What workers and operators read and write about kept requests, inside transactions of the caller: verbs of
+`operations.Deliveries`, and parts of them.
 
 It finds what is due, reads requests, counts what waits, and keeps pauses. It never changes a record otherwise than by
 moving the time until which it has to be delivered.
@@ -32,9 +33,8 @@ from gateway.store.relational.rows import Row
 from gateway.store.relational.sweep import PAUSES, prolong
 
 
-def find_due(cursor: Cursor, service: str, delivering: Delivering, now_us: int, limit: int) -> Due:
-    """What of `delivering` may be dispatched now."""
-    accepting, alone = list(delivering.accepting), list(delivering.alone)
+def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: int) -> Due:
+    now_us, accepting, alone = cursor.now_us, list(delivering.accepting), list(delivering.alone)
 
     def due_of(places: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[Any, ...]]]:
         return [("find_due", (service, operation, route, now_us, limit)) for route, operation in places]
@@ -73,46 +73,38 @@ def _waiting(cursor: Cursor, service: str, operation: str, first: Sequence[Row])
         first = cursor.rows("select_next_route", (service, operation, route))
 
 
-def read_request(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
-    """The kept request of an operation, if it has one."""
+def read_kept(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
     found = cursor.row("select_request", (operation_id.bytes,))
     return None if found is None else SealedRequest(UUID(bytes=found[0]), *found[1:])
 
 
-def count_pending(cursor: Cursor, service: str, route: str, scope_digest: bytes, now_us: int, limit: int) -> int:
-    """How many accepted operations a scope has on this route, counted up to `limit`."""
-    bounds = (service, route, scope_digest, now_us, limit)
+def count_pending(cursor: Cursor, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+    bounds = (service, route, scope_digest, cursor.now_us, limit)
     return int(cursor.row("count_pending", bounds)[0])
 
 
-def backlog(cursor: Cursor, service: str, now_us: int) -> Backlog:
+def backlog(cursor: Cursor, service: str) -> Backlog:
     """What a service has not delivered. What expired since the last sweep still counts as accepted."""
+    now_us = cursor.now_us
     routes: dict[str, RouteBacklog] = {}
-    kept, stopped, pauses = cursor.together(
-        [
-            ("select_backlog", (service,)),
-            ("select_lanes_stopped", (service, BACKLOG_COUNT_MAX)),
-            ("select_pauses", (service,)),
-        ]
-    )
+    stopped = ("select_lanes_stopped", (service, BACKLOG_COUNT_MAX))
+    kept, lanes, pauses = cursor.together([("select_backlog", (service,)), stopped, ("select_pauses", (service,))])
     for route, reason, number, request_bytes, accepted_us in kept:
         counted = routes.get(route, RouteBacklog())
         if reason:
             routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
         else:
-            oldest_seconds = max(now_us - accepted_us, 0) / MICROSECONDS
-            routes[route] = replace(
-                counted, accepted=number, request_bytes=request_bytes, oldest_seconds=oldest_seconds
-            )
-    for route, number, since_us in stopped:
+            age_seconds = max(now_us - accepted_us, 0) / MICROSECONDS
+            routes[route] = replace(counted, accepted=number, request_bytes=request_bytes, oldest_seconds=age_seconds)
+    for route, number, since_us in lanes:
         stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
         counted = routes.get(route, RouteBacklog())
         routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
     return Backlog(routes, {name: Pause(*rest) for name, *rest in pauses})
 
 
-def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
-    """Pause an operation name; False if it was paused before."""
+def pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
+    now_us = cursor.now_us
     cursor.hold((PAUSES,))
     if not cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why)):
         return False
@@ -122,19 +114,18 @@ def pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audi
 
 
 def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
-    """The last pauses of the service and their ends, oldest first."""
     rows = cursor.rows("select_pause_audits", (service, AUDITS_MAX))
     return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
 
 
-def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit: int, *, is_first: bool) -> bool:
+def resume_some(cursor: Cursor, service: str, operation: str, limit: int, *, is_first: bool) -> bool:
     """Add the pause to the time of at most `limit` operations; False when there are no more.
 
     A later call goes on where this one stopped, also of another process; the first one of an end that has rested for
     long begins anew. What is moved back is read once more.
     """
+    now_us, name = cursor.now_us, (service, operation)
     cursor.hold((PAUSES,))
-    name = (service, operation)
     rested_since_us = now_us - PAUSE_END_US if is_first else 0
     cursor.change("move_pauses", (now_us,))
     cursor.change("resume_pause", (*name, now_us, rested_since_us, cursor.last_row))
@@ -147,8 +138,9 @@ def resume_some(cursor: Cursor, service: str, operation: str, now_us: int, limit
     return True
 
 
-def end_pause(cursor: Cursor, service: str, operation: str, now_us: int, audit: Audit) -> bool:
+def end_pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
     """End the pause of an operation name; False if there was none."""
+    now_us = cursor.now_us
     cursor.hold((PAUSES,))
     if not cursor.change("delete_pause", (service, operation)):
         return False

@@ -27,7 +27,9 @@ def observed_contents(
     return [(content, UUID(bytes=operation_id), last_us) for content, operation_id, last_us in rows]
 
 
-def save(cursor: Cursor, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int) -> None:
+def save_observations(
+    cursor: Cursor, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
+) -> None:
     rows = []
     for seen, finding in found:
         operation_id = None if seen.operation_id is None else seen.operation_id.bytes
@@ -38,7 +40,7 @@ def save(cursor: Cursor, service: str, found: Sequence[tuple[Observation, Findin
     cursor.change("delete_observations", (forget_before_us, FORGOTTEN_MAX))
 
 
-def count(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
+def count_observed(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
     found = []
     counted = cursor.rows("count_observations", (service, route))
     for name, verdict, is_refused, number, repeats, rekeyed in counted:

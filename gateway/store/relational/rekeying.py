@@ -49,8 +49,7 @@ def texts() -> dict[str, str]:
     return found
 
 
-def page(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
-    """See `SealedRows`."""
+def sealed_rows(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
     if place is Place.RECORDS:
         ids = [UUID(bytes=each) for (each,) in cursor.rows("select_to_rekey", (after or b"", limit))]
         records = _records(cursor, ids)
@@ -68,15 +67,13 @@ def _values(place: Place, columns: Sequence[Any]) -> Values:
     return Values(place, (*about, *columns[width:]))
 
 
-def examples(cursor: Cursor, key_id: str) -> list[Kept]:
-    """See `ManagedStore.sealed_examples`."""
+def sealed_examples(cursor: Cursor, key_id: str) -> list[Kept]:
     ids = [UUID(bytes=each) for (each,) in cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
     rows = cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
     return [*_records(cursor, ids).values(), *(_values(Place.REQUESTS, row) for row in rows)]
 
 
 def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
-    """See `SealedRows`."""
     return sum(_replace(cursor, row, kept) for row, kept in changes)
 
 

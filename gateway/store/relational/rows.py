@@ -103,34 +103,16 @@ def encode(record: Record) -> Row:
     identity, fingerprint, response = record.identity, record.fingerprint, record.response
     probe, request, resource = record.probe, record.request, record.resource
     return (
-        identity.operation_id.bytes,
-        identity.route,
-        identity.operation,
-        identity.scope_digest,
-        identity.key_digest,
-        identity.key,
-        RECORD_VERSION,
+        *(identity.operation_id.bytes, identity.route, identity.operation),
+        *(identity.scope_digest, identity.key_digest, identity.key, RECORD_VERSION),
         # State and event are strings themselves; `.value` would cost a Python call.
-        record.state,
-        record.token,
-        record.attempt_id.bytes,
-        record.last_event,
-        record.holder,
-        record.carried_us,
+        *(record.state, record.token, record.attempt_id.bytes, record.last_event, record.holder, record.carried_us),
         *(
             _FIVE_NULLS
             if fingerprint is None
             else (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
         ),
-        record.attempts,
-        record.first_claimed_us,
-        record.claimed_us,
-        record.lease_until_us,
-        record.lease_us,
-        record.replay_until_us,
-        record.remember_until_us,
-        record.completed_us,
-        record.doubt,
+        *_columns_of(record),
         None if record.resolution_id is None else record.resolution_id.bytes,
         *(
             _FOUR_NULLS
@@ -147,6 +129,10 @@ def encode(record: Record) -> Row:
     )
 
 
+_columns_of: Final = attrgetter(
+    "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "lease_us", "replay_until_us",
+    "remember_until_us", "completed_us", "doubt",
+)  # fmt: skip
 _FIVE_NULLS: Final = (None,) * 5
 _FOUR_NULLS: Final = (None,) * 4
 _TWO_NULLS: Final = (None,) * 2

@@ -12,47 +12,33 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
 from uuid import UUID
 
-from gateway.core.delivery import Delivering
-from gateway.core.observation import Finding, Observation
-from gateway.core.operation import Applied, Audit, Command, Result, SealedRequest, Snapshot, operation_id_of
+from gateway.core.operation import Applied, Audit, Command, Result, Snapshot, operation_id_of
 from gateway.core.outbox import Outbox
 from gateway.store.base import WORK, Watch
 from gateway.store.memory import witness
-from gateway.store.observations import ObservedCount
 from gateway.store.operations import (
     Agreement,
-    AuditEntry,
-    Backlog,
-    Due,
-    Epoch,
-    EventReport,
-    KeptEvent,
     LeasedEvent,
     Living,
-    NumberedAudit,
-    PauseAudit,
     Query,
-    RecoveryLease,
-    RecoveryState,
     Serving,
-    SinkBacklog,
     Swept,
-    Tally,
 )
 from gateway.store.recipes import Name
-from gateway.store.rekeying import Kept, Place, Row
+from gateway.store.rekeying import Kept, Row
 from gateway.store.relational import event, inquiry, kept, observation, rekeying
 from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.sweep import EventsUnsynced, SweptPart, is_due, sweep_some
 from gateway.store.watching import Watchers
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Records per transaction of a sweep: what a command may have to wait for.
@@ -63,8 +49,39 @@ RESUME_TRANSACTION_MAX: Final = 100
 RESEAL_TRANSACTION_MAX: Final = 20
 
 
+Verb = Callable[Concatenate["RelationalStore", P], Coroutine[Any, Any, T]]
+
+
+def _reads(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+    """The verb that does this work on one consistent state, and changes nothing."""
+
+    async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._query(lambda cursor: work(cursor, *args, **kwargs))
+
+    return wraps(work)(verb)
+
+
+def _changes(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+    """The verb that does this work in one durable transaction."""
+
+    async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._change(lambda cursor: work(cursor, *args, **kwargs))
+
+    return wraps(work)(verb)
+
+
+def _unsynced(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+    """The verb that does this work, which a crash may undo."""
+
+    async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._change_without_fsync(lambda cursor: work(cursor, *args, **kwargs))
+
+    return wraps(work)(verb)
+
+
 class RelationalStore(ABC):
-    """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`."""
+    """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`.
+    Most are one piece of work in one transaction."""
 
     sweep_records_max: ClassVar[int] = SWEEP_TRANSACTION_MAX
     """Records per transaction of a sweep."""
@@ -128,27 +145,20 @@ class RelationalStore(ABC):
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         # Look first: whoever has no turn writes nothing.
-        free = await self._query(lambda cursor: inquiry.free_turns(cursor, holder, names, cursor.now_us, lease_us))
+        free = await self._query(lambda cursor: inquiry.free_turns(cursor, holder, names, lease_us))
         if not free:
             return free
-        return await self._change_without_fsync(
-            lambda cursor: inquiry.take_turns(cursor, holder, free, cursor.now_us, lease_us)
-        )
+        return await self._change_without_fsync(lambda cursor: inquiry.take_turns(cursor, holder, free, lease_us))
 
-    async def leave_turns(self, holder: UUID) -> None:
-        await self._change_without_fsync(lambda cursor: inquiry.leave_turns(cursor, holder, cursor.now_us))
-
-    async def tally(self) -> Tally:
-        return await self._query(lambda cursor: inquiry.tally(cursor, cursor.now_us))
-
-    async def sealed_examples(self, key_id: str) -> list[Kept]:
-        return await self._query(lambda cursor: rekeying.examples(cursor, key_id))
+    leave_turns = _unsynced(inquiry.leave_turns)
+    tally = _reads(inquiry.tally)
+    sealed_examples = _reads(rekeying.sealed_examples)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted: dict[Name, Living] = {}
 
         def agree(cursor: Cursor) -> Agreement | frozenset[Name]:
-            agreed = inquiry.agree(cursor, serving, counted, cursor.now_us, writes=not is_trial)
+            agreed = inquiry.agree(cursor, serving, counted, writes=not is_trial)
             if not is_trial and isinstance(agreed, Agreement) and not agreed.conflicts:
                 event.remember(cursor, serving.service, self._outbox)
             return agreed
@@ -159,15 +169,8 @@ class RelationalStore(ABC):
                 return agreed
             counted = await self._count_living(agreed)
 
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._change_without_fsync(
-            lambda cursor: inquiry.note_running(cursor, gateway_id, cursor.now_us, is_running=is_running)
-        )
-
-    async def raise_level(self) -> bool:
-        """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
-        older program run."""
-        return await self._change(lambda cursor: inquiry.raise_level(cursor, cursor.now_us))
+    note_running = _unsynced(inquiry.note_running)
+    raise_level = _changes(inquiry.raise_level)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
@@ -183,8 +186,7 @@ class RelationalStore(ABC):
             has_more = after is not None
         return counted
 
-    async def _count_some(self, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
-        return await self._query(lambda cursor: inquiry.count_some(cursor, names, after, cursor.now_us))
+    _count_some = _reads(inquiry.count_some)
 
     async def find(self, query: Query) -> list[Snapshot]:
         found: list[Snapshot] = []
@@ -195,122 +197,65 @@ class RelationalStore(ABC):
                 return found
             query = replace(query, after=piece.last)
 
-    async def _find_some(self, query: Query) -> inquiry.Piece:
-        return await self._query(lambda cursor: inquiry.find_some(cursor, query, cursor.now_us))
+    _find_some = _reads(inquiry.find_some)
+    recover = _changes(inquiry.recover)
+    put_off = _changes(inquiry.put_off)
+    recovery = _reads(inquiry.recovery)
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        return await self._change(
-            lambda cursor: inquiry.recover(cursor, operation_id, token, lease_us, cursor.now_us, is_urgent=is_urgent)
-        )
-
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        await self._change(lambda cursor: inquiry.put_off(cursor, lease, cursor.now_us, pause_us, finding))
-
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        return await self._query(lambda cursor: inquiry.recovery(cursor, operation_id))
-
-    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
-        return await self._query(lambda cursor: kept.find_due(cursor, service, delivering, cursor.now_us, limit))
-
-    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        return await self._query(lambda cursor: kept.read_request(cursor, operation_id))
-
-    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
-        return await self._query(
-            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, cursor.now_us, limit)
-        )
-
-    async def backlog(self, service: str) -> Backlog:
-        return await self._query(lambda cursor: kept.backlog(cursor, service, cursor.now_us))
-
-    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        return await self._change(lambda cursor: kept.pause(cursor, service, operation, cursor.now_us, audit))
-
-    async def pause_audits(self, service: str) -> list[PauseAudit]:
-        return await self._query(lambda cursor: kept.pause_audits(cursor, service))
+    find_due = _reads(kept.find_due)
+    read_kept = _reads(kept.read_kept)
+    count_pending = _reads(kept.count_pending)
+    backlog = _reads(kept.backlog)
+    pause = _changes(kept.pause)
+    pause_audits = _reads(kept.pause_audits)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        def resume_some(cursor: Cursor, *, is_first: bool = False) -> bool:
-            bounds = (cursor.now_us, RESUME_TRANSACTION_MAX)
-            return kept.resume_some(cursor, service, operation, *bounds, is_first=is_first)
-
-        has_more, spent_seconds = await self._change_without_fsync(_timed(partial(resume_some, is_first=True)))
+        has_more, is_first = True, True
         while has_more:
-            await asyncio.sleep(spent_seconds)
-            has_more, spent_seconds = await self._change_without_fsync(_timed(resume_some))
-        return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, cursor.now_us, audit))
+            work = partial(kept.resume_some, service=service, operation=operation, is_first=is_first)
+            has_more, spent_seconds = await self._change_without_fsync(
+                _timed(partial(work, limit=RESUME_TRANSACTION_MAX))
+            )
+            is_first = False
+            if has_more:
+                await asyncio.sleep(spent_seconds)
+        return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, audit))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        if not await self._query(lambda cursor: event.are_due(cursor, service, wanted, cursor.now_us)):
+        if not await self._query(lambda cursor: event.are_due(cursor, service, wanted)):
             return []
-        # A lease or a report that is lost costs a duplicate.
-        return await self._change_without_fsync(
-            lambda cursor: event.lease(cursor, service, wanted, lease_us, cursor.now_us)
-        )
+        # A lease that is lost costs a duplicate.
+        return await self._change_without_fsync(lambda cursor: event.lease(cursor, service, wanted, lease_us))
 
-    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        await self._change_without_fsync(lambda cursor: event.report(cursor, service, reports, cursor.now_us))
+    report_events = _unsynced(event.report_events)
+    find_events = _reads(event.find_events)
+    redeliver_event = _changes(event.redeliver_event)
+    suspend_sink = _changes(event.suspend_sink)
+    resume_sink = _changes(event.resume_sink)
+    sinks = _reads(event.sinks)
 
-    async def find_events(
-        self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
-    ) -> list[KeptEvent]:
-        return await self._query(lambda cursor: event.find(cursor, service, sink, after, limit, is_dead=is_dead))
+    latest_audits = _reads(inquiry.latest_audits)
+    audits = _reads(inquiry.audits)
 
-    async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
-        return await self._change(lambda cursor: event.redeliver(cursor, service, event_id, sink, cursor.now_us))
-
-    async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        return await self._change(lambda cursor: event.suspend(cursor, service, sink, why))
-
-    async def resume_sink(self, service: str, sink: str) -> bool:
-        return await self._change(lambda cursor: event.resume(cursor, service, sink, cursor.now_us))
-
-    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        return await self._query(lambda cursor: event.sinks(cursor, service, cursor.now_us))
-
-    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        return await self._query(lambda cursor: inquiry.latest_audits(cursor, before, limit))
-
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        return await self._query(lambda cursor: inquiry.audits(cursor, operation_id))
-
-    async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
-        """See `SealedRows`."""
-        return await self._query(lambda cursor: rekeying.page(cursor, place, after, limit))
+    sealed_rows = _reads(rekeying.sealed_rows)
 
     async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
-        """See `SealedRows`."""
         changed = 0
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
-            began = time.perf_counter()
-            changed += await self._change(partial(rekeying.reseal, changes=some))
+            part, spent_seconds = await self._change(_timed(partial(rekeying.reseal, changes=some)))
+            changed += part
             # Pause, or gateways would find the file busy.
-            await asyncio.sleep(time.perf_counter() - began)
+            await asyncio.sleep(spent_seconds)
         return changed
 
-    async def observed_before(self, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
-        """See `ObservationStore`, also for the next three."""
-        return await self._query(lambda cursor: observation.observed_before(cursor, service, operation_ids))
+    observed_before = _reads(observation.observed_before)
+    observed_contents = _reads(observation.observed_contents)
+    save_observations = _unsynced(observation.save_observations)
+    count_observed = _reads(observation.count_observed)
 
-    async def observed_contents(
-        self, service: str, contents: Collection[bytes], since_us: int
-    ) -> list[tuple[bytes, UUID, int]]:
-        return await self._query(lambda cursor: observation.observed_contents(cursor, service, contents, since_us))
-
-    async def save_observations(
-        self, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
-    ) -> None:
-        await self._change_without_fsync(lambda cursor: observation.save(cursor, service, found, forget_before_us))
-
-    async def count_observed(self, service: str, route: str | None) -> list[ObservedCount]:
-        return await self._query(lambda cursor: observation.count(cursor, service, route))
-
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._query(lambda cursor: witness.read_epoch(cursor, cursor.now_us, links))
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._change(lambda cursor: witness.begin_epoch(cursor, memo, beyond_token))
+    check_memory = _reads(witness.check_memory)
+    begin_epoch = _changes(witness.begin_epoch)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)

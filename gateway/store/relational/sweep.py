@@ -80,16 +80,9 @@ class EventsUnsynced(NotApplied):
 
 def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
-    return any(
-        cursor.together(
-            [
-                ("find_pause_ahead", (now_us,)),
-                ("select_paused_expiring", _expiring(now_us, 1)),
-                *((name, (state.value, now_us, 1)) for name, state in cursor.swept),
-                *((name, (now_us, 1)) for name, *_ in _TIDIED),
-            ]
-        )
-    )
+    swept = [(name, (state.value, now_us, 1)) for name, state in cursor.swept]
+    tidied = [(name, (now_us, 1)) for name, *_ in _TIDIED]
+    return any(cursor.together([*_pauses(now_us), *swept, *tidied]))
 
 
 def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
@@ -97,14 +90,8 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     cursor.hold((PAUSES,))
-    others, services, ahead, paused = cursor.together(
-        [
-            ("select_outboxes", ()),
-            ("select_services", ()),
-            ("find_pause_ahead", (now_us,)),
-            ("select_paused_expiring", _expiring(now_us, 1)),
-        ]
-    )
+    found = cursor.together([("select_outboxes", ()), ("select_services", ()), *_pauses(now_us)])
+    others, services, ahead, paused = found
     # Which events each service writes; this one's as it is now.
     outboxes = [outbox, *(unpack(each, outbox.sealing) for service, each in others if service != outbox.service)]
     if ahead:
@@ -148,6 +135,11 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
         tuple(lapsed[:LAPSES_NAMED_MAX]),
     )
     return part
+
+
+def _pauses(now_us: int) -> list[tuple[str, Sequence[Any]]]:
+    """Whether pauses need anything: one begins in the future, or what is paused expires soon."""
+    return [("find_pause_ahead", (now_us,)), ("select_paused_expiring", _expiring(now_us, 1))]
 
 
 def _expiring(now_us: int, limit: int) -> tuple[int, ...]:

@@ -449,8 +449,8 @@ DEFECTS = (
         (
             Edit(
                 "store/relational/store.py",
-                "cursor.now_us, writes=not is_trial)",
-                "cursor.now_us, writes=True)",
+                "counted, writes=not is_trial)",
+                "counted, writes=True)",
             ),
             Edit(
                 "store/relational/store.py",

@@ -47,14 +47,8 @@ from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, Stor
 from gateway.store.journal.view import HostJournalFiles, view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
-from gateway.store.recipes import (
-    conflicts_text,
-    neighbour_warning,
-    stranded,
-    stranded_warning,
-    without_route_warning,
-)
-from gateway.store.sealed import SealedStore, refuse_unreadable
+from gateway.store.recipes import agree, strays
+from gateway.store.sealed import SealedStore
 from gateway.store.tiered import Tiered
 
 
@@ -232,16 +226,9 @@ async def check_store(config: Config) -> list[str]:
             return ["the store has nothing to compare yet: a start prepares its schema"]
         try:
             await store.start()
-            agreement = await store.cold.compare_configuration(serving, is_trial=True)
-            if agreement.conflicts:
-                raise StartRefused(conflicts_text(serving, agreement.conflicts))
-            if serving.key_ids is not None:
-                await refuse_unreadable(
-                    (await store.cold.tally()).sealed, serving.key_ids, store.cold.sealed_examples, sealing
-                )
+            warnings = await agree(store.cold, serving, sealing, is_trial=True)
             await refuse_unreadable_journals(config)
-            count_without_route = await store.cold.count_without_route(serving.service, serving.recipes)
-            waiting = await stranded(store.cold, serving)
+            stray_warnings = await strays(store.cold, serving)
             memory = await memory_state(store.cold)
             unfinished = why_unfinished((await store.cold.check_memory()).level)
             await _try_write(store, config)
@@ -252,11 +239,10 @@ async def check_store(config: Config) -> list[str]:
     except StoreError as error:
         raise CommandError(f"the store could not be read: {error}") from error
     return [
-        *(neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours),
+        *warnings,
         *([memory.text] if memory.is_lost else []),
         *([unfinished] if unfinished is not None else []),
-        *(without_route_warning(operation, alive) for operation, alive in sorted(count_without_route.items())),
-        *(stranded_warning(route, number) for route, number in sorted(waiting.items())),
+        *stray_warnings,
         *await _look_at_fast_tier(config),
     ]
 

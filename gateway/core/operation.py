@@ -8,6 +8,7 @@ happen to a record, and when, is in `lifecycle`.
 from __future__ import annotations
 
 from dataclasses import field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, get_args
 from uuid import UUID
@@ -25,6 +26,11 @@ CUT: Final = "\u2026"
 def microseconds(seconds: float) -> int:
     """A duration in seconds, as in the configuration, as the microseconds of a store."""
     return round(seconds * MICROSECONDS)
+
+
+def moment(at_us: int) -> str:
+    """A time of a store's clock, for people."""
+    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class State(StrEnum):

@@ -28,11 +28,12 @@ caller then knows as much as after `Unreadable`.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -55,6 +56,14 @@ boot_seconds: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOC
 def wall_clock_us() -> int:
     """The host's clock, which all of its processes share and which a restart does not reset. It may jump."""
     return time.time_ns() // 1_000
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel these tasks, and wait until they have ended, however they end."""
+    begun = [each for each in tasks if each is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
 
 
 class StoreError(Exception):

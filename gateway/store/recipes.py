@@ -1,4 +1,4 @@
-"""What a store remembers of the operations that gateways serve, and when a start would lose keys. Pure.
+"""What a store remembers of the operations that gateways serve, and when a start would lose keys.
 
 Theory of operation
 -------------------
@@ -51,13 +51,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 
+from gateway.core.confidential import Sealing
 from gateway.core.identity.operation_id import is_of
-from gateway.core.operation import MICROSECONDS, State
+from gateway.core.operation import MICROSECONDS, State, moment
 from gateway.core.routing import PathPattern, Rule, ServedRoute, handed_over
+from gateway.store.base import StartRefused
 from gateway.store.operations import Agreement, Cold, Living, Neighbour, Query, RecipeConflict, Serving
+from gateway.store.sealed import refuse_unreadable
 
 # So many of a route's accepted requests are looked at: those of another service may be among them.
 _SAMPLE: Final = 100
@@ -322,19 +324,15 @@ def _living(conflict: RecipeConflict) -> str:
     keys, until_us = conflict.living.keys, conflict.living.until_us
     if not keys:
         return "no living keys yet, but another running gateway of this service serves it"
-    until = "until the last of them is resolved" if until_us is None else f"until {_moment(until_us)}"
+    until = "until the last of them is resolved" if until_us is None else f"until {moment(until_us)}"
     return f"{keys} living {'key' if keys == 1 else 'keys'}, {until}"
-
-
-def _moment(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _listed(names: tuple[str, ...]) -> str:
     return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
 
 
-def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
+def _neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
     """The warning to an operator who may have renamed a service without stopping it."""
     return (
         f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
@@ -344,7 +342,48 @@ def neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
     )
 
 
-async def stranded(store: Cold, serving: Serving) -> dict[str, int]:
+def _stranded_warning(route: str, waiting: int) -> str:
+    """The warning about accepted requests that nobody delivers."""
+    return (
+        f"route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: "
+        "give the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead "
+        f"letter; inspect --list --state accepted --route {route} lists them"
+    )
+
+
+def _without_route_warning(operation: str, alive: int) -> str:
+    """The warning about the keys of an operation that no route leads to."""
+    return (
+        f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
+        f'recognised, and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
+    )
+
+
+# -- a start -----------------------------------------------------------------------------------------------------------
+
+
+async def agree(store: Cold, serving: Serving, sealing: Sealing, *, is_trial: bool = False) -> list[str]:
+    """Have the store remember what a gateway serves, unless it is a trial; returns what to warn of. Raises
+    `StartRefused` where that would lose living keys, or what is encrypted could not be read."""
+    agreement = await store.compare_configuration(serving, is_trial=is_trial)
+    if agreement.conflicts:
+        raise StartRefused(conflicts_text(serving, agreement.conflicts))
+    if serving.key_ids is not None:
+        await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
+    return [_neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours]
+
+
+async def strays(store: Cold, serving: Serving) -> list[str]:
+    """Warns of living keys that no route of this configuration finds, and of accepted requests that none delivers."""
+    without_route = await store.count_without_route(serving.service, serving.recipes)
+    stranded = await _stranded(store, serving)
+    return [
+        *(_without_route_warning(operation, alive) for operation, alive in sorted(without_route.items())),
+        *(_stranded_warning(route, number) for route, number in sorted(stranded.items())),
+    ]
+
+
+async def _stranded(store: Cold, serving: Serving) -> dict[str, int]:
     """How many accepted requests wait that no route of this configuration delivers, by the name of their route."""
     found: dict[str, int] = {}
     if serving.delivering is None:
@@ -363,20 +402,3 @@ async def stranded(store: Cold, serving: Serving) -> dict[str, int]:
                 found[route] = waiting.accepted
                 break
     return found
-
-
-def stranded_warning(route: str, waiting: int) -> str:
-    """The warning about accepted requests that nobody delivers."""
-    return (
-        f"route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: "
-        "give the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead "
-        f"letter; inspect --list --state accepted --route {route} lists them"
-    )
-
-
-def without_route_warning(operation: str, alive: int) -> str:
-    """The warning about the keys of an operation that no route leads to."""
-    return (
-        f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
-        f'recognised, and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
-    )

@@ -49,8 +49,9 @@ from gateway.store.base import (
     Store,
     StoreError,
     boot_seconds,
+    end_tasks,
 )
-from gateway.store.cold import Caller, passing
+from gateway.store.cold import passing
 from gateway.store.gate import DURABLE, Trust
 from gateway.store.level import why_refused, why_unfinished
 from gateway.store.memory.epoch import (
@@ -68,15 +69,9 @@ from gateway.store.memory.epoch import (
 from gateway.store.memory.membership import Conditions, Membership, Unproven
 from gateway.store.memory.promotion import Fleet, Verdict
 from gateway.store.memory.witness_files import Reading, WitnessFiles
-from gateway.store.operations import Due, Epoch, Serving
-from gateway.store.recipes import (
-    conflicts_text,
-    neighbour_warning,
-    stranded,
-    stranded_warning,
-    without_route_warning,
-)
-from gateway.store.sealed import SealedStore, refuse_unreadable
+from gateway.store.operations import Cold, Due, Epoch, Serving
+from gateway.store.recipes import agree, strays
+from gateway.store.sealed import SealedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -135,8 +130,8 @@ class EpochGuard(SealedStore):
         """
         super().__init__(store, sealing, events)
         # Called by the guard itself, also while requests are blocked.
-        self._cold = self.cold
-        self.cold = passing(self._cold, self._forward, find_due=self._find_due, begin_epoch=self._begin_epoch)
+        self._asked = passing(self.cold, self._call)
+        self.cold = passing(self.cold, self._forward, find_due=self._find_due, begin_epoch=self._begin_epoch)
         self._serving = serving
         self._seen_file = seen_file
         self._shared_note = shared_note
@@ -157,7 +152,8 @@ class EpochGuard(SealedStore):
         self._share_lock = asyncio.Lock()
         self._sharing: asyncio.Task[None] | None = None
         self._amnesia = Amnesia()
-        self._is_amnesic = False
+        self.is_amnesic = False
+        """Whether first requests with keys that the store does not have are refused."""
         # What was published last about a promotion.
         self._judged: PromotionJudged | None = None
         self._membership: Membership | None = None
@@ -182,33 +178,24 @@ class EpochGuard(SealedStore):
             raise
         self._is_open, self._judged = True, None
         self._update_trust()
-        self._begin_stray_count()
+        loop = asyncio.get_running_loop()
+        await end_tasks((self._stray_count,))
+        self._stray_count = loop.create_task(self._warn_of_strays())
         if self._shared_note is not None and self._sharing is None:
-            self._sharing = asyncio.get_running_loop().create_task(self._share_for_ever(self._shared_note))
+            self._sharing = loop.create_task(self._share_for_ever(self._shared_note))
 
     async def _start(self) -> None:
         if self._witness_files is not None:
             await asyncio.to_thread(self._witness_files.open)
         await self._call(super().start)
         try:
-            agreement = await self._call(self._cold.compare_configuration, self._serving)
-            if agreement.conflicts:
-                raise StartRefused(conflicts_text(self._serving, agreement.conflicts))
-            if self._serving.key_ids is not None:
-                tally = await self._call(self._cold.tally)
-                await refuse_unreadable(
-                    tally.sealed,
-                    self._serving.key_ids,
-                    lambda key_id: self._call(self._cold.sealed_examples, key_id),
-                    self.sealing,
-                )
-            for neighbour in agreement.neighbours:
-                _LOG.warning("%s", neighbour_warning(self._serving, neighbour))
+            for warning in await agree(self._asked, self._serving, self.sealing):
+                _LOG.warning("%s", warning)
             if self._seen is None:
                 self._met = self._noted = await asyncio.to_thread(self._seen_file.read)
             if self._seen is None:
                 await self._wait_shared()
-            reading = await self._compare_memory(self._call)
+            reading = await self._compare_memory(self._asked)
             if self._membership is not None:
                 await self._membership.join(reading)
                 self._events.publish(StoreMet(_timeline_of(self._seen)))
@@ -216,29 +203,16 @@ class EpochGuard(SealedStore):
             await super().close()
             raise
 
-    def _begin_stray_count(self) -> None:
-        if self._stray_count is not None:
-            self._stray_count.cancel()
-        self._stray_count = asyncio.get_running_loop().create_task(self._warn_of_strays())
-
     async def _warn_of_strays(self) -> None:
-        """Warn of living keys that no route of this configuration finds, and of accepted requests that none delivers.
-        A count that fails is only logged."""
+        """A count that fails is only logged."""
         try:
-            keys_without_route = await self._call(
-                self._cold.count_without_route, self._serving.service, self._serving.recipes
-            )
-            waiting = await stranded(self._cold, self._serving)
+            for warning in await strays(self._asked, self._serving):
+                _LOG.warning("%s", warning)
         except Exception as error:  # noqa: BLE001 - nobody awaits this task
             is_bug = not isinstance(error, StoreError)
             _LOG.warning(
                 "the living keys of operations without a route could not be counted: %s", error, exc_info=is_bug
             )
-            return
-        for operation, alive in sorted(keys_without_route.items()):
-            _LOG.warning("%s", without_route_warning(operation, alive))
-        for route, number in sorted(waiting.items()):
-            _LOG.warning("%s", stranded_warning(route, number))
 
     async def remember_again(self) -> None:
         """Have the store remember what this gateway serves, after another one agreed on something else and was given
@@ -246,17 +220,12 @@ class EpochGuard(SealedStore):
         # The keys of this gateway were found all the while: that is nothing to ask about.
         names = frozenset(self._serving.recipes)
         with contextlib.suppress(StoreError):
-            await self._forward(
-                self._cold.compare_configuration, replace(self._serving, accepted=names, mode_accepted=names)
-            )
+            await self.cold.compare_configuration(replace(self._serving, accepted=names, mode_accepted=names))
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
         self._update_trust()
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
-        await self._end_stray_count()
+        await end_tasks((self._reopening, self._stray_count))
         if self._membership is not None:
             await self._membership.pause()
         await self._save_seen()
@@ -273,17 +242,12 @@ class EpochGuard(SealedStore):
             return
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                await self._call(self._cold.note_running, self._serving.gateway_id, is_running=False)
-
-    async def _end_stray_count(self) -> None:
-        if self._stray_count is not None:
-            self._stray_count.cancel()
-            await asyncio.gather(self._stray_count, return_exceptions=True)
+                await self._asked.note_running(self._serving.gateway_id, is_running=False)
 
     # -- what of a command is rare -------------------------------------------------------------------------------------
 
     async def _admit(self, command: Command) -> Result | None:
-        if self._is_amnesic and isinstance(command, _BELIEVING):
+        if self.is_amnesic and isinstance(command, _BELIEVING):
             snapshot = await self._forward(super().read, operation_id_of(command))
             await self._check_known(snapshot, None if isinstance(command, Withdraw) else command.attempt_id)
         self._check_open()
@@ -319,16 +283,17 @@ class EpochGuard(SealedStore):
 
     async def read(self, operation_id: UUID) -> Snapshot:
         snapshot = await self._forward(super().read, operation_id)
-        if self._is_amnesic:
+        if self.is_amnesic:
             await self._check_known(snapshot)
         return snapshot
 
     async def _find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         wanted = limit
         while True:
-            due: Due = await self._forward(self._cold.find_due, service, delivering, wanted)
+            self._check_open()
+            due = await self._asked.find_due(service, delivering, wanted)
             known = [
-                each for each in due.found if not (self._is_amnesic and self._amnesia.refuses(each.record, each.now_us))
+                each for each in due.found if not (self.is_amnesic and self._amnesia.refuses(each.record, each.now_us))
             ]
             if len(known) >= limit or len(due.found) < wanted or wanted >= _DUE_MAX:
                 return replace(due, found=known[:limit])
@@ -338,7 +303,7 @@ class EpochGuard(SealedStore):
     async def exchange_notes(self) -> None:
         """Write what this gateway saw, and that it runs, unless its beats say so; and read the other gateways' notes,
         memo and purges. To be called every few seconds. Raises `StoreError`."""
-        await self._compare_memory(self._forward)
+        await self._compare_memory(self.cold)
         if self._membership is None:
             await self.cold.note_running(self._serving.gateway_id, is_running=True)
         self._events.publish(NotesExchanged())
@@ -349,13 +314,9 @@ class EpochGuard(SealedStore):
         met, token = self._met, int(self._token)
         return met if met is None or met.token >= token else replace(met, token=token)
 
-    @property
-    def is_amnesic(self) -> bool:
-        """Whether first requests with keys that the store does not have are refused."""
-        return self._is_amnesic
-
     async def _begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._forward(self._cold.begin_epoch, memo, beyond_token)
+        self._check_open()
+        await self._asked.begin_epoch(memo, beyond_token)
         self._update_amnesia(await self.cold.check_memory())
 
     async def noted_memory(self, _operation_id: UUID) -> str:
@@ -365,16 +326,17 @@ class EpochGuard(SealedStore):
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _compare_memory(self, call: Caller) -> Reading:
+    async def _compare_memory(self, cold: Cold) -> Reading:
         """Compare the store with what was seen of it, and write down a loss before any claim is granted.
 
         Returns the notes that it was compared with. Raises `Unproven` while it is not known whether a promoted server
         lost anything.
         """
         # Read all notes before the store: a change that others note in between must not look like a loss.
-        own, (shared, is_read), reading = self._seen, await self._read_shared(), await self._read_witness_notes()
+        own, (shared, is_read), files = self._seen, await self._read_shared(), self._witness_files
+        reading = Reading() if files is None else await asyncio.to_thread(files.read)
         links = [note.link for note in (*reading.notes, *(() if shared is None else shared.acknowledged))]
-        epoch = await call(self._cold.check_memory, links)
+        epoch = await cold.check_memory(links)
         if (refused := why_refused(epoch.level)) is not None:
             # Another program has ended the upgrade since.
             self._reopen(refused)
@@ -393,7 +355,7 @@ class EpochGuard(SealedStore):
         if membership is not None:
             why = await self._judge(membership, epoch, amnesia, why, reading)
             if why is None:
-                epoch = await call(self._cold.check_memory)
+                epoch = await cold.check_memory()
                 amnesia = amnesia_of(epoch)
         elif epoch.parent and why is None:
             why = "another server has taken over, and there is nobody to prove that it has lost nothing"
@@ -402,9 +364,8 @@ class EpochGuard(SealedStore):
             amnesia = after_loss(why, notes, epoch, amnesia, self._amnesia_window_us)
             # In force from here on, even if the store cannot write it down yet.
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
-            memo, beyond = memo_of(amnesia), amnesia.beyond
-            await call(self._cold.begin_epoch, memo, beyond)
-            epoch = await call(self._cold.check_memory)
+            await cold.begin_epoch(memo_of(amnesia), amnesia.beyond)
+            epoch = await cold.check_memory()
         self._met = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
         self._token = self._met.token
         self._uncompared = None
@@ -475,9 +436,6 @@ class EpochGuard(SealedStore):
         except TimeoutError:
             _LOG.warning("%s", _UNTOLD)
 
-    async def _read_witness_notes(self) -> Reading:
-        return Reading() if self._witness_files is None else await asyncio.to_thread(self._witness_files.read)
-
     @property
     def unshared_seconds(self) -> float:
         """For how long the shared note has lacked something that the store acknowledged."""
@@ -523,10 +481,8 @@ class EpochGuard(SealedStore):
 
     async def _share_last(self) -> None:
         """Share what was acknowledged until the end."""
-        if self._sharing is not None:
-            self._sharing.cancel()
-            await asyncio.gather(self._sharing, return_exceptions=True)
-            self._sharing = None
+        sharing, self._sharing = self._sharing, None
+        await end_tasks((sharing,))
         if self._shared_note is not None:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_STOP_NOTE_SECONDS):
@@ -537,12 +493,12 @@ class EpochGuard(SealedStore):
         """Apply the store's current memo, and publish a change."""
         amnesia = amnesia_of(epoch)
         is_amnesic = epoch.now_us < amnesia.until_us
-        if is_amnesic != self._is_amnesic or (is_amnesic and amnesia != self._amnesia):
+        if is_amnesic != self.is_amnesic or (is_amnesic and amnesia != self._amnesia):
             left_seconds = max(0, amnesia.until_us - epoch.now_us) / MICROSECONDS
             self._events.publish(MemoryChanged(is_amnesic, left_seconds, amnesia.why, amnesia.by))
             if is_amnesic:
                 self._trust_anew()
-        self._amnesia, self._is_amnesic = amnesia, is_amnesic
+        self._amnesia, self.is_amnesic = amnesia, is_amnesic
         self._update_trust()
         if self._witness_files is not None:
             self._witness_files.beyond = amnesia.beyond
@@ -554,7 +510,7 @@ class EpochGuard(SealedStore):
         """
         if not self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             return
-        epoch, own = await self._forward(self._cold.check_memory), self._amnesia
+        epoch, own = await self.cold.check_memory(), self._amnesia
         found = amnesia_of(epoch)
         # Of this very loss: the store may not have it yet.
         if found.by and (found.why, found.beyond) == (own.why, own.beyond):
@@ -594,7 +550,7 @@ class EpochGuard(SealedStore):
         pause_seconds, refused = _PAUSE_SECONDS_MIN, ""
         while True:
             try:
-                await self._end_stray_count()
+                await end_tasks((self._stray_count,))
                 if self._membership is not None:
                     await self._membership.pause()
                 await super().close()
@@ -626,7 +582,7 @@ class EpochGuard(SealedStore):
 
     def _update_trust(self) -> None:
         """Keep the trust in force true: it ends where a command must not pass, or not without a look."""
-        is_trusted = self._is_open and not self._is_amnesic and not self._why_no_grants
+        is_trusted = self._is_open and not self.is_amnesic and not self._why_no_grants
         listed_until = float("inf") if self._membership is None else self._membership.until_seconds
         self._trust.until_seconds = listed_until if is_trusted else float("-inf")
 

@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
-from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
 from gateway.store.cold import Caller
 from gateway.store.memory.promotion import (
     BEAT_SECONDS,
@@ -110,10 +110,8 @@ class Membership:
 
     async def pause(self) -> None:
         """Beat no more, until `join`."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        task, self._task = self._task, None
+        await end_tasks((task,))
 
     async def _join(self, ended: Collection[UUID] = ()) -> None:
         started, notes = self._clock(), self._gateway_id if self._notes is None else self._notes.id

@@ -30,12 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
-from gateway.core.operation import MICROSECONDS
+from gateway.core.operation import moment
 from gateway.store.operations import Epoch
 
 Promotion = Literal["refuse", "proven", "trusted"]
@@ -131,16 +130,12 @@ def decide(
 
 def _named(members: Sequence[Member]) -> str:
     names = [
-        f"gateway {str(each.gateway_id)[:8]} on host {each.host} has not spoken since {_moment(each.beat_us)}"
+        f"gateway {str(each.gateway_id)[:8]} on host {each.host} has not spoken since {moment(each.beat_us)}"
         for each in members[:_NAMED_MAX]
     ]
     if len(members) > _NAMED_MAX:
         names.append(f"{len(members) - _NAMED_MAX} more")
     return ", ".join(names)
-
-
-def _moment(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_before_grants(joined: Joined, synchronous: Synchronous, probation_seconds: float) -> float | None:

@@ -435,7 +435,7 @@ DEFECTS = (
         (
             Edit(
                 "store/memory/guard.py",
-                "        if self._is_amnesic:\n            await self._check_known(snapshot)\n",
+                "        if self.is_amnesic:\n            await self._check_known(snapshot)\n",
                 "",
             ),
         ),

@@ -498,8 +498,6 @@ class Parts:
         self.turns.stop()
         self._unsent.stop()
         self._sweeper.stop()
-        self._tally_taker.stop()
-        self._recovery.stop()
 
     async def drain(self) -> tuple[Drained, int]:
         """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""

@@ -58,13 +58,8 @@ class RecoveryWorker:
         self._has_turn = has_turn
         self._routes = recovered_by_name(routes, resends=resend is not None)
         self._pass_seconds = pass_seconds
-        self._is_stopped = False
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
         self._after: UUID | None = None
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._is_stopped = True
 
     async def run_once(self) -> int:
         """Recover what is due, up to a bound; returns how many were resolved. Raises `StoreError`."""
@@ -72,7 +67,7 @@ class RecoveryWorker:
             return 0
         resolved, seen = 0, 0
         after, self._after = self._after, None
-        while seen < _PASS_MAX and not self._is_stopped and self._has_turn():
+        while seen < _PASS_MAX and self._has_turn():
             page = await self._store.find(
                 Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
             )
@@ -89,7 +84,7 @@ class RecoveryWorker:
 
         async def recover(snapshot: Snapshot) -> bool:
             async with places:
-                if self._is_stopped or snapshot.record is None:
+                if snapshot.record is None or not self._has_turn():
                     return False
                 route = self._routes.get(snapshot.record.identity.route)
                 if route is None:

@@ -50,16 +50,9 @@ class TallyTaker:
         self._stranded: frozenset[str] = frozenset()
         self._pass_seconds = pass_seconds
         self._sleep = sleep
-        self._is_stopped = False
-
-    def stop(self) -> None:
-        """Take no more tallies."""
-        self._is_stopped = True
 
     async def run_once(self) -> None:
         """Take the tally. Raises `StoreError`; what was published last then stands."""
-        if self._is_stopped:
-            return
         self._has_counted = True
         tally = await self._store.tally()
         in_doubt, sealed = tuple(sorted(tally.in_doubt.items())), tuple(sorted(tally.sealed.items()))
@@ -115,13 +108,8 @@ def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:
     """The backlog as an event. Routes are named as they were when their operations were accepted."""
     waiting = tuple(
         RouteWaiting(
-            route,
-            each.accepted,
-            each.request_bytes,
-            each.oldest_seconds,
-            tuple(sorted(each.dead_letters.items())),
-            each.lanes_stopped,
-            each.oldest_stopped_seconds,
+            *(route, each.accepted, each.request_bytes, each.oldest_seconds),
+            *(tuple(sorted(each.dead_letters.items())), each.lanes_stopped, each.oldest_stopped_seconds),
         )
         for route, each in sorted(backlog.waiting.items())
     )

@@ -29,6 +29,7 @@ class Deaf:
     def __init__(self, on_ask: Callable[[], None] = lambda: None) -> None:
         self.asked: list[UUID] = []
         self.on_ask = on_ask
+        self.has_turn = True
 
     async def probe_once(self, route: Route, snapshot: Snapshot, *, is_urgent: bool) -> None:
         assert snapshot.record is not None
@@ -48,7 +49,7 @@ async def recovering(
         await do(store, hand, Hand.claim, Hand.abandon)
     recovery = Probe("/payments")
     routes: Any = {name: SimpleNamespace(operation=each, recovery=recovery) for name, each in operations.items()}
-    yield RecoveryWorker(store, cast(Prober, prober), routes, service=SERVICE), hands
+    yield RecoveryWorker(store, cast(Prober, prober), routes, service=SERVICE, has_turn=lambda: prober.has_turn), hands
     await store.close()
 
 
@@ -89,11 +90,15 @@ async def test_a_probe_that_fails_keeps_nobody_else_from_theirs() -> None:
             assert sorted(prober.asked) == sorted(passes * [hand.operation_id for hand in hands])
 
 
-async def test_stopped_it_begins_no_probe() -> None:
+async def test_without_its_turn_it_begins_no_probe() -> None:
     """Those that had yet to begin in this pass are left to others."""
     prober = Deaf()
+
+    def end_turn() -> None:
+        prober.has_turn = False
+
+    prober.on_ask = end_turn
     async with recovering(prober, 20) as (worker, _):
-        prober.on_ask = worker.stop
         await worker.run_once()
         await worker.run_once()
         assert len(prober.asked) == 1

@@ -42,15 +42,6 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
     ]
 
 
-async def test_stopped_it_leaves_the_store_alone(store: Scripted) -> None:
-    """A gateway that drains counts no more."""
-    ear = Ear()
-    tally_taker = TallyTaker(store, Events(ear), **NO_ROUTE)
-    tally_taker.stop()
-    await tally_taker.run_once()
-    assert (store.tallied, ear.facts) == (0, [])
-
-
 async def test_an_error_states_nothing(store: Scripted) -> None:
     """What was counted last stands until there is a new count; an unreachable store is not one without doubt."""
     ear, alarm = Ear(), Alarm()

@@ -28,8 +28,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
@@ -70,6 +68,62 @@ _ENTRY: Final = (
     "id, operation_id, token, event, route, journaled_us, length(body), refused_us, refused_why, version, attempt_id, "
     "command"
 )
+SCHEMA: Final = """
+    CREATE TABLE entry (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        version INTEGER NOT NULL,
+        operation_id BLOB NOT NULL,
+        token INTEGER NOT NULL,
+        attempt_id BLOB NOT NULL,
+        event TEXT NOT NULL,
+        route TEXT NOT NULL,
+        -- By the host's clock, for people. One that the durable store refused is kept for an operator and not retried.
+        journaled_us INTEGER NOT NULL,
+        refused_us INTEGER,
+        refused_why TEXT,
+        -- What the command has beside its ids, packed in the order of its fields; of a response, all but the body.
+        command BLOB NOT NULL,
+        body BLOB,
+        -- Of a response: the record of the claim that it ends, packed, for repeats while the durable store is away.
+        claim BLOB,
+        -- The lineage of the memory that granted the claim; empty where that is not known.
+        memory TEXT NOT NULL,
+        -- An attempt has one outcome; a repeated one replaces the first.
+        UNIQUE (operation_id, token, attempt_id)
+    );
+    -- What the flush reads, in the order of writing, and what an operator has to resolve.
+    CREATE INDEX entry_waiting ON entry (id) WHERE refused_us IS NULL;
+    CREATE INDEX entry_refused ON entry (id) WHERE refused_us IS NOT NULL;
+    -- A description of the service and its durable store.
+    CREATE TABLE owner (one INTEGER PRIMARY KEY CHECK (one = 1), belongs_to TEXT NOT NULL);
+"""
+_SELECT: Final = f"SELECT {_ENTRY}, "
+STATEMENTS: Final = {
+    # claimed | in_doubt --complete | release | forget | abandon | postpone | bury-->: kept here until the durable store
+    # applies it
+    "insert_entry": "INSERT OR REPLACE INTO entry (version, operation_id, token, attempt_id, event, route, "
+    "journaled_us, command, body, claim, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+    "insert_owner": "INSERT INTO owner (one, belongs_to) VALUES (1, ?)",
+    "select_owner": "SELECT belongs_to FROM owner WHERE one = 1",
+    "count": "SELECT (SELECT count(*) FROM entry INDEXED BY entry_waiting WHERE refused_us IS NULL), "
+    "(SELECT count(*) FROM entry INDEXED BY entry_refused WHERE refused_us IS NOT NULL), "
+    "(SELECT journaled_us FROM entry INDEXED BY entry_waiting WHERE refused_us IS NULL ORDER BY id LIMIT 1)",
+    "select_waiting": _SELECT + "body FROM entry INDEXED BY entry_waiting WHERE refused_us IS NULL AND id > ? "
+    "ORDER BY id",
+    "select_of": _SELECT + "body, claim, memory FROM entry WHERE operation_id = ? ORDER BY id LIMIT ?",
+    "select_operations": "SELECT DISTINCT operation_id FROM entry",
+    "has_any": "SELECT 1 FROM entry WHERE operation_id = ? LIMIT 1",
+    "delete_entry": "DELETE FROM entry WHERE id = ? RETURNING operation_id",
+    "update_refused": "UPDATE entry SET refused_us = ?2, refused_why = ?3 WHERE id = ?1",
+    # An operator acknowledged it. Never one that waits.
+    "delete_refused": "DELETE FROM entry WHERE id = ? AND refused_us IS NOT NULL RETURNING id",
+    # ?1: whether refused; NULL for both.
+    "select_kept": _SELECT + "NULL FROM entry WHERE ?1 IS NULL OR (refused_us IS NOT NULL) = ?1 ORDER BY id LIMIT ?2",
+    # What may have something confidential.
+    "select_sealed": _SELECT + "body FROM entry WHERE id > ? AND event IN ('complete', 'abandon') ORDER BY id LIMIT 20",
+    # If it is the one that was read.
+    "update_sealed": "UPDATE entry SET command = ?, body = ? WHERE id = ? AND command = ? RETURNING id",
+}
 
 # Columns and the file's own overhead, without the response.
 _ROW_BYTES: Final = 1_024
@@ -168,7 +222,7 @@ class JournalFile(Committer[apsw.Cursor]):
             bytes_ = 0
             # The loop may end before the last row; an open cursor would then go on holding the log.
             with closing(cursor.connection.cursor()) as rows:
-                for row in rows.execute(statements()["select_waiting"], (after, -1)):
+                for row in rows.execute(STATEMENTS["select_waiting"], (after,)):
                     entry_id, route, command = EntryId(self.path.name, row[0]), row[4], decoded(row)
                     if command is None:
                         # Only another version can read it: it must not hold up those behind it.
@@ -185,7 +239,7 @@ class JournalFile(Committer[apsw.Cursor]):
         """All outcomes of an operation; whatever is encrypted stays so. Raises `NotApplied`."""
         if operation_id.bytes not in self.held:
             return []
-        select = statements()["select_of"]
+        select = STATEMENTS["select_of"]
         rows = self._query(lambda cursor: fetch(cursor, select, (operation_id.bytes, OF_ONE_MAX)))
         return [kept_outcome(self.path, row) for row in rows]
 
@@ -193,8 +247,8 @@ class JournalFile(Committer[apsw.Cursor]):
         """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
 
         def write(cursor: apsw.Cursor) -> set[bytes]:
-            found = {each for row in rows for (each,) in fetch(cursor, statements()["delete_entry"], (row,))}
-            return {each for each in found if not fetch(cursor, statements()["has_any"], (each,))}
+            found = {each for row in rows for (each,) in fetch(cursor, STATEMENTS["delete_entry"], (row,))}
+            return {each for each in found if not fetch(cursor, STATEMENTS["has_any"], (each,))}
 
         self.held -= self._transact(write)
 
@@ -203,7 +257,7 @@ class JournalFile(Committer[apsw.Cursor]):
 
         def write(cursor: apsw.Cursor) -> None:
             for row, why in rows:
-                cursor.execute(statements()["update_refused"], (row, now_us, why))
+                cursor.execute(STATEMENTS["update_refused"], (row, now_us, why))
 
         self._transact(write)
 
@@ -248,7 +302,7 @@ class JournalFile(Committer[apsw.Cursor]):
         cursor = self.workplace()
         if (found := fetch(cursor, "PRAGMA quick_check(1)")) != [("ok",)]:
             raise apsw.CorruptError(str(found))
-        owner = fetch(cursor, statements()["select_owner"])
+        owner = fetch(cursor, STATEMENTS["select_owner"])
         if owner != [(belongs_to,)]:
             raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
 
@@ -267,20 +321,20 @@ class JournalFile(Committer[apsw.Cursor]):
 
 
 def _counted(cursor: apsw.Cursor) -> JournalTally:
-    ((waiting, refused, oldest_us),) = fetch(cursor, statements()["count"])
+    ((waiting, refused, oldest_us),) = fetch(cursor, STATEMENTS["count"])
     used_pages = pragma(cursor, "page_count") - pragma(cursor, "freelist_count")
     used_bytes = used_pages * pragma(cursor, "page_size") if waiting + refused else 0
     return JournalTally(waiting, refused, used_bytes, oldest_us)
 
 
 def _operations(cursor: apsw.Cursor) -> set[bytes]:
-    return {each for (each,) in fetch(cursor, statements()["select_operations"])}
+    return {each for (each,) in fetch(cursor, STATEMENTS["select_operations"])}
 
 
 def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, memory: str, now_us: int) -> int | Exception:
     try:
         columns = _encoded(route, command, memory, now_us)
-        ((row,),) = fetch(cursor, statements()["insert_entry"], columns)
+        ((row,),) = fetch(cursor, STATEMENTS["insert_entry"], columns)
     except (*DATA_ERRORS, ValueError, struct.error) as error:
         # SQLite undoes the failed statement only; the others stand.
         return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
@@ -369,15 +423,6 @@ def remove_unfinished(directory: Path) -> None:
 # -- its schema --------------------------------------------------------------------------------------------------------
 
 
-@cache
-def statements() -> dict[str, str]:
-    """The text of each `.sql` file by its name."""
-    folder = files("gateway.store.journal").joinpath("sql")
-    return {
-        file.name.removesuffix(".sql"): file.read_text("utf-8").replace("{entry}", _ENTRY) for file in folder.iterdir()
-    }
-
-
 def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
     """Run a statement and return all of its rows."""
     return handle.execute(statement, bindings).fetchall()
@@ -396,8 +441,8 @@ def fill(path: Path, belongs_to: str) -> None:
         handle.execute("PRAGMA auto_vacuum = FULL")
         handle.execute("PRAGMA synchronous = FULL")
         handle.execute("BEGIN IMMEDIATE")
-        handle.execute(statements()["schema_0001"])
-        handle.execute(statements()["insert_owner"], (belongs_to,))
+        handle.execute(SCHEMA)
+        handle.execute(STATEMENTS["insert_owner"], (belongs_to,))
         handle.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         handle.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         handle.execute("COMMIT")

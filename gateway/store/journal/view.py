@@ -29,6 +29,7 @@ from gateway.store.journal import OF_ONE_MAX, EntryId, JournalView, KeptEntry, K
 from gateway.store.journal.file import (
     BUSY_MS,
     DAMAGED,
+    STATEMENTS,
     SUFFIX,
     check_ours,
     decoded,
@@ -36,7 +37,6 @@ from gateway.store.journal.file import (
     kept_entry,
     kept_outcome,
     packed,
-    statements,
 )
 
 # A file system may give two writes within this time the same time.
@@ -81,7 +81,6 @@ class HostJournalFiles:
         self._idle: dict[Path, tuple[int, ...]] = {}
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """See `HostJournals`."""
         return [self._opened(each) for each in self.stored_outcomes(operation_id)]
 
     def stored_outcomes(self, operation_id: UUID, leave_out: Collection[str] = ()) -> list[KeptOutcome]:
@@ -111,12 +110,10 @@ class HostJournalFiles:
         return replace(outcome, command=command)
 
     def reseal(self) -> tuple[int, int]:
-        """See `HostJournals`."""
         done = [(number or 0, number is None) for number in self._visit_all(self._reseal, changes=True)]
         return sum(changed for changed, _ in done), sum(is_left for _, is_left in done)
 
     def sealed(self) -> Counter[str]:
-        """See `HostJournals`."""
         return sum(self._visit_all(_keys_of), Counter())
 
     def _visit_all(self, visit: Callable[[Query, Row], T], *, changes: bool = False) -> list[T]:
@@ -150,7 +147,6 @@ class HostJournalFiles:
         return 0 if again is command else len(query("update_sealed", *packed(again), row[0], packed(command)[0]))
 
     def drop(self, entry_id: EntryId) -> bool:
-        """See `HostJournals`."""
         with opened(self.directory / entry_id.file, changes=True) as query:
             return bool(query("delete_refused", entry_id.row))
 
@@ -222,7 +218,7 @@ def opened(path: Path, *, changes: bool = False) -> Iterator[Query]:
             handle.set_busy_timeout(BUSY_MS)
             handle.wal_autocheckpoint(0)
             check_ours(handle, path)
-            yield lambda name, *bindings: fetch(handle, statements()[name], bindings)
+            yield lambda name, *bindings: fetch(handle, STATEMENTS[name], bindings)
         finally:
             handle.close(True)
     except (*DAMAGED, ValueError, TypeError) as error:

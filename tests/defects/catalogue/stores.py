@@ -598,7 +598,7 @@ DEFECTS = (
     Defect(
         "waiting-taken-out",
         "an operator can take out an outcome that the store has yet to get",
-        (Edit("store/journal/sql/delete_refused.sql", " AND refused_us IS NOT NULL", ""),),
+        (Edit("store/journal/file.py", "id = ? AND refused_us IS NOT NULL", "id = ?"),),
         ("tests/admin/test_outcome.py::test_taken_out_under_its_owner",),
     ),
     Defect(

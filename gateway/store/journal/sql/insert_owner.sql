@@ -1,1 +1,0 @@
-INSERT INTO owner (one, belongs_to) VALUES (1, ?)

@@ -1,1 +1,0 @@
-SELECT belongs_to FROM owner WHERE one = 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, OutcomeCommand, Result
+from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, Event, OutcomeCommand, Result
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.journal import EntryId, Journal, JournalEntry
@@ -149,20 +149,20 @@ class Flusher:
         if done := [entry.entry_id for entry in (*batch.applied, *batch.overtaken)]:
             await self._journal.forget(done)
         for entry in batch.applied:
-            command, event = entry.command, EVENT_OF[type(entry.command)]
-            self._events.publish(
-                OperationSettled(
-                    entry.route, command.operation_id, command.token, event, "from the journal", None, is_late=True
-                )
-            )
+            self._events.publish(OperationSettled(*_names_of(entry), "from the journal", None, is_late=True))
         for entry in batch.overtaken:
-            command, event = entry.command, EVENT_OF[type(entry.command)]
-            _LOG.debug("%s of %s under token %d was overtaken", event, command.operation_id, command.token)
+            _, operation_id, token, event = _names_of(entry)
+            _LOG.debug("%s of %s under token %d was overtaken", event, operation_id, token)
         if batch.refused:
             await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
         for entry, why in batch.refused:
-            command, event = entry.command, EVENT_OF[type(entry.command)]
-            self._events.publish(FlushRefused(entry.route, command.operation_id, command.token, event, why))
+            self._events.publish(FlushRefused(*_names_of(entry), why))
+
+
+def _names_of(entry: JournalEntry) -> tuple[str, UUID, int, Event]:
+    """What an outcome is reported as."""
+    command = entry.command
+    return entry.route, command.operation_id, command.token, EVENT_OF[type(command)]
 
 
 def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:

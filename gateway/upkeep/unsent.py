@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -37,11 +36,11 @@ _WHY: Final = "interrupted"
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """An ended worker, what is left to do of its attempts, and since when it has been known here."""
+    """An ended worker, what is left to do of its attempts and whether they may have sent something, and since when it
+    has been known here."""
 
     ended: EndedWorker
-    unsent: Sequence[MarkedAttempt]
-    sent: Sequence[MarkedAttempt]
+    attempts: list[tuple[MarkedAttempt, bool]]
     since: float
 
 
@@ -81,23 +80,23 @@ class UnsentWorker:
         for left in self._left.copy():
             if self._is_stopped:
                 return
-            may_arrive = now - left.since < self._arrival_seconds
-            left.unsent = await self._end_all(left.unsent, partial(self._end_unsent, may_arrive=may_arrive))
-            left.sent = await self._end_all(left.sent, self._end_sent)
-            if not (left.unsent or left.sent):
+            await self._end_all(left, may_arrive=now - left.since < self._arrival_seconds)
+            if not left.attempts:
                 self._left.remove(left)
                 left.ended.remove()
 
     async def unsent_of(self, operation_id: UUID) -> frozenset[UUID]:
         """The attempts of the operation under which ended workers had sent nothing, and whose claims may stand yet."""
         await self._look()
-        attempts = [attempt for left in self._left for attempt in left.unsent]
+        attempts = [attempt for left in self._left for attempt, is_sent in left.attempts if not is_sent]
         return frozenset(attempt.attempt_id for attempt in attempts if attempt.operation_id == operation_id)
 
     async def _look(self) -> float:
         """Look for workers that have ended since; returns when that was."""
         now = self._clock()
-        self._left += [_Left(ended, ended.attempts, ended.sent, now) for ended in await self._take_ended()]
+        for ended in await self._take_ended():
+            unsent, sent = ((each, False) for each in ended.attempts), ((each, True) for each in ended.sent)
+            self._left.append(_Left(ended, [*unsent, *sent], now))
         return now
 
     async def run(self) -> NoReturn:
@@ -124,53 +123,40 @@ class UnsentWorker:
                     ended.leave()
             raise
 
-    async def _end_all(
-        self, attempts: Sequence[MarkedAttempt], end_one: Callable[[MarkedAttempt], Awaitable[bool]]
-    ) -> Sequence[MarkedAttempt]:
-        """What has to be tried again."""
+    async def _end_all(self, left: _Left, *, may_arrive: bool) -> None:
+        """End what can be ended; what has to be tried again stays."""
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def end(attempt: MarkedAttempt) -> bool:
+        async def end(attempt: MarkedAttempt, is_sent: bool) -> bool:
             async with places:
                 try:
-                    return await end_one(attempt)
+                    return await self._end(attempt, is_sent=is_sent, may_arrive=may_arrive)
                 except StoreError as error:
                     _LOG.debug("the claim of attempt %s cannot be ended yet: %s", attempt.attempt_id, error)
                     return False
 
-        are_done = await asyncio.gather(*[end(attempt) for attempt in attempts])
-        return [attempt for attempt, is_done in zip(attempts, are_done, strict=True) if not is_done]
+        are_done = await asyncio.gather(*[end(*each) for each in left.attempts])
+        left.attempts = [each for each, is_done in zip(left.attempts, are_done, strict=True) if not is_done]
 
-    async def _end_unsent(self, attempt: MarkedAttempt, *, may_arrive: bool) -> bool:
-        """End the attempt's claim, if the record is under it. False where the claim may not have arrived yet."""
+    async def _end(self, attempt: MarkedAttempt, *, is_sent: bool, may_arrive: bool) -> bool:
+        """End the attempt's claim, if the record is under it; let it lapse at once if something may have been sent.
+        False where the claim may not have arrived yet."""
         record = (await self._store.read(attempt.operation_id)).record
         if record is None or record.attempt_id != attempt.attempt_id:
-            return not may_arrive
+            # It was granted before anything was sent.
+            return is_sent or not may_arrive
+        if is_sent:
+            if record.state is State.CLAIMED:
+                ids = (attempt.operation_id, record.token, record.attempt_id)
+                await self._apply(record, Abandon(*ids, LAPSED_DOUBT), "its gateway was killed")
+            return True
         remember_us = self._remember_us(record.identity)
         if record.state in (State.CLAIMED, State.IN_DOUBT) and remember_us is not None:
             why = "its gateway was killed before it sent anything"
             await self._apply(record, end_unused(record, remember_us, _WHY), why)
         return True
 
-    async def _end_sent(self, attempt: MarkedAttempt) -> bool:
-        """Let the attempt's claim lapse now, if the record is under it. It was granted before anything was sent."""
-        record = (await self._store.read(attempt.operation_id)).record
-        if record is not None and record.attempt_id == attempt.attempt_id and record.state is State.CLAIMED:
-            ids = (attempt.operation_id, record.token, record.attempt_id)
-            await self._apply(record, Abandon(*ids, LAPSED_DOUBT), "its gateway was killed")
-        return True
-
     async def _apply(self, record: Record, command: OutcomeCommand, why: str) -> None:
         if isinstance(await self._store.apply(command), Applied):
-            identity = record.identity
-            self._events.publish(
-                OperationSettled(
-                    identity.route,
-                    identity.operation_id,
-                    record.token,
-                    EVENT_OF[type(command)],
-                    why,
-                    None,
-                    is_late=not isinstance(command, Abandon),
-                )
-            )
+            of = (record.identity.route, record.identity.operation_id, record.token, EVENT_OF[type(command)])
+            self._events.publish(OperationSettled(*of, why, None, is_late=not isinstance(command, Abandon)))

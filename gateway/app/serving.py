@@ -6,7 +6,7 @@ import hmac
 from typing import Final
 from uuid import uuid4
 
-from gateway.config import Config
+from gateway.config import Config, RedisUrl
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.operation_id import identity_recipe
@@ -33,7 +33,8 @@ def serving_of(config: Config) -> Serving:
         key_ids=None if secrets.unreadable == "accept" else frozenset(key.id for key in secrets.encryption),
         mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
         replay_us=max(route.retention.replay_us for route in config.routes),
-        delivering=delivered_by(config),
+        # Redis alone keeps no requests, and refuses to look for them.
+        delivering=None if isinstance(config.store.durable, RedisUrl) else delivered_by(config),
         fingerprint_keys={
             key.id: hmac.digest(key.key.get_secret_value(), b"fingerprint key", "sha256")[:_CHECK_BYTES].hex()
             for key in secrets.fingerprint_keys

@@ -144,8 +144,9 @@ class Serving:
     operation names whose routes accept that keys are lost, `mode_accepted` those that accept it for a change of mode.
     `gateway_id` identifies one process. `key_ids` are those of its encryption keys; None: it accepts records that it
     cannot decrypt. `replay_us` is the longest replay window of its routes. `delivering` are the kept requests that it
-    delivers; None: that is not known. `fingerprint_keys` are the ids of the keys under which it compares fingerprints,
-    each with a check of its secret; `compare_accepted` are the operation names that replay what cannot be compared.
+    delivers; None: it keeps none, or that is not known. `fingerprint_keys` are the ids of the keys under which it
+    compares fingerprints, each with a check of its secret; `compare_accepted` are the operation names that replay what
+    cannot be compared.
     """
 
     gateway_id: UUID

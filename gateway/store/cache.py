@@ -77,8 +77,9 @@ class ProcessCache:
         snapshot, elapsed_seconds = entry.snapshot, now_seconds - entry.started_seconds
         return Snapshot(snapshot.record, snapshot.now_us + int(elapsed_seconds * MICROSECONDS))
 
-    def put(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Keep a completed record from a store call that began at `started_seconds`; ignore any other.
+    def put(self, snapshot: Snapshot, started_seconds: float, *, is_copy: bool = False) -> None:
+        """Keep a completed record from a store call that began at `started_seconds`; ignore any other. One that
+        `is_copy` is news to nobody.
 
         Also ignored when that call began before the last drop, of any operation: it may have read what was dropped. So
         single drops need not be remembered, at the price of a few more store calls.
@@ -88,10 +89,14 @@ class ProcessCache:
             return
         number = record.identity.operation_id.int
         known = self.entries.get(number)
-        if self._on_new is not None and (
-            known is None
-            or started_seconds - known.started_seconds >= self._age_seconds_max
-            or known.token != record.token
+        if (
+            self._on_new is not None
+            and not is_copy
+            and (
+                known is None
+                or started_seconds - known.started_seconds >= self._age_seconds_max
+                or known.token != record.token
+            )
         ):
             self._on_new(snapshot, started_seconds)
         if started_seconds <= self._dropped_seconds or (known is not None and known.started_seconds >= started_seconds):

@@ -197,7 +197,7 @@ class Tiered(Copies):
             self.stats.fast_misses += 1
         else:
             self.stats.fast_hits += 1
-            self._cache.put(copy, started_seconds)
+            self._cache.put(copy, started_seconds, is_copy=True)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         started_seconds = self._clock()

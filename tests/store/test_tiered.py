@@ -182,11 +182,13 @@ async def test_a_repeat_in_the_same_process_asks_nobody(here: Gateway) -> None:
 
 
 async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """A claim on what was completed elsewhere is answered from Redis once, then from the process."""
+    """A claim on what was completed elsewhere is answered from Redis once, then from the process. Redis, which has the
+    copy, is not sent it again."""
     hand = await complete(here.store)
     await in_redis(redis_url, hand)
     for _ in range(3):
         assert is_replay(await repeat(there.store, hand), hand)
+        assert not there.store._outbox.under_way
     assert there.durable.asked == []
     assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
 

@@ -62,14 +62,12 @@ def unpack_headers(packed: bytes) -> Headers:
     try:
         (number,) = _LENGTH.unpack_from(packed)
         lengths = struct.unpack_from(f">{number}I", packed, _LENGTH.size)
+        begin = _LENGTH.size * (number + 1)
+        if begin + sum(lengths) != len(packed):
+            raise ValueError("packed headers end elsewhere than they say")
+        parts = struct.unpack_from("%ds" * number % lengths, packed, begin)
     except struct.error:
         raise ValueError("packed headers end too early") from None
-    parts, end = [], _LENGTH.size * (number + 1)
-    for length in lengths:
-        begin, end = end, end + length
-        parts.append(packed[begin:end])
-    if end != len(packed):
-        raise ValueError("packed headers end elsewhere than they say")
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 

@@ -24,7 +24,7 @@ from gateway.store.journal import view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.redis import codec
+from gateway.store.redis.copies import ERA_BYTES, decode, encode
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
@@ -541,11 +541,11 @@ async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -
         assert found.record == snapshots[0].record
         entries = [redis.get(key_of(hand.operation_id)) for hand in hands]
         assert not any(SECRET.encode() in entry for entry in entries)
-        era = entries[0][11 : 11 + codec.ERA_BYTES]
+        era = entries[0][11 : 11 + ERA_BYTES]
         (mine, expires_us), (others, _) = (
-            codec.decode(entry, hand.operation_id, era) for entry, hand in zip(entries, hands, strict=True)
+            decode(entry, hand.operation_id, era) for entry, hand in zip(entries, hands, strict=True)
         )
-        redis.set(key_of(hands[0].operation_id), codec.encode(replace(mine, response=others.response), era, expires_us))
+        redis.set(key_of(hands[0].operation_id), encode(replace(mine, response=others.response), era, expires_us))
         assert await tier.get(hands[0].operation_id) is None
         assert await tier.get(hands[1].operation_id) is not None
         redis.close()

@@ -22,7 +22,7 @@ from gateway.core.operation import State
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import MarkedAttempt
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
-from gateway.store.redis.codec import decode
+from gateway.store.redis.copies import decode
 from gateway.store.redis.seen import RedisSeen
 from gateway.store.worker_files import boot_of_this_machine
 from tests.store.postgres_sessions import session

@@ -60,8 +60,8 @@ from gateway.store.redis import layout
 from gateway.store.redis.change import Change, Kept, Witnessed, lesson
 from gateway.store.redis.client import TRIES_MAX, Client, contended
 from gateway.store.redis.connection import RedisCommand, parse
+from gateway.store.redis.copies import CHANGES_CHANNEL, PURGES_CHANNEL
 from gateway.store.redis.inquiry import write_audit
-from gateway.store.redis.keys import CHANGES_CHANNEL, PURGES_CHANNEL
 from gateway.store.redis.members import Members, new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary

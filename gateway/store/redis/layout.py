@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.operation import Record, State, in_doubt_since_us
-from gateway.store.redis.keys import KEY_PREFIX
+from gateway.store.redis.copies import KEY_PREFIX
 from gateway.store.relational.rows import COLUMNS, Row
 
 _TEXT: Final = f"{KEY_PREFIX}durable:"

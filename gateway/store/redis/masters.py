@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.redis.connection import CONNECT_SECONDS, Access, Address, Link, info_lines, refusal
-from gateway.store.redis.keys import SLOTS
+from gateway.store.redis.copies import SLOTS
 
 # By master, the slots that it has.
 Found = Mapping[Address, Sequence[range]]

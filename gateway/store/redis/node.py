@@ -20,7 +20,6 @@ from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import Batcher
-from gateway.store.redis.codec import ERA_BYTES, decode, encode
 from gateway.store.redis.connection import (
     CAUSES,
     CONNECT_SECONDS,
@@ -34,7 +33,7 @@ from gateway.store.redis.connection import (
     script,
     time_us,
 )
-from gateway.store.redis.keys import GENERATION_BYTES, PARTS, Keyspace
+from gateway.store.redis.copies import ERA_BYTES, GENERATION_BYTES, PARTS, Keyspace, decode, encode
 
 # Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
 GET_SECONDS: Final = 0.25

@@ -19,7 +19,7 @@ from gateway.core.operation import MICROSECONDS
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote
 from gateway.store.redis.connection import Link, RedisCommand, parse, refusal, script
-from gateway.store.redis.keys import KEY_PREFIX, slot_of
+from gateway.store.redis.copies import KEY_PREFIX, slot_of
 from gateway.store.redis.masters import masters_of
 
 # Nobody but the start of a gateway waits for this.

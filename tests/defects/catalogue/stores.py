@@ -308,7 +308,7 @@ DEFECTS = (
     Defect(
         "entry-of-another-era",
         "what was in Redis before a purge, a restart or a failover is believed after it",
-        (Edit("store/redis/codec.py", "or entry_era != era or", "or"),),
+        (Edit("store/redis/copies.py", "or entry_era != era or", "or"),),
         ("tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read",),
     ),
     Defect(

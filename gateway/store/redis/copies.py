@@ -1,15 +1,27 @@
-"""The names of keys, by bucket, and the slots of the buckets.
+"""Copies in the fast tier: the names of their keys, by bucket, the slots of the buckets, and the bytes of a copy.
 
 A bucket is what has one era. Its keys have one hash tag, so that they are at one node and one script may use them.
-Without a cluster there is one bucket, and no tag that matters. It knows no connections.
+Without a cluster there is one bucket, and no tag that matters.
+
+A copy is called an entry. It begins with the era of the server and the time until which it is valid; behind that is the
+record, as it is where there are no tables, so that an entry under a wrong key is recognised. Bytes that are not exactly
+an entry of this version are None: another version, another program's value, a value that was cut. It knows no
+connections.
 """
 
 from __future__ import annotations
 
+import struct
 from binascii import crc_hqx
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
+from zlib import crc32
+
+from gateway.core.operation import Record, State
+from gateway.store.base import Unreadable
+from gateway.store.relational.packing import pack, unpack
+from gateway.store.relational.rows import decode_whole, encode_whole
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
@@ -57,3 +69,35 @@ class Keyspace:
         """The key of a content's digest, in the bucket of its first byte."""
         tag = f"{{{content[0]:02x}}}:" if self.is_cluster else ""
         return f"{self.prefix}{tag}content:{content.hex()}"
+
+
+_MAGIC: Final = b"igR"
+ERA_BYTES: Final = 16
+VERSION: Final = 1
+# Magic, token, the era of the server, the version of what follows, the end of the window in µs of the server's clock,
+# and a checksum of the record.
+_HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQI")
+_NO_REQUEST: Final = ("", None, None)
+"""A copy has not what was asked, the last columns of a record."""
+_COMPLETED: Final = State.COMPLETED
+
+
+def encode(record: Record, era: bytes, expires_us: int) -> bytes:
+    """The entry of a completed record, valid in this era until `expires_us` of the server's clock."""
+    if record.state is not _COMPLETED or record.response is None:
+        raise ValueError("only a completed record has an entry")
+    packed = pack((*encode_whole(record)[: -len(_NO_REQUEST)], record.response.body))
+    return _HEAD.pack(_MAGIC, record.token, era, VERSION, expires_us, crc32(packed)) + packed
+
+
+def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] | None:
+    """The record and its `expires_us`, if these bytes are an entry of this operation in this era; else None."""
+    try:
+        kind, _, entry_era, version, expires_us, checksum = _HEAD.unpack_from(entry)
+        if kind != _MAGIC or entry_era != era or version != VERSION or crc32(entry[_HEAD.size :]) != checksum:
+            return None
+        *columns, body = unpack(entry, _HEAD.size)
+        record = decode_whole((*columns, *_NO_REQUEST), body)
+    except (struct.error, Unreadable):
+        return None
+    return (record, expires_us) if record.identity.operation_id == operation_id else None

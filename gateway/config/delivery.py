@@ -13,10 +13,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretBytes, Tag
+from pydantic import BeforeValidator, Field, SecretBytes
 
 from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
-from gateway.config.section import Section, one_of, written
+from gateway.config.section import Forms, Section, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
@@ -61,7 +61,6 @@ _ORDER_REFUSED = (
     ("authorization", "a credential does not say what belongs together"),
     ("cookie", "a credential does not say what belongs together"),
 )
-_ORDER_FORMS = "a JSON pointer such as /account_id, or {header: NAME}"
 
 
 class OrderHeader(Section):
@@ -75,8 +74,7 @@ class Order(Section):
     """Requests of one caller with the same value are delivered one after the other, as they were accepted: a lane."""
 
     by: Annotated[
-        Annotated[Annotated[str, JSON_POINTER], Tag("<word>")] | Annotated[OrderHeader, Tag("<header>")],
-        one_of("header", expected=_ORDER_FORMS, word=True),
+        Annotated[str, JSON_POINTER] | OrderHeader, Forms("a JSON pointer such as /account_id, or {header: NAME}")
     ]
     """Where the ordering value is: a JSON pointer into the body such as /account_id, or {header: NAME}."""
     on_stop: Literal["stop", "skip"] = "stop"

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretStr
 
 from gateway.config.address import AbsolutePath, Network, NetworkRange, RedisUrl, StreamUrl, is_host, split_url
 from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, shaped, wrong
-from gateway.config.section import Disagreement, Section, of_kind, repeated, written
+from gateway.config.section import Disagreement, Forms, Section, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.webhook import Secret, signing_key
@@ -217,12 +217,8 @@ class StdoutSink(_SinkSettings):
 
 
 Sink = Annotated[
-    Annotated[WebhookSink, Tag("<webhook>")]
-    | Annotated[RedisStreamSink, Tag("<redis_stream>")]
-    | Annotated[NatsSink, Tag("<nats>")]
-    | Annotated[KafkaSink, Tag("<kafka>")]
-    | Annotated[StdoutSink, Tag("<stdout>")],
-    of_kind("webhook", "redis_stream", "nats", "kafka", "stdout"),
+    WebhookSink | RedisStreamSink | NatsSink | KafkaSink | StdoutSink,
+    Forms("a mapping with kind: webhook, redis_stream, nats, kafka or stdout"),
 ]
 
 

@@ -12,21 +12,20 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.descriptions import descriptions
 from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest
 from gateway.config.models import Config
-from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, form_tag
+from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms
 
 _SHOWN_CHARS_MAX = 60
 # Sections that contain secrets.
 _HOLDERS = frozenset(("secrets", "store", "admin", "sinks"))
 _KEY_CHARS_MAX = 40
 _WITHOUT_BRACES = re.compile(r"\$[A-Za-z_]")
-_NOT_KEYS = tuple(form_tag(name) for name in ("word", "list", "one"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +58,21 @@ class _Place:
             items = [get_args(form.kind)[0] for form in self.forms if get_origin(form.kind) is tuple]
             return _Place((*self.path, part), tuple(form for item in items for form in _forms(item)), ())
         if part.startswith("<"):
-            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag and form.tag not in _NOT_KEYS)
+            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag and form.tag not in NOT_KEYS)
             return _Place(self.path, tuple(form for form in self.forms if form.tag == part), choices)
         field = self.keys.get(part)
-        return _Place((*self.path, part), tuple(_forms(field.annotation)) if field else (), ())
+        forms = _forms(Annotated[field.annotation, *field.metadata, None]) if field else ()
+        return _Place((*self.path, part), tuple(forms), ())
 
 
 def _forms(annotation: Any, tag: str | None = None) -> Iterator[_Form]:
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
-        own = next((item.tag for item in metadata if isinstance(item, Tag)), tag)
-        yield from _forms(inner, own)
+        if forms := next((item for item in metadata if isinstance(item, Forms)), None):
+            for tag, kind in forms.tagged(inner).items():
+                yield from _forms(kind, tag)
+        else:
+            yield from _forms(inner, tag)
     elif get_origin(annotation) in (Union, UnionType):
         for member in get_args(annotation):
             yield from _forms(member, tag)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretStr
 
 from gateway.config.address import HostName
 from gateway.config.events import SigningSecret
@@ -25,7 +25,7 @@ from gateway.config.leaf import (
     Text,
     wrong,
 )
-from gateway.config.section import Disagreement, Section, one_of, only, repeated, written
+from gateway.config.section import Disagreement, Forms, Section, repeated, written
 from gateway.core import webhook
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.fingerprint import may_be_fingerprinted
@@ -98,11 +98,9 @@ class HmacSignature(Section):
     although its id, or the body that it is known by, is the same."""
 
 
-_ORIGINS = "a list of names such as [eventgrid.azure.net], or any"
 Origins = Annotated[
-    Annotated[Literal["any"], only("any", expected=_ORIGINS), Tag("<word>")]
-    | Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=64), Tag("<list>")],
-    one_of(expected=_ORIGINS, word=True, many=True),
+    Literal["any"] | Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=64)],
+    Forms("a list of names such as [eventgrid.azure.net], or any"),
 ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 
-from pydantic import BeforeValidator, Field, SecretBytes, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretBytes, SecretStr
 
 from gateway.config.address import (
     RESERVED_PATH,
@@ -40,16 +40,7 @@ from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, Size, wrong
 from gateway.config.regions import Regions
 from gateway.config.route import Route, Unprotected
-from gateway.config.section import (
-    Disagreement,
-    Holder,
-    Section,
-    listed_twice,
-    one_of,
-    only,
-    repeated,
-    written,
-)
+from gateway.config.section import Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream
 from gateway.core.recovery import Hold, Recovery, Resend
 
@@ -275,11 +266,9 @@ class FingerprintKey(Section):
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
-_KEY_ENTRIES = "{id: NAME, key: SECRET}, or a list of them with the current one first"
 _FingerprintKeys = Annotated[
-    Annotated[FingerprintKey, Tag("<one>")]
-    | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-    one_of(expected=_KEY_ENTRIES, many=True),
+    FingerprintKey | Annotated[tuple[FingerprintKey, ...], Field(min_length=1, max_length=16)],
+    Forms("{id: NAME, key: SECRET}, or a list of them with the current one first"),
 ]
 
 
@@ -388,16 +377,12 @@ class Errors(Section):
     If left out, the type is a URN."""
 
 
-_WEB_ORIGINS = "a list of origins such as [https://app.example.com], or any"
-
-
 class Cors(Section):
     """What pages of other origins may read of the gateway's own responses, in a browser."""
 
     origins: Annotated[
-        Annotated[Literal["any"], only("any", expected=_WEB_ORIGINS), Tag("<word>")]
-        | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64), Tag("<list>")],
-        one_of(expected=_WEB_ORIGINS, word=True, many=True),
+        Literal["any"] | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64)],
+        Forms("a list of origins such as [https://app.example.com], or any"),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
     credentials: Annotated[bool, Flag()] = False
@@ -425,8 +410,7 @@ class Config(Holder):
     service: Annotated[str, NAME] = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
-        Annotated[Listen, _PlainListen(), Tag("<word>")] | Annotated[Listen, Tag("<address>")],
-        one_of("address", expected="an address such as 0.0.0.0:8080, or {address, tls}", word=True),
+        Annotated[Listen, _PlainListen()] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
     public_url: Annotated[str, PublicUrl()] | None = None

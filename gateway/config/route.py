@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from gateway.config.address import HostName
 from gateway.config.authorization import Authorize, ForwardAuth, ForwardAuthScope
@@ -40,16 +40,7 @@ from gateway.config.leaf import (
     size_text,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope, parts_of
-from gateway.config.section import (
-    Disagreement,
-    Holder,
-    Section,
-    listed_twice,
-    one_of,
-    only,
-    repeated,
-    written,
-)
+from gateway.config.section import Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
 from gateway.core import replay
@@ -158,11 +149,7 @@ class BodyPart(Section):
         return keys.BodyPart(parse_pointer(self.body))
 
 
-_PART_FORMS = "{header: NAME} or {body: /pointer}"
-KeyPart = Annotated[
-    Annotated[HeaderPart, Tag("<header>")] | Annotated[BodyPart, Tag("<body>")],
-    one_of("header", "body", expected=_PART_FORMS),
-]
+KeyPart = Annotated[HeaderPart | BodyPart, Forms("{header: NAME} or {body: /pointer}")]
 
 
 class ComposedKey(_KeySettings):
@@ -181,13 +168,7 @@ class ComposedKey(_KeySettings):
 
 
 KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
-Key = Annotated[
-    Annotated[HeaderKey, Tag("<header>")]
-    | Annotated[HeadersKey, Tag("<headers>")]
-    | Annotated[BodyKey, Tag("<body>")]
-    | Annotated[ComposedKey, Tag("<compose>")],
-    one_of("header", "headers", "body", "compose", expected=KEY_FORMS),
-]
+Key = Annotated[HeaderKey | HeadersKey | BodyKey | ComposedKey, Forms(KEY_FORMS)]
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -310,11 +291,9 @@ def _is_within(pointer: str, other: str) -> bool:
     return pointer == other or pointer.startswith(f"{other}/")
 
 
-_REPEATS_BY = "fingerprint, or a list of JSON pointers such as [/account, /reference]"
 RepeatsBy = Annotated[
-    Annotated[Literal["fingerprint"], only("fingerprint", expected=_REPEATS_BY), Tag("<word>")]
-    | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-    one_of(expected=_REPEATS_BY, word=True, many=True),
+    Literal["fingerprint"] | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16)],
+    Forms("fingerprint, or a list of JSON pointers such as [/account, /reference]"),
 ]
 
 
@@ -428,10 +407,7 @@ class VersionHeader(Section):
         return replay.VersionHeader(self.header.lower().encode())
 
 
-Version = Annotated[
-    Annotated[str, VERSION_NAME, Tag("<word>")] | Annotated[VersionHeader, Tag("<header>")],
-    one_of("header", expected=_VERSIONS, word=True),
-]
+Version = Annotated[Annotated[str, VERSION_NAME] | VersionHeader, Forms(_VERSIONS)]
 
 
 class ResponsePolicy(Section):

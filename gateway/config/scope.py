@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Annotated, Literal, assert_never
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretStr
 
 from gateway.config.address import AbsolutePath, Network, NetworkRange, is_host
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
 from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, shaped, wrong
-from gateway.config.section import (
-    Disagreement,
-    Section,
-    listed_twice,
-    one_of,
-    only,
-    repeated,
-    written,
-)
+from gateway.config.section import Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core.egress import is_loopback
 from gateway.core.identity import scope as scopes
 from gateway.core.identity.token import SECRET_ALGORITHMS
@@ -45,11 +37,9 @@ _ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=T
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 
-_SOURCES = "a list of networks such as [10.0.0.0/8], or any"
 Sources = Annotated[
-    Annotated[Literal["any"], only("any", expected=_SOURCES), Tag("<word>")]
-    | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256), Tag("<list>")],
-    one_of(expected=_SOURCES, word=True, many=True),
+    Literal["any"] | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256)],
+    Forms("a list of networks such as [10.0.0.0/8], or any"),
 ]
 
 
@@ -146,10 +136,7 @@ class TokenIssuer(Section):
     """The `iss` of its tokens, to the letter."""
     audience: Annotated[str, plain_text(512)]
     """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
-    keys: Annotated[
-        Annotated[str, _KeyPlace(), Tag("<word>")] | Annotated[TokenSecret, Tag("<secret>")],
-        one_of("secret", expected=_KEYS, word=True),
-    ]
+    keys: Annotated[Annotated[str, _KeyPlace()] | TokenSecret, Forms(_KEYS)]
     """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
     or of public keys as PEM, or {secret: ...}."""
     claims: Annotated[tuple[Annotated[str, plain_text(128)], ...], Field(min_length=1, max_length=8)]
@@ -213,9 +200,8 @@ class JwtScope(Section):
     """The caller is named by claims of a verified token: it is the same after every refresh of the token."""
 
     jwt: Annotated[
-        Annotated[TokenIssuer, Tag("<one>")]
-        | Annotated[tuple[TokenIssuer, ...], Field(min_length=1, max_length=16), Tag("<list>")],
-        one_of(expected="{issuer, audience, keys, claims}, or a list of them", many=True),
+        TokenIssuer | Annotated[tuple[TokenIssuer, ...], Field(min_length=1, max_length=16)],
+        Forms("{issuer, audience, keys, claims}, or a list of them"),
     ]
     """Whose bearer tokens are accepted: {issuer, audience, keys, claims}, or a list of them."""
 
@@ -235,17 +221,10 @@ class JwtScope(Section):
 
 # -- several of them ---------------------------------------------------------------------------------------------------
 
-_PART_FORMS = (
-    "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}} or "
-    "{client_certificate: san}"
-)
+_CALLER_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}}"
 ScopePart = Annotated[
-    Annotated[HeaderScope, Tag("<header>")]
-    | Annotated[ApiKeyScope, Tag("<api_key>")]
-    | Annotated[JwtScope, Tag("<jwt>")]
-    | Annotated[ForwardAuthScope, Tag("<forward_auth>")]
-    | Annotated[ClientCertificateScope, Tag("<client_certificate>")],
-    one_of("header", "api_key", "jwt", "forward_auth", "client_certificate", expected=_PART_FORMS),
+    HeaderScope | ApiKeyScope | JwtScope | ForwardAuthScope | ClientCertificateScope,
+    Forms(f"{_CALLER_FORMS} or {{client_certificate: san}}"),
 ]
 
 
@@ -278,21 +257,16 @@ def _source(part: ScopePart) -> str:
             assert_never(part)
 
 
-SCOPE_FORMS = (
-    "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}}, "
-    "{client_certificate: san}, {compose: [...]} or shared"
-)
+SCOPE_FORMS = f"{_CALLER_FORMS}, {{client_certificate: san}}, {{compose: [...]}} or shared"
 Scope = Annotated[
-    Annotated[Literal["shared"], only("shared", expected=SCOPE_FORMS), Tag("<word>")]
-    | Annotated[HeaderScope, Tag("<header>")]
-    | Annotated[ApiKeyScope, Tag("<api_key>")]
-    | Annotated[JwtScope, Tag("<jwt>")]
-    | Annotated[ForwardAuthScope, Tag("<forward_auth>")]
-    | Annotated[ClientCertificateScope, Tag("<client_certificate>")]
-    | Annotated[ComposedScope, Tag("<compose>")],
-    one_of(
-        "header", "api_key", "jwt", "forward_auth", "client_certificate", "compose", expected=SCOPE_FORMS, word=True
-    ),
+    Literal["shared"]
+    | HeaderScope
+    | ApiKeyScope
+    | JwtScope
+    | ForwardAuthScope
+    | ClientCertificateScope
+    | ComposedScope,
+    Forms(SCOPE_FORMS),
 ]
 
 

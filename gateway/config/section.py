@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -14,17 +14,20 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
+    Tag,
     TypeAdapter,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.config.document import Path, nearest
-from gateway.config.leaf import duration_text, wrong
+from gateway.config.leaf import Leaf, duration_text, wrong
 
 # Hints for forms that other programs have, by their key. None of them is a misspelling.
 INSTEAD = {
@@ -33,6 +36,8 @@ INSTEAD = {
 }
 
 
+NOT_KEYS = ("<word>", "<list>", "<one>")
+"""The tags of forms that are no mapping with a key of its own."""
 FORM_ERROR = "config_form"
 """The type of the error when no form fits; its text is ready to be shown."""
 DISAGREEMENT_ERROR = "config_disagreement"
@@ -176,60 +181,85 @@ def written(text: str) -> Any:
     return Field(text, validate_default=True)
 
 
-def form_tag(name: str) -> str:
-    """The tag of a form of a value. It appears in the location of an error, and is never a key of the file."""
-    return f"<{name}>"
+@dataclass(frozen=True)
+class Forms:
+    """Chooses which type of a union a value is meant for: by the tag of the type, which is part of an error's location.
 
-
-def one_of(*keys: str, expected: str, word: bool = False, many: bool = False) -> Discriminator:
-    """Choose the form of a value. A mapping has that of the one of `keys` that it has, or probably misspells.
-
-    `word` allows a plain word, with the tag `<word>`; `many` a list, with the tag `<list>`, and without `word` one
-    mapping, `<one>`.
+    A mapping is known by its `kind`, or by the first key that one of the types requires, also where that is probably
+    misspelt. Tags are in angle brackets, so that they are never keys of the file.
     """
 
-    def choose(value: object) -> str | None:
-        match value:
-            case str():
-                return form_tag("word") if word else None
-            case list() | tuple():
-                return form_tag("list") if many else None
-            case Mapping() if many and not word:
-                return form_tag("one")
-            case Mapping():
-                present = [key for key in keys if key in value]
-                meant = present or [close for key in value if key not in INSTEAD and (close := nearest(str(key), keys))]
-                return form_tag(meant[0]) if meant else None
-            case _:
-                return None
+    expected: str
+    """All forms, as the text after "expected"."""
 
-    return _discriminator(choose, expected)
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        tagged, of_any = self.tagged(union), Union.__getitem__
+        has_kinds = any("kind" in _fields(kind) for kind in tagged.values())
+        kinds = tuple(Annotated[kind, *self._checks(kind), Tag(tag)] for tag, kind in tagged.items())
+        message = f"expected {self.expected}"
 
+        def choose(value: object) -> str | None:
+            return _chosen(tagged, has_kinds, value)
 
-def of_kind(*kinds: str) -> Discriminator:
-    """Choose the form of a mapping by its `kind`, or by the one that this probably misspells."""
+        form = Discriminator(choose, custom_error_type=FORM_ERROR, custom_error_message=message)
+        return form.__get_pydantic_core_schema__(of_any(kinds), handler)
 
-    def choose(value: object) -> str | None:
-        if not isinstance(value, Mapping):
-            return None
-        key = "kind" if "kind" in value else next((key for key in value if nearest(str(key), ("kind",))), None)
-        kind = str(value.get(key))
-        close = kind if kind in kinds else nearest(kind, kinds)
-        return None if close is None else form_tag(close)
+    def tagged(self, union: Any) -> dict[str, Any]:
+        """The types by their tags."""
+        tags = [_tag(kind) for kind in get_args(union)]
+        # One mapping in place of a list of them is known by being one.
+        is_one = "<list>" in tags and "<word>" not in tags
+        tags = ["<one>" if is_one and tag != "<list>" else tag for tag in tags]
+        return dict(zip(tags, get_args(union), strict=True))
 
-    return _discriminator(choose, f"a mapping with kind: {' or '.join((', '.join(kinds[:-1]), kinds[-1]))}")
+    def _checks(self, kind: Any) -> Iterator[BeforeValidator]:
+        """Another word is refused with an error that lists all forms of the value."""
+        words = get_args(kind)
 
+        def check(value: object) -> object:
+            if value not in words:
+                raise wrong(f"expected {self.expected}")
+            return value
 
-def only(*words: str, expected: str) -> BeforeValidator:
-    """Refuse every other word, with an error that lists all forms of the value."""
-
-    def check(value: object) -> object:
-        if value not in words:
-            raise wrong(f"expected {expected}")
-        return value
-
-    return BeforeValidator(check)
+        if get_origin(kind) is Literal:
+            yield BeforeValidator(check)
 
 
-def _discriminator(choose: Callable[[object], str | None], expected: str) -> Discriminator:
-    return Discriminator(choose, custom_error_type=FORM_ERROR, custom_error_message=f"expected {expected}")
+def _chosen(tags: Collection[str], has_kinds: bool, value: object) -> str | None:
+    """The tag of the form that a value is meant for, if it is one of these."""
+    match value:
+        case str():
+            tag = "<word>"
+        case list() | tuple():
+            tag = "<list>"
+        case Mapping() if "<one>" in tags:
+            tag = "<one>"
+        case Mapping():
+            keys = [tag.strip("<>") for tag in tags if tag not in NOT_KEYS]
+            given = [str(value.get(_key_of_kind(value)))] if has_kinds else list(value)
+            present = [key for key in keys if key in given]
+            meant = present or [close for key in given if key not in INSTEAD and (close := nearest(str(key), keys))]
+            tag = f"<{meant[0]}>" if meant else ""
+        case _:
+            tag = ""
+    return tag if tag in tags else None
+
+
+def _key_of_kind(value: Mapping[Any, Any]) -> object:
+    return "kind" if "kind" in value else next((key for key in value if nearest(str(key), ("kind",))), None)
+
+
+def _tag(kind: Any) -> str:
+    bare, *metadata = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if get_origin(bare) is tuple:
+        return "<list>"
+    fields = _fields(bare)
+    if not fields or any(isinstance(each, Leaf) for each in metadata):
+        return "<word>"
+    if "kind" in fields:
+        return f"<{get_args(fields['kind'].annotation)[0]}>"
+    return f"<{next(field.alias or name for name, field in fields.items() if field.is_required())}>"
+
+
+def _fields(kind: Any) -> Mapping[str, FieldInfo]:
+    return kind.model_fields if isinstance(kind, type) and issubclass(kind, Section) else {}

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, Tag
+from pydantic import BeforeValidator, Field, SecretStr
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.leaf import JSON_POINTER, PROBE_FOLLOW, Count, Duration, HeaderName, ProbePath, StatusSet, wrong
-from gateway.config.section import Disagreement, Section, follow, one_of, only, written
+from gateway.config.section import Disagreement, Forms, Section, follow, written
 from gateway.core import recovery, replay
 from gateway.core.identity.body import parse_pointer
 from gateway.core.message import Headers
@@ -195,8 +195,4 @@ class ProbeRecovery(Section):
 
 
 RECOVERY_FORMS = "hold, resend or {probe: {path, done, ...}}"
-Recovery = Annotated[
-    Annotated[Literal["hold", "resend"], only("hold", "resend", expected=RECOVERY_FORMS), Tag("<word>")]
-    | Annotated[ProbeRecovery, Tag("<probe>")],
-    one_of("probe", expected=RECOVERY_FORMS, word=True),
-]
+Recovery = Annotated[Literal["hold", "resend"] | ProbeRecovery, Forms(RECOVERY_FORMS)]

@@ -57,14 +57,14 @@ class ForwardAuth(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ca is not None and self.url.scheme != "https":
-            yield Disagreement(("ca",), "ca needs an https URL")
+            yield "ca", "ca needs an https URL"
         yield from listed_twice(("headers",), self.headers)
         yield from listed_twice(("copy",), self.copy_)
         asked = {name.lower() for name in self.headers}
         for index, name in enumerate(self.copy_):
             if name.lower() in asked:
                 message = "this is listed under headers too: the caller's own cannot be both asked about and dropped"
-                yield Disagreement(("copy", index), message)
+                yield ("copy", index), message
 
 
 class PrincipalAuth(ForwardAuth):
@@ -80,7 +80,7 @@ class PrincipalAuth(ForwardAuth):
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
         if self.principal.lower() in {name.lower() for name in self.headers}:
-            yield Disagreement(("principal",), "this is listed under headers too: a caller would name itself")
+            yield "principal", "this is listed under headers too: a caller would name itself"
 
 
 class ForwardAuthScope(Section):

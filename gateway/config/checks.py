@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gateway.config.address import Address, PostgresUrl, RedisUrl, UpstreamUrl
 from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope
 from gateway.config.delivery import Accept, Delivery, Order, RouteDelivery
-from gateway.config.document import Document, Mistake, Path
+from gateway.config.document import Document, Mistake, Path, path_of
 from gateway.config.events import Egress, EventSettings, RedisStreamSink, WebhookSink
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
@@ -76,11 +76,11 @@ class _Draft:
         match = self.part(Match)
         return () if match is None else match.rules()
 
-    def mistake(self, keys: Path, message: str, hint: str = "") -> Mistake:
-        return self.document.mistake((*self.path, *keys), message, hint)
+    def mistake(self, keys: str | Path, message: str, hint: str = "") -> Mistake:
+        return self.document.mistake((*self.path, *path_of(keys)), message, hint)
 
-    def writes(self, *keys: str | int) -> bool:
-        return self.document.holds((*self.path, *keys))
+    def writes(self, keys: str) -> bool:
+        return self.document.holds((*self.path, *path_of(keys)))
 
 
 def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
@@ -109,7 +109,7 @@ def _shared_service(config: _Draft) -> Iterator[Mistake]:
     if store is None or config.writes("service"):
         return
     if isinstance(store.durable, PostgresUrl | RedisUrl) or store.fast is not None:
-        yield config.mistake(("service",), "required, but missing", "it distinguishes services that share a store")
+        yield config.mistake("service", "required, but missing", "it distinguishes services that share a store")
 
 
 def _alone(config: _Draft, routes: Sequence[_Draft]) -> Iterator[Mistake]:
@@ -120,38 +120,38 @@ def _alone(config: _Draft, routes: Sequence[_Draft]) -> Iterator[Mistake]:
     hint = "use a postgresql:// or sqlite:/// store"
     if (events := config.part(EventSettings)) and events.sinks:
         message = "a durable Redis changes one record at a time, so an event could get lost between two"
-        yield config.mistake(("events", "sinks"), message, hint)
+        yield config.mistake("events.sinks", message, hint)
     for route in routes:
         for name in ("accept", "inbox"):
             if route.values.get(name) is not None:
                 message = f"{name} needs lists of what is to be delivered, and a durable Redis keeps single records"
-                yield route.mistake((name,), message, hint)
+                yield route.mistake(name, message, hint)
         repeats, outcome = route.part(Repeats), route.part(Outcome)
         if repeats and repeats.action == "refuse":
             message = "a repeat is found by the records of other keys, and a durable Redis changes one at a time"
-            yield route.mistake(("repeats", "action"), message, f"{hint}, or write action: count")
+            yield route.mistake("repeats.action", message, f"{hint}, or write action: count")
         if outcome and outcome.preset == "payments":
             message = "payments needs a store whose disk is the memory; a durable Redis keeps what fits into its own"
-            yield route.mistake(("outcome", "preset"), message, hint)
+            yield route.mistake("outcome.preset", message, hint)
         if (route.values.get("mode") or config.values.get("mode")) == "observe":
             message = "what is observed is compared with other records, and a durable Redis keeps single ones"
-            yield route.mistake(("mode",) if route.writes("mode") else ("name",), message, hint)
+            yield route.mistake("mode" if route.writes("mode") else "name", message, hint)
 
 
-def _listening(config: _Draft) -> Iterator[tuple[str, Path, Address]]:
+def _listening(config: _Draft) -> Iterator[tuple[str, Address]]:
     """What the gateway listens on, and where that is written."""
     if listen := config.part(Listen):
-        yield "listen", ("listen",), listen.address
+        yield "listen", listen.address
     if status := config.part(Status):
-        yield "status.listen", ("status", "listen"), status.listen
+        yield "status.listen", status.listen
     if (admin := config.part(Admin)) and admin.is_on:
-        yield "admin.listen", ("admin", "listen"), admin.listen
+        yield "admin.listen", admin.listen
 
 
 def _listeners(config: _Draft) -> Iterator[Mistake]:
-    for (one, first, address), (other, second, address_too) in combinations(_listening(config), 2):
+    for (one, address), (other, address_too) in combinations(_listening(config), 2):
         if _collide(address, address_too):
-            keys = second if config.writes(*second) else first
+            keys = other if config.writes(other) else one
             yield config.mistake(keys, f"{one} and {other} both use port {address.port}")
 
 
@@ -160,11 +160,9 @@ def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     is_observed = (route.values.get("mode") or config.values.get("mode")) == "observe"
     if not is_observed:
         if route.values.get("enforce_share"):
-            yield route.mistake(
-                ("enforce_share",), "only an observed route has a share that is enforced", "mode: observe"
-            )
+            yield route.mistake("enforce_share", "only an observed route has a share that is enforced", "mode: observe")
         return
-    keys = ("mode",) if route.writes("mode") else ("name",)
+    keys = "mode" if route.writes("mode") else "name"
     for name in ("accept", "inbox"):
         if route.values.get(name) is not None:
             message = f"a route with {name} answers by itself, so there is nothing that could only be observed"
@@ -175,7 +173,7 @@ def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     )
     if route.values.get("enforce_share") and in_body:
         message = "the key is in the body, and only one in the headers decides at once whether a request is enforced"
-        yield route.mistake(("enforce_share",), message)
+        yield route.mistake("enforce_share", message)
 
 
 def _numeric(host: str) -> str:
@@ -196,7 +194,7 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
         upstream = place.part(Upstream) or place.part(RouteUpstream)
         if upstream is None or upstream.url is None:
             continue
-        if place.writes("upstream", "url") and _is_own(upstream.url, listen.address):
+        if place.writes("upstream.url") and _is_own(upstream.url, listen.address):
             message = f"the gateway itself listens on {listen.address} and would forward to itself"
             yield place.mistake(
                 ("upstream", "url"), message, "write where the service listens, or let the gateway listen elsewhere"
@@ -205,7 +203,7 @@ def _loops(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
 
 def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     """Authorising services that are the gateway itself, and headers of theirs that cannot be theirs alone."""
-    own = [address for _, _, address in _listening(config)]
+    own = [address for _, address in _listening(config)]
     for route in routes:
         handed_on: dict[str, str] = {}
         for keys, service in _asked(route):
@@ -252,7 +250,7 @@ def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
         if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
             message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
             hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
-            yield route.mistake(("scope",), message, hint)
+            yield route.mistake("scope", message, hint)
 
 
 def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
@@ -263,13 +261,13 @@ def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     for route in routes:
         if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
             message = "a certificate is verified where its caller connects, and does not reach another region"
-            yield route.mistake(("scope",), message, f"take the scope from a header or a token, or {hint}")
+            yield route.mistake("scope", message, f"take the scope from a header or a token, or {hint}")
         if route.part(Order):
             message = "one store keeps an order, and the keys of a lane are at home in several regions"
-            yield route.mistake(("order",), message, f"leave this out, or {hint}")
+            yield route.mistake("order", message, f"leave this out, or {hint}")
         if (repeats := route.part(Repeats)) and repeats.action == "refuse":
             message = "one store finds a repeat, and another key may be at home in another region"
-            yield route.mistake(("repeats", "action"), message, f"write action: count, or {hint}")
+            yield route.mistake("repeats.action", message, f"write action: count, or {hint}")
 
 
 def _is_own(url: UpstreamUrl, listen: Address) -> bool:
@@ -287,9 +285,7 @@ def _operations(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     for route in routes:
         if (match := route.part(Match)) and any(reserved.common(path) for path in match.paths):
             message = f"this matches {operations.path}, where callers ask what became of an accepted request"
-            yield route.mistake(
-                ("match", "path"), message, "write another operations: {path: ...}, or narrow the route"
-            )
+            yield route.mistake("match.path", message, "write another operations: {path: ...}, or narrow the route")
 
 
 def _spellings(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
@@ -302,7 +298,7 @@ def _spellings(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
             if not is_same and similar.spelling().common(rule.spelling()) and not similar.path.common(rule.path):
                 message = f"a service may read this as {similar.path.text} of {other.label}: one key would run twice"
                 hint = "list it under match.also there, or write the same operation for both"
-                yield route.mistake(("match", "path"), message, hint)
+                yield route.mistake("match.path", message, hint)
     for index, each in enumerate(config.values.get("unprotected", ())):
         for route in routes:
             if any(each.rule.common(rule) is not None for rule in route.rules()):
@@ -364,7 +360,7 @@ def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
 def _names(routes: list[_Draft]) -> Iterator[Mistake]:
     named = [route for route in routes if "name" in route.values]
     for index in repeated(route.values["name"] for route in named):
-        yield named[index].mistake(("name",), "another route has this name already")
+        yield named[index].mistake("name", "another route has this name already")
 
 
 def _tls_without_https(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
@@ -375,7 +371,7 @@ def _tls_without_https(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake
     if all(
         url.scheme != "https" for url in (upstream.url, *(change.url for change in changes if change and change.url))
     ):
-        yield config.mistake(("upstream", "tls"), "tls needs an https URL")
+        yield config.mistake("upstream.tls", "tls needs an https URL")
 
 
 def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
@@ -399,24 +395,24 @@ def _route(route: _Draft, config: _Draft) -> Iterator[Mistake]:
 
 
 def _upstream(route: _Draft, change: RouteUpstream, merged: Upstream) -> Iterator[Mistake]:
-    for found in too_long(merged, change.model_fields_set):
-        yield route.mistake(("upstream", *found.keys), found.message)
+    for keys, message in too_long(merged, change.model_fields_set):
+        yield route.mistake(f"upstream.{keys}", message)
     if change.tls is not None and merged.url.scheme != "https":
-        yield route.mistake(("upstream", "tls"), "tls needs an https URL")
+        yield route.mistake("upstream.tls", "tls needs an https URL")
 
 
 def _retention(route: _Draft) -> Iterator[Mistake]:
     retention = route.part(Retention)
     if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & _key_headers(route):
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
-        yield route.mistake(("retention", "expired_status"), message)
+        yield route.mistake("retention.expired_status", message)
 
 
 def _explained(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     fingerprint = route.part(Fingerprint)
-    if fingerprint and fingerprint.explain and not config.writes("secrets", "fingerprint_key"):
+    if fingerprint and fingerprint.explain and not config.writes("secrets.fingerprint_key"):
         message = "explain requires secrets.fingerprint_key, so that a stolen table cannot be used to guess members"
-        yield route.mistake(("fingerprint", "explain"), message)
+        yield route.mistake("fingerprint.explain", message)
 
 
 def _repeats(route: _Draft) -> Iterator[Mistake]:
@@ -425,18 +421,18 @@ def _repeats(route: _Draft) -> Iterator[Mistake]:
         return
     if route.part(Inbox):
         message = "an event has an id of its own, and a sender that gets 409 gives up the endpoint; leave this out"
-        yield route.mistake(("repeats",), message)
+        yield route.mistake("repeats", message)
     if repeats.action == "refuse" and retention and repeats.within > retention.remember:
         remember = duration_text(retention.remember)
         message = f"within must be at most retention.remember ({remember}): what is forgotten cannot be named"
-        yield route.mistake(("repeats", "within"), message)
+        yield route.mistake("repeats.within", message)
 
 
 def _recovery(route: _Draft, merged: Upstream) -> Iterator[Mistake]:
     recovery = route.values.get("recovery")
     if recovery == "resend" and merged.key == "none":
         message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
-        yield route.mistake(("recovery",), message)
+        yield route.mistake("recovery", message)
     if not isinstance(recovery, ProbeRecovery):
         return
     probe = recovery.probe
@@ -444,20 +440,20 @@ def _recovery(route: _Draft, merged: Upstream) -> Iterator[Mistake]:
     if probe.settle is not None and probe.settle < least:
         message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
         limits = f"{duration_text(probe.settle)} is shorter than {duration_text(least)}"
-        yield route.mistake(("recovery", "probe", "settle"), f"{message}; {limits}")
+        yield route.mistake("recovery.probe.settle", f"{message}; {limits}")
     if match := route.part(Match):
         known = {"operation_id", "key", *match.path.names}
         for name in probe_placeholders(probe.path):
             if name not in known:
                 message = f"there is no {{{name}}}; known here: {', '.join(sorted(known))}"
-                yield route.mistake(("recovery", "probe", "path"), message)
+                yield route.mistake("recovery.probe.path", message)
 
 
 def _outcome(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     outcome = route.part(Outcome)
-    if outcome and outcome.preset == "payments" and not config.writes("secrets", "fingerprint_key"):
+    if outcome and outcome.preset == "payments" and not config.writes("secrets.fingerprint_key"):
         message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
-        yield route.mistake(("outcome", "preset"), message)
+        yield route.mistake("outcome.preset", message)
     for index, rule in enumerate(outcome.when if outcome else ()):
         if route.values.get("recovery") == "resend" and rule.compiled.statuses <= RESEND_IN_PROGRESS:
             message = "with recovery: resend, these are always in doubt: an earlier attempt may still be running"
@@ -472,13 +468,13 @@ def _response(route: _Draft) -> Iterator[Mistake]:
     for name in ("replay", "version"):
         if name in response.model_fields_set and route.part(Inbox):
             message = "the sender of an event gets an acknowledgement, and never the response of the service"
-            yield route.mistake(("response", name), message)
+            yield route.mistake(f"response.{name}", message)
     if not isinstance(response.version, VersionHeader):
         return
     header = response.version.header.lower()
     named = {name.lower() for name in scope_header_names(route.values.get("scope"))}
     if header in _key_headers(route) | named:
-        yield route.mistake(("response", "version", "header"), "this header names the key or the caller, not a version")
+        yield route.mistake("response.version.header", "this header names the key or the caller, not a version")
     for index, compared in enumerate(fingerprint.headers if fingerprint else ()):
         if compared.lower() == header:
             message = "response.version names this header: if it is compared, another version is another request (422)"
@@ -486,17 +482,17 @@ def _response(route: _Draft) -> Iterator[Mistake]:
 
 
 def _encrypted(route: _Draft, key: str, config: _Draft) -> Iterator[Mistake]:
-    if not config.writes("secrets", "encryption"):
+    if not config.writes("secrets.encryption"):
         message = f"{key} requires secrets.encryption, because the requests that it keeps hold credentials"
         hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -hex 32'
-        yield route.mistake((key,), message, hint)
+        yield route.mistake(key, message, hint)
 
 
 def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
     yield from _encrypted(route, "accept", config)
     unverified = None if route.values.get("authorize") else _why_unverified(route.values.get("scope"))
     if accept.identity == "verified" and unverified is not None:
-        keys = ("accept", "identity") if "identity" in accept.model_fields_set else ("accept",)
+        keys = "accept.identity" if "identity" in accept.model_fields_set else "accept"
         message = f"strangers could fill the store: {unverified}"
         hint = (
             "verify tokens by {jwt: {...}}, or let a trusted hop name the caller: {header: NAME, from: [10.0.0.0/8]}; "
@@ -513,7 +509,7 @@ def _accepted_bytes(route: _Draft, accept: Accept) -> Iterator[Mistake]:
     body = route.part(Body)
     if body and accept.max_bytes > body.max_bytes and {"max_bytes"} <= accept.model_fields_set & body.model_fields_set:
         limits = f"{size_text(accept.max_bytes)} is more than {size_text(body.max_bytes)}"
-        yield route.mistake(("accept", "max_bytes"), f"max_bytes must be at most body.max_bytes; {limits}")
+        yield route.mistake("accept.max_bytes", f"max_bytes must be at most body.max_bytes; {limits}")
 
 
 def _order(route: _Draft) -> Iterator[Mistake]:
@@ -523,14 +519,14 @@ def _order(route: _Draft) -> Iterator[Mistake]:
         return
     if route.values.get("inbox") is None and (accept is None or accept.mode == "prefer"):
         message = "order is for requests that are all accepted: one that is not would pass those that wait"
-        yield route.mistake(("order",), message, "write accept: {mode: always}")
+        yield route.mistake("order", message, "write accept: {mode: always}")
     key = route.values.get("key")
     if key is not None and not key.required:
         message = "order needs a key in every request: one without passes through, and those that wait"
-        yield route.mistake(("order",), message, "write key: {..., required: true}")
+        yield route.mistake("order", message, "write key: {..., required: true}")
     if route.values.get("store_unavailable") == "forward":
         message = "without the store nobody knows the order, so requests cannot be forwarded then"
-        yield route.mistake(("store_unavailable",), message)
+        yield route.mistake("store_unavailable", message)
 
 
 def _why_unverified(scope: object) -> str | None:
@@ -556,7 +552,7 @@ def _kept_long_enough(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     if retention.replay < _ACCEPTED_REPLAY_SECONDS:
         name = "replay" if "replay" in retention.model_fields_set else "remember"
         message = f"accept requires retention.{name} of at least 24h: its callers come back for the response"
-        yield route.mistake(("retention", name), f"{message}; {duration_text(getattr(retention, name))} is shorter")
+        yield route.mistake(f"retention.{name}", f"{message}; {duration_text(getattr(retention, name))} is shorter")
     elif delivery and own:
         yield from _delivered_in_time(route, delivery.under(own), "accept", retention.remember)
 
@@ -565,7 +561,7 @@ def _delivered_in_time(route: _Draft, delivery: Delivery, key: str, remember: fl
     own = route.part(RouteDelivery)
     within = delivery.deliver_within
     if within > remember:
-        keys = ("delivery", "deliver_within") if own and "deliver_within" in own.model_fields_set else (key,)
+        keys = "delivery.deliver_within" if own and "deliver_within" in own.model_fields_set else key
         limits = f"{duration_text(within)} is longer than {duration_text(remember)}"
         message = f"delivery.deliver_within must be at most retention.remember; {limits}"
         yield route.mistake(
@@ -578,19 +574,18 @@ def _inbox(route: _Draft, inbox: Inbox, config: _Draft) -> Iterator[Mistake]:
     accept, retention = route.part(Accept), route.part(Retention)
     if accept is not None:
         for name in sorted({"mode", "identity", "withdraw"} & accept.model_fields_set):
-            message = "an inbox accepts every event that its sender signed; leave this out"
-            yield route.mistake(("accept", name), message)
+            yield route.mistake(f"accept.{name}", "an inbox accepts every event that its sender signed; leave this out")
         yield from _accepted_bytes(route, accept)
     if route.values.get("store_unavailable") == "forward":
         message = "an inbox acknowledges nothing that is not stored, so it cannot forward without the store"
-        yield route.mistake(("store_unavailable",), message)
+        yield route.mistake("store_unavailable", message)
     if retention is not None:
         yield from _remembered(route, inbox, retention, config)
     grows_old = inbox.has_time and inbox.as_ == "sender" and inbox.sign_again == "never"
     if grows_old and route.values.get("recovery") == "resend" and inbox.tolerance < _RESENT_SECONDS:
         message = "with resend, a service that checks the time would refuse what it may have done before"
         hint = "let the gateway sign again, or accept older signatures here and there: tolerance: 1h"
-        yield route.mistake(("inbox", "sign_again"), message, hint)
+        yield route.mistake("inbox.sign_again", message, hint)
 
 
 def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draft) -> Iterator[Mistake]:
@@ -600,10 +595,10 @@ def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draf
     horizon = float(inbox.known.horizon_seconds)
     if remember < horizon:
         message = f"remember must be at least {duration_text(horizon)}: the sender may send events again for so long"
-        yield route.mistake(("retention", "remember"), f"{message}; {duration_text(remember)} is shorter")
+        yield route.mistake("retention.remember", f"{message}; {duration_text(remember)} is shorter")
     elif inbox.has_time and remember < 2 * inbox.tolerance:
         message = "remember must be at least twice inbox.tolerance: for so long a captured message passes for a new one"
-        yield route.mistake(("retention", "remember"), f"{message}; {duration_text(remember)} is shorter")
+        yield route.mistake("retention.remember", f"{message}; {duration_text(remember)} is shorter")
     delivery, own = config.part(Delivery), route.part(RouteDelivery)
     if delivery and own:
         yield from _delivered_in_time(route, delivery.under(own), "inbox", remember)
@@ -612,7 +607,7 @@ def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draf
 def _headers(route: _Draft) -> Iterator[Mistake]:
     key = _key_headers(route)
     if key & {name.lower() for name in scope_header_names(route.values.get("scope"))}:
-        yield route.mistake(("scope",), "the header that holds the key cannot name the caller")
+        yield route.mistake("scope", "the header that holds the key cannot name the caller")
     fingerprint = route.part(Fingerprint)
     for index, header in enumerate(fingerprint.headers if fingerprint else ()):
         if header.lower() in key:

@@ -315,6 +315,11 @@ _MISTAKES_MAX = 200
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z")
 
 
+def path_of(keys: str | Path) -> Path:
+    """The path that is written with dots, if it is not one already."""
+    return tuple(keys.split(".")) if isinstance(keys, str) else keys
+
+
 def path_text(path: Path) -> str:
     """A path as it is written in the documentation: `routes[0].key.header`.
 

@@ -121,7 +121,7 @@ class WebhookSink(_SinkSettings):
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(secret.id for secret in self.secrets):
-            yield Disagreement(("secrets", index, "id"), "another secret has this id already")
+            yield ("secrets", index, "id"), "another secret has this id already"
 
 
 class RedisStreamSink(_SinkSettings):
@@ -146,7 +146,7 @@ class RedisStreamSink(_SinkSettings):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.max_length is not None and self.max_age is not None:
-            yield Disagreement(("max_age",), "only one of max_length and max_age can be used")
+            yield "max_age", "only one of max_length and max_age can be used"
 
 
 class NatsSink(_SinkSettings):
@@ -172,7 +172,7 @@ class NatsSink(_SinkSettings):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if (self.user is None) is not (self.password is None):
-            yield Disagreement(("user",) if self.password is None else ("password",), "user and password go together")
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
 
 
 class KafkaSink(_SinkSettings):
@@ -202,11 +202,11 @@ class KafkaSink(_SinkSettings):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if (self.user is None) is not (self.password is None):
-            yield Disagreement(("user",) if self.password is None else ("password",), "user and password go together")
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
         if self.ca is not None and not self.tls:
-            yield Disagreement(("ca",), "needs tls: true")
+            yield "ca", "needs tls: true"
         if self.user is not None and self.mechanism == "PLAIN" and not self.tls:
-            yield Disagreement(("mechanism",), "PLAIN shows the password to the network; it needs tls: true")
+            yield "mechanism", "PLAIN shows the password to the network; it needs tls: true"
 
 
 class StdoutSink(_SinkSettings):
@@ -241,7 +241,7 @@ class EventSettings(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(sink.name for sink in self.sinks):
-            yield Disagreement(("sinks", index, "name"), "another sink has this name already")
+            yield ("sinks", index, "name"), "another sink has this name already"
 
     def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
         """The events that a sink receives."""

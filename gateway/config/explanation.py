@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.descriptions import descriptions
-from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest
+from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest, path_of
 from gateway.config.models import Config
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms
 
@@ -96,8 +96,8 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
             case "default_factory_not_called":
                 pass
             case kind if kind == DISAGREEMENT_ERROR:
-                for disagreement in details["ctx"]["disagreements"]:
-                    yield document.mistake((*place.path, *disagreement.keys), disagreement.message)
+                for keys, message in details["ctx"]["disagreements"]:
+                    yield document.mistake((*place.path, *path_of(keys)), message)
             case "extra_forbidden":
                 yield _unknown_key(place, details["loc"], document)
             case "missing" if place.path not in meant:

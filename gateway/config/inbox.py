@@ -196,53 +196,51 @@ class Inbox(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(secret.id for secret in self.secrets):
-            yield Disagreement(("secrets", index, "id"), "another secret has this id already")
+            yield ("secrets", index, "id"), "another secret has this id already"
         for index, secret in enumerate(self.secrets):
             try:
                 self._key(secret)
             except ValueError as error:
-                yield Disagreement(("secrets", index, "key"), str(error))
+                yield ("secrets", index, "key"), str(error)
         yield from self._scheme_disagreements()
         yield from self._signing_disagreements()
 
     def _signing_disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(secret.id for secret in self.signing_secrets):
-            yield Disagreement(("signing_secrets", index, "id"), "another secret has this id already")
+            yield ("signing_secrets", index, "id"), "another secret has this id already"
         if self.as_ == "sender":
             if self.signing_secrets:
-                yield Disagreement(("signing_secrets",), "these secrets are for as: standard_webhooks")
+                yield "signing_secrets", "these secrets are for as: standard_webhooks"
             return
         if not self.signing_secrets:
-            yield Disagreement((), "as: standard_webhooks needs signing_secrets: [{id: NAME, key: whsec_...}]")
+            yield (), "as: standard_webhooks needs signing_secrets: [{id: NAME, key: whsec_...}]"
         if "sign_again" in self.model_fields_set:
-            yield Disagreement(("sign_again",), "the gateway signs every delivery; leave this out")
+            yield "sign_again", "the gateway signs every delivery; leave this out"
 
     def _scheme_disagreements(self) -> Iterator[Disagreement]:
         if "cloudevents" in self.model_fields_set and self.preset != "cloudevents":
-            yield Disagreement(("cloudevents",), f"these settings are for the preset cloudevents, not {self.preset}")
+            yield "cloudevents", f"these settings are for the preset cloudevents, not {self.preset}"
         if self.signature != "hmac":
             if self.hmac is not None:
-                yield Disagreement(("hmac",), "the preset knows how its sender signs; leave this out")
+                yield "hmac", "the preset knows how its sender signs; leave this out"
         elif self.hmac is None:
-            yield Disagreement((), "hmac is required: {header: NAME, id: NAME} and how the sender signs")
+            yield (), "hmac is required: {header: NAME, id: NAME} and how the sender signs"
             return
         elif self.preset == "hmac" and self.hmac.id is None:
-            yield Disagreement(("hmac",), "id is required: the header or the value in the body that names an event")
+            yield "hmac", "id is required: the header or the value in the body that names an event"
             return
         try:
             has_time = self.has_time
             verified = frozenset[bytes]().union(*[scheme.headers for scheme in self.schemes])
         except ValueError as error:
-            yield Disagreement(("hmac", "signed"), str(error))
+            yield ("hmac", "signed"), str(error)
             return
         for index, name in enumerate(() if self.hmac is None else self.hmac.about):
             if name.lower().encode() in verified or not may_be_fingerprinted(name.encode()):
-                yield Disagreement(
-                    ("hmac", "about", index), "this header differs when the sender sends the event again"
-                )
+                yield ("hmac", "about", index), "this header differs when the sender sends the event again"
         for name in ("tolerance", "sign_again"):
             if name in self.model_fields_set and not has_time:
-                yield Disagreement((name,), "this sender signs no time, so its signatures do not grow old")
+                yield name, "this sender signs no time, so its signatures do not grow old"
 
     def _custom(self, hmac: HmacSignature) -> Scheme:
         place = hmac.id or ""

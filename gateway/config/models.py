@@ -64,8 +64,7 @@ class ServerTls(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.client_ca is None and "client_certificate" in self.model_fields_set:
-            message = "certificates of callers need client_ca, the authorities that sign them"
-            yield Disagreement(("client_certificate",), message)
+            yield "client_certificate", "certificates of callers need client_ca, the authorities that sign them"
 
 
 class Listen(Section):
@@ -142,11 +141,9 @@ class Admin(Section):
         own = () if self.token is None else (("token", self.token),)
         entries = [*own, *((each.name, each.token) for each in self.tokens)]
         for index in repeated(name for name, _ in entries):
-            yield Disagreement(("tokens", index - len(own), "name"), "another token has this name already")
+            yield ("tokens", index - len(own), "name"), "another token has this name already"
         for index in repeated(token.get_secret_value() for _, token in entries):
-            yield Disagreement(
-                ("tokens", index - len(own), "token"), "another entry has this secret; make one for each"
-            )
+            yield ("tokens", index - len(own), "token"), "another entry has this secret; make one for each"
 
 
 class Store(Section):
@@ -198,36 +195,34 @@ class Store(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         for name, what in (("durability", "a server"), ("connections", "connections")):
             if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
-                yield Disagreement((name,), f"only a postgresql:// store has {what}")
+                yield name, f"only a postgresql:// store has {what}"
         if "connections" in self.model_fields_set and self.dialect == "portable":
-            yield Disagreement(("connections",), "a worker with a portable store has six")
+            yield "connections", "a worker with a portable store has six"
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
             may = PostgresUrl if name == "synchronous" else (PostgresUrl, RedisUrl)
             if name in self.model_fields_set and not isinstance(self.durable, may):
-                yield Disagreement((name,), "only a postgresql:// store has standbys that can be promoted")
+                yield name, "only a postgresql:// store has standbys that can be promoted"
         yield from self._of_redis()
         if "dialect" in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
-            yield Disagreement(("dialect",), "only a postgresql:// store has a dialect")
+            yield "dialect", "only a postgresql:// store has a dialect"
         if self.dialect == "portable" and isinstance(self.durable, PostgresUrl) and self.durable.is_pooled:
-            message = "portable needs sessions of its own: give the server's address without ?pgbouncer=true"
-            yield Disagreement(("dialect",), message)
+            yield "dialect", "portable needs sessions of its own: give the server's address without ?pgbouncer=true"
         if self.dialect == "portable":
             for name in ("promotion", "promotion_wait", "probation", "synchronous"):
                 if name in self.model_fields_set:
-                    yield Disagreement((name,), "the engine itself keeps a portable store through a promotion")
+                    yield name, "the engine itself keeps a portable store through a promotion"
 
     def _of_redis(self) -> Iterator[Disagreement]:
         """What a durable Redis needs, and what only such a one has."""
         if not isinstance(self.durable, RedisUrl):
             if self.replicas:
-                yield Disagreement(("replicas",), "only a durable redis:// store has replicas to be waited for")
+                yield "replicas", "only a durable redis:// store has replicas to be waited for"
             return
         if self.replicas is None and self.durable.kind:
             message = "required, but missing: how many replicas of a master may be promoted, so that all are waited for"
-            yield Disagreement(("replicas",), message)
+            yield "replicas", message
         if self.fast is not None:
-            message = "a durable Redis needs no fast one before it: leave this out"
-            yield Disagreement(("fast",), message)
+            yield "fast", "a durable Redis needs no fast one before it: leave this out"
 
 
 class Limits(Section):
@@ -306,14 +301,14 @@ class Secrets(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(key.id for key in self.fingerprint_keys):
-            yield Disagreement(("fingerprint_key", index, "id"), "another key has this id already")
+            yield ("fingerprint_key", index, "id"), "another key has this id already"
         for index in repeated(key.id for key in self.encryption):
-            yield Disagreement(("encryption", index, "id"), "another key has this id already")
+            yield ("encryption", index, "id"), "another key has this id already"
         ids = [key.id for key in self.encryption]
         for index in repeated(key.key.get_secret_value() for key in self.encryption):
             if index not in repeated(ids):
                 message = "another key of this list has this secret already; make one for each id"
-                yield Disagreement(("encryption", index, "key"), message)
+                yield ("encryption", index, "key"), message
         yield from self._shared_secrets()
 
     def _shared_secrets(self) -> Iterator[Disagreement]:
@@ -333,7 +328,7 @@ class Secrets(Section):
         uses: dict[bytes, object] = {}
         for path, secret in found:
             if uses.setdefault(secret, path[0]) != path[0]:
-                yield Disagreement(path, f"{uses[secret]} has this secret already; make one for each use")
+                yield path, f"{uses[secret]} has this secret already; make one for each use"
 
 
 class Log(Section):
@@ -390,9 +385,9 @@ class Cors(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.credentials and not self.origins:
-            yield Disagreement(("credentials",), "this needs origins: those that may send cookies")
+            yield "credentials", "this needs origins: those that may send cookies"
         if self.credentials and self.origins == "any":
-            yield Disagreement(("credentials",), "no browser takes this with origins: any; list the origins")
+            yield "credentials", "no browser takes this with origins: any; list the origins"
         if self.origins != "any":
             yield from listed_twice(("origins",), self.origins)
 

@@ -240,8 +240,7 @@ def _of_authorities(path: str, route: Route) -> Iterator[Notice]:
             message = f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
             yield Notice(path, message)
         if service.cache:
-            message = f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
-            yield Notice(path, message)
+            yield Notice(path, f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn")
     parts = parts_of(route.scope)
     if any(isinstance(part, ClientCertificateScope) and part.client_certificate == "sha256" for part in parts):
         yield Notice(f"{path}.scope", "a renewed certificate is another caller: its retries find no record of before")

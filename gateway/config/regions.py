@@ -27,7 +27,7 @@ class Region(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.url.scheme != "https" and not is_loopback(self.url.host):
-            yield Disagreement(("url",), "expected https: callers' credentials cross this connection")
+            yield "url", "expected https: callers' credentials cross this connection"
 
 
 class Regions(Section):
@@ -45,8 +45,8 @@ class Regions(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         names = [home.name for home in self.homes]
         for index in repeated(names):
-            yield Disagreement(("homes", index, "name"), "another region has this name already")
+            yield ("homes", index, "name"), "another region has this name already"
         for index in repeated((str(home.url), home.tls and home.tls.server_name) for home in self.homes):
-            yield Disagreement(("homes", index, "url"), "another region has this url already")
+            yield ("homes", index, "url"), "another region has this url already"
         if self.here not in names:
-            yield Disagreement(("here",), f"expected one of the names under homes: {', '.join(names)}")
+            yield "here", f"expected one of the names under homes: {', '.join(names)}"

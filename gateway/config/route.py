@@ -191,9 +191,9 @@ class Match(Section):
         yield from listed_twice(("methods",), self.methods)
         for index, pattern in enumerate(self.also):
             if pattern.text in [each.text for each in self.paths[: index + 1]]:
-                yield Disagreement(("also", index), "this is listed already")
+                yield ("also", index), "this is listed already"
             if set(pattern.names) != set(self.path.names):
-                yield Disagreement(("also", index), f"this has other names in braces than {self.path.text}")
+                yield ("also", index), f"this has other names in braces than {self.path.text}"
 
     @property
     def paths(self) -> tuple[PathPattern, ...]:
@@ -217,7 +217,7 @@ class Unprotected(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("methods",), self.methods)
         if self.path.takes_rest:
-            yield Disagreement(("path",), "name each path: {name:.*} would take in spellings of routes, too")
+            yield "path", "name each path: {name:.*} would take in spellings of routes, too"
 
     @property
     def rule(self) -> Rule:
@@ -255,12 +255,12 @@ class Fingerprint(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ignore and self.only:
-            yield Disagreement(("ignore",), "ignore and only cannot be used together")
+            yield "ignore", "ignore and only cannot be used together"
         for key in ("ignore", "only", "defaults"):
             if getattr(self, key) and self.body not in (None, "json"):
-                yield Disagreement((key,), f"{key} is for JSON bodies, but body is {self.body}")
+                yield key, f"{key} is for JSON bodies, but body is {self.body}"
         if self.explain and self.body not in (None, "json"):
-            yield Disagreement(("explain",), f"explain is about JSON bodies, but body is {self.body}")
+            yield "explain", f"explain is about JSON bodies, but body is {self.body}"
         yield from self._useless_defaults()
         yield from listed_twice(("headers",), self.headers)
 
@@ -279,11 +279,11 @@ class Fingerprint(Section):
     def _useless_defaults(self) -> Iterator[Disagreement]:
         for pointer in self.defaults:
             if any(_is_within(pointer, ignored) for ignored in self.ignore):
-                yield Disagreement(("defaults", pointer), f"{pointer} is not compared: it is listed under ignore")
+                yield ("defaults", pointer), f"{pointer} is not compared: it is listed under ignore"
             elif self.only and not any(_is_within(pointer, compared) for compared in self.only):
-                yield Disagreement(("defaults", pointer), f"{pointer} is not compared: it is not listed under only")
+                yield ("defaults", pointer), f"{pointer} is not compared: it is not listed under only"
             elif any(_is_within(pointer, other) for other in self.defaults if other != pointer):
-                yield Disagreement(("defaults", pointer), f"{pointer} is within another value that has a default")
+                yield ("defaults", pointer), f"{pointer} is within another value that has a default"
 
 
 def _is_within(pointer: str, other: str) -> bool:
@@ -346,9 +346,9 @@ class OutcomeRule(ResponseRule):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if not self.where:
-            yield Disagreement(("where",), f"required, but missing; for whole statuses, write {self.is_}: [...]")
+            yield "where", f"required, but missing; for whole statuses, write {self.is_}: [...]"
         if self.compiled.statuses <= BODILESS:
-            yield Disagreement(("status",), "responses with this status have no body")
+            yield "status", "responses with this status have no body"
 
 
 class Outcome(Section):
@@ -384,12 +384,12 @@ class Outcome(Section):
         for name in ("final", "retryable", "in_doubt"):
             for index, status in enumerate(getattr(self, name)):
                 if status in first:
-                    yield Disagreement((name, index), f"{status} is listed already, under {first[status]}")
+                    yield (name, index), f"{status} is listed already, under {first[status]}"
                 first.setdefault(status, name)
         for index, rule in enumerate(self.when):
             for number, earlier in enumerate(self.when[:index]):
                 if earlier.compiled.covers(rule.compiled):
-                    yield Disagreement(("when", index), f"when[{number}] matches every response that this does")
+                    yield ("when", index), f"when[{number}] matches every response that this does"
                     break
 
 
@@ -439,21 +439,21 @@ class ResponsePolicy(Section):
         stripped = {header.lower() for header in self.strip}
         for index, header in enumerate(self.keep):
             if header.lower().encode() not in PERSONAL:
-                yield Disagreement(("keep", index), "expected Set-Cookie or WWW-Authenticate; others are always stored")
+                yield ("keep", index), "expected Set-Cookie or WWW-Authenticate; others are always stored"
             if header.lower() in stripped:
-                yield Disagreement(("keep", index), "this header is listed under strip too")
+                yield ("keep", index), "this header is listed under strip too"
         yield from listed_twice(("strip",), self.strip)
         for index in repeated(part.lower() if part.startswith("header:") else part for part in self.redact):
-            yield Disagreement(("redact", index), "this is listed already")
+            yield ("redact", index), "this is listed already"
         for index, part in enumerate(self.redact):
             if part.startswith("header:") and redacted_header(part).lower() in stripped:
-                yield Disagreement(("redact", index), "this header is listed under strip, so it is not stored at all")
+                yield ("redact", index), "this header is listed under strip, so it is not stored at all"
         if self.redact and self.max_stored_bytes == 0 and all(part.startswith("/") for part in self.redact):
-            yield Disagreement(("redact",), "no body is stored, because max_stored_bytes is 0")
+            yield "redact", "no body is stored, because max_stored_bytes is 0"
         if self.on_version_change == "gone" and self.version is None:
-            yield Disagreement(("on_version_change",), "gone needs version: which version a response is in")
+            yield "on_version_change", "gone needs version: which version a response is in"
         if "reference" in self.model_fields_set and not self.keeps_reference:
-            yield Disagreement(("reference",), "it is not kept: it is listed under strip or redact")
+            yield "reference", "it is not kept: it is listed under strip or redact"
         yield from self._useless_to_fetch() if self.replay == "fetch" else self._only_to_fetch()
 
     @property
@@ -486,18 +486,18 @@ class ResponsePolicy(Section):
     def _useless_to_fetch(self) -> Iterator[Disagreement]:
         for name in ("max_stored_bytes", "strip", "keep", "redact"):
             if name in self.model_fields_set and getattr(self, name):
-                yield Disagreement((name,), "nothing is stored with replay: fetch; leave this out")
+                yield name, "nothing is stored with replay: fetch; leave this out"
         if self.version is not None:
-            yield Disagreement(("version",), "a fetched response is in the version that its own request asks for")
+            yield "version", "a fetched response is in the version that its own request asks for"
         if self.fetch == "location" and self.reference != "location":
             message = "fetch: location needs reference: location; or write a path such as /v1/payments/{reference}"
-            yield Disagreement(("fetch",) if "fetch" in self.model_fields_set else ("replay",), message)
+            yield ("fetch",) if "fetch" in self.model_fields_set else ("replay",), message
         if self.fetch != "location" and self.reference == "location":
-            yield Disagreement(("fetch",), "a path with {reference} needs reference: a JSON pointer such as /id")
+            yield "fetch", "a path with {reference} needs reference: a JSON pointer such as /id"
 
     def _only_to_fetch(self) -> Iterator[Disagreement]:
         if "fetch" in self.model_fields_set:
-            yield Disagreement(("fetch",), "this needs replay: fetch")
+            yield "fetch", "this needs replay: fetch"
 
 
 class Retention(Section):
@@ -532,7 +532,7 @@ class Body(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         if self.spool_over > self.max_bytes and {"spool_over", "max_bytes"} <= self.model_fields_set:
             limits = f"{size_text(self.spool_over)} is more than {size_text(self.max_bytes)}"
-            yield Disagreement(("spool_over",), f"spool_over must be at most max_bytes; {limits}")
+            yield "spool_over", f"spool_over must be at most max_bytes; {limits}"
 
 
 def _key_or_inbox(schema: dict[str, Any]) -> None:
@@ -623,9 +623,9 @@ class Route(Holder):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.inbox is not None and self.key is not None:
-            yield Disagreement(("key",), "the preset of an inbox says where the key is; leave this out")
+            yield "key", "the preset of an inbox says where the key is; leave this out"
         if self.inbox is not None and self.authorize is not None:
-            yield Disagreement(("authorize",), "the sender of an event is known by its signature; leave this out")
+            yield "authorize", "the sender of an event is known by its signature; leave this out"
 
     @property
     def authorities(self) -> tuple[ForwardAuth, ...]:

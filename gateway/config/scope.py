@@ -163,37 +163,36 @@ class TokenIssuer(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         for key in ("claims", "algorithms"):
             for index in repeated(getattr(self, key)):
-                yield Disagreement((key, index), "this is listed already")
+                yield (key, index), "this is listed already"
         for index, name in enumerate(self.claims):
             if name in _CLAIMS_OF_A_TOKEN:
                 message = f"{name} differs from token to token: a retry with a new one would be another caller's"
-                yield Disagreement(("claims", index), f"{message}; name the caller, as sub does")
+                yield ("claims", index), f"{message}; name the caller, as sub does"
         if isinstance(self.keys, TokenSecret):
             yield from self._secret_disagreements(self.keys)
             return
         for index, name in enumerate(self.algorithms):
             if name in SECRET_ALGORITHMS:
                 message = f"{name} is for a shared secret: with a public key, everybody could make tokens"
-                yield Disagreement(("algorithms", index), message)
+                yield ("algorithms", index), message
         if self.keys == "discover" and not _has_tls(self.issuer):
-            message = "discover needs an issuer with an https URL; plain http is for this machine alone"
-            yield Disagreement(("issuer",), message)
+            yield "issuer", "discover needs an issuer with an https URL; plain http is for this machine alone"
         if self.ca is not None and not self.is_fetched:
-            yield Disagreement(("ca",), "has no effect: these keys are not fetched")
+            yield "ca", "has no effect: these keys are not fetched"
 
     def _secret_disagreements(self, keys: TokenSecret) -> Iterator[Disagreement]:
         if "algorithms" not in self.model_fields_set:
-            yield Disagreement(("algorithms",), "required with a secret: write [HS256]")
+            yield "algorithms", "required with a secret: write [HS256]"
             return
         length = len(keys.secret.get_secret_value().encode())
         for index, name in enumerate(self.algorithms):
             least = SECRET_ALGORITHMS.get(name)
             if least is None:
-                yield Disagreement(("algorithms", index), f"{name} needs public keys; a secret is for HS256")
+                yield ("algorithms", index), f"{name} needs public keys; a secret is for HS256"
             elif length < least:
-                yield Disagreement(("algorithms", index), f"{name} needs a secret of at least {least} bytes")
+                yield ("algorithms", index), f"{name} needs a secret of at least {least} bytes"
         for key in {"ca", "stale_for"} & self.model_fields_set:
-            yield Disagreement((key,), "has no effect: these keys are not fetched")
+            yield key, "has no effect: these keys are not fetched"
 
 
 class JwtScope(Section):
@@ -216,7 +215,7 @@ class JwtScope(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         for index in repeated(each.issuer for each in self.issuers):
-            yield Disagreement(("jwt", index, "issuer"), "this issuer is listed already")
+            yield ("jwt", index, "issuer"), "this issuer is listed already"
 
 
 # -- several of them ---------------------------------------------------------------------------------------------------

@@ -44,12 +44,8 @@ DISAGREEMENT_ERROR = "config_disagreement"
 """The type of the error when keys of one section contradict each other; its context has all `disagreements`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A contradiction between valid keys of a section, reported at `keys` below it."""
-
-    keys: Path
-    message: str
+Disagreement = tuple[str | Path, str]
+"""A contradiction between valid keys of a section: where it is reported, below the section, and what it is."""
 
 
 class Section(BaseModel):
@@ -132,7 +128,7 @@ def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreemen
         keys = [key for key in (short, long) if key in written]
         if value > bound and keys:
             limits = f"{duration_text(value)} is longer than {duration_text(bound)}"
-            yield Disagreement((keys[0],), f"{short} must be at most {long}; {limits}")
+            yield keys[0], f"{short} must be at most {long}; {limits}"
 
 
 def repeated(items: Iterable[object]) -> list[int]:
@@ -149,7 +145,7 @@ def repeated(items: Iterable[object]) -> list[int]:
 def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
     """Names of a list that occurred before, in any case."""
     for index in repeated(name.lower() for name in names):
-        yield Disagreement((*keys, index), "this is listed already")
+        yield (*keys, index), "this is listed already"
 
 
 def follow(section: Section, longest: Mapping[str, float]) -> None:

@@ -38,7 +38,7 @@ class UpstreamTls(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if (self.cert is None) != (self.key is None):
-            yield Disagreement((), "cert and key must be given together")
+            yield (), "cert and key must be given together"
 
 
 class _UpstreamSettings(Section):

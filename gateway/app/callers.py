@@ -13,10 +13,10 @@ from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import KeySet, KeySetInvalid, Source, read_key_file, secret_key
 from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource
 from gateway.callers.tokens import TokenVerifier
-from gateway.config import Config, TokenIssuer
+from gateway.config import Config
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
 from gateway.config.authorization import ForwardAuth as Service
-from gateway.config.scope import JwtScope, TokenSecret, parts_of
+from gateway.config.scope import JwtScope, TokenIssuer, TokenSecret, parts_of
 from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.scope import VerifiedSpec
 from gateway.http.exchange import ReservedHeaders

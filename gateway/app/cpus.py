@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.config import WORKERS_MAX
+from gateway.config.models import WORKERS_MAX
 
 _ROOT: Final = Path("/")
 

@@ -56,7 +56,8 @@ from gateway.app.stores import (
 )
 from gateway.app.tracing import tracing_of
 from gateway.app.upstreams import Upstreams
-from gateway.config import Address, Config
+from gateway.config import Config
+from gateway.config.address import Address
 from gateway.core.confidential import Sealing
 from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings

@@ -6,7 +6,8 @@ import ssl
 from uuid import uuid4
 
 from gateway.app.life import StartError
-from gateway.config import Config, ServerTls
+from gateway.config import Config
+from gateway.config.models import ServerTls
 from gateway.store.directories import make_directory
 from gateway.upstream.connect import ask_for_certificates, load_chain
 

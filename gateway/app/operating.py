@@ -12,7 +12,6 @@ from time import time
 from uuid import UUID, uuid4
 
 from gateway import EXIT_OK, PROGRAM, CommandError
-from gateway import config as settings
 from gateway.admin.access import People
 from gateway.admin.api import AdminApi
 from gateway.admin.authentication import Authentication
@@ -37,8 +36,10 @@ from gateway.app.stores import (
     store_capabilities,
     tiered_store,
 )
-from gateway.config import Config, RedisUrl, digest_of
+from gateway.config import Config, digest_of
+from gateway.config.address import RedisUrl
 from gateway.config.effective import effective
+from gateway.config.route import Route
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
@@ -70,7 +71,7 @@ def _decision_secrets(config: Config) -> list[bytes]:
     return [key.key.get_secret_value() for key in config.secrets.encryption] if secret is None else [secret]
 
 
-def _policy(config: Config, route: settings.Route) -> RoutePolicy:
+def _policy(config: Config, route: Route) -> RoutePolicy:
     return RoutePolicy(
         name=route.name,
         operation=route.operation,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.app.life import StartError
-from gateway.config import Address
+from gateway.config.address import Address
 from gateway.http.server import Listener, ListenError, listen_fault
 
 Seat = tuple[socket.socket, ...]

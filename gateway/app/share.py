@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.app.cpus import processors
-from gateway.config import Admin, Config, RouteDelivery, RouteUpstream
+from gateway.config import Config
+from gateway.config.delivery import RouteDelivery
+from gateway.config.models import Admin
+from gateway.config.upstream import RouteUpstream
 
 # A worker has the admin port, because the port needs a store. Only one has it, because one has to count wrong tokens.
 FIRST: Final = 1

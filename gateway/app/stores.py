@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from gateway.app.events import outbox_of
-from gateway.config import Config, PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config import Config
+from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.facts import Events, TierChanged

@@ -39,7 +39,8 @@ from gateway.app.reload import Reloading, ReloadLate
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.app.worker_process import WorkerEnd, WorkerProcess, end_of
-from gateway.config import Address, Config
+from gateway.config import Config
+from gateway.config.address import Address
 from gateway.http.server import listen_fault
 from gateway.observe.metrics import Counted, Exposition, Metrics, Readings
 from gateway.observe.status import Health, StatusServer

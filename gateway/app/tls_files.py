@@ -11,8 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import PLACEHOLDER_DIRECTORY, ComposedScope, Config, TokenIssuer, token_issuers
+from gateway.config import Config
 from gateway.config.events import KafkaSink
+from gateway.config.models import PLACEHOLDER_DIRECTORY
+from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
 
 
 @dataclass(frozen=True, slots=True)

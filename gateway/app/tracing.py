@@ -7,7 +7,8 @@ from typing import Final
 
 from gateway import __version__
 from gateway.app.life import StartError
-from gateway.config import Config, PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config import Config
+from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.observe.tracing import Sampling, Tracing
 
 # As the semantic conventions for databases name them.

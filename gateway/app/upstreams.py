@@ -7,8 +7,9 @@ from dataclasses import fields
 from functools import partial
 
 from gateway.app.life import StartError
-from gateway.config import TCP_USER_TIMEOUT_SECONDS, Config, UpstreamTls
-from gateway.config import Upstream as UpstreamConfig
+from gateway.config import Config
+from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
+from gateway.config.upstream import Upstream as UpstreamConfig
 from gateway.observe.facts import Events, UpstreamChanged
 from gateway.protect.probing import PROBES_MAX
 from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats, tls_context

@@ -28,50 +28,20 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.address import Address, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
 from gateway.config.changes import changes, digest_of
 from gateway.config.checks import disagreements
-from gateway.config.delivery import Accept, Order, RouteDelivery
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
 from gateway.config.explanation import empty_values, explain
-from gateway.config.models import PLACEHOLDER_DIRECTORY, WORKERS_MAX, Admin, Config, Placeholders, ServerTls
+from gateway.config.models import Config, Placeholders
 from gateway.config.notice import notices
-from gateway.config.route import BodyKey, ComposedKey, HeaderKey, HeadersKey, Route
-from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, TokenIssuer, token_issuers
 from gateway.config.section import RightValues
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, RouteUpstream, Upstream, UpstreamTls
 
 __all__ = [
-    "PLACEHOLDER_DIRECTORY",
-    "TCP_USER_TIMEOUT_SECONDS",
-    "WORKERS_MAX",
-    "Accept",
-    "Address",
-    "Admin",
-    "ApiKeyScope",
-    "BodyKey",
-    "ComposedKey",
-    "ComposedScope",
     "Config",
     "ConfigError",
     "Document",
-    "HeaderKey",
-    "HeaderScope",
-    "HeadersKey",
     "Mistake",
-    "Order",
     "Placeholders",
-    "PostgresUrl",
-    "RedisUrl",
-    "Route",
-    "RouteDelivery",
-    "RouteUpstream",
-    "ServerTls",
-    "SqliteUrl",
-    "TokenIssuer",
-    "Upstream",
-    "UpstreamTls",
-    "UpstreamUrl",
     "changes",
     "digest_of",
     "load",
@@ -79,7 +49,6 @@ __all__ = [
     "notices",
     "parse",
     "state_dir_of",
-    "token_issuers",
 ]
 
 

@@ -21,7 +21,7 @@ from typing import Final, Self
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, run
-from gateway.config import UpstreamUrl
+from gateway.config.address import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
 from gateway.demo.client import Caller

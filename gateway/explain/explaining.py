@@ -12,8 +12,8 @@ from gateway.admin.commands import Job
 from gateway.admin.operations import Operations
 from gateway.app.operating import operate
 from gateway.config import Config, Document
-from gateway.config import Route as RouteConfig
 from gateway.config.leaf import duration_text
+from gateway.config.route import Route as RouteConfig
 from gateway.core.identity.peer import Hop
 from gateway.core.message import ResponseHead
 from gateway.core.operation import Event, OutcomeCommand, Snapshot

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.config import Accept, ComposedKey, Config, Order
-from gateway.config import Route as RouteConfig
-from gateway.config import Upstream as UpstreamConfig
+from gateway.config import Config
 from gateway.config.authorization import ForwardAuth
+from gateway.config.delivery import Accept, Order
 from gateway.config.leaf import lowered
-from gateway.config.route import InFlight, Retention
+from gateway.config.route import ComposedKey, InFlight, Retention
+from gateway.config.route import Route as RouteConfig
+from gateway.config.upstream import Upstream as UpstreamConfig
 from gateway.config.upstream import written_headers
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import Address, notices
+from gateway.config import notices
+from gateway.config.address import Address
 from tests.config.support import MINIMAL, read, report, with_global, with_route
 
 TOKEN = "0123456789abcdef"

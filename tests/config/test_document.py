@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Config, ConfigError, RedisUrl, load, parse
+from gateway.config import Config, ConfigError, load, parse
+from gateway.config.address import RedisUrl
 from tests.config.support import MINIMAL, ROUTE_LINE, read, report, with_global, with_route
 
 SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2

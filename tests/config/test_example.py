@@ -15,7 +15,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from gateway.config import Config, ConfigError, PostgresUrl, load, notices, parse
+from gateway.config import Config, ConfigError, load, notices, parse
+from gateway.config.address import PostgresUrl
 from gateway.config.explanation import _forms
 from gateway.config.schema import schema_text
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.app.callers import callers_of
 from gateway.app.life import StartError
-from gateway.config import Placeholders, TokenIssuer, notices, parse, token_issuers
+from gateway.config import Placeholders, notices, parse
+from gateway.config.scope import TokenIssuer, token_issuers
 from gateway.observe.facts import Events
 from tests.config.support import report, with_route
 

@@ -9,22 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.config import (
-    Address,
-    ApiKeyScope,
-    BodyKey,
-    ComposedKey,
-    ComposedScope,
-    HeaderKey,
-    HeaderScope,
-    HeadersKey,
-    PostgresUrl,
-    SqliteUrl,
-    UpstreamUrl,
-    notices,
-    parse,
-)
+from gateway.config import notices, parse
+from gateway.config.address import Address, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.effective import effective
+from gateway.config.route import BodyKey, ComposedKey, HeaderKey, HeadersKey
+from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope
 from tests.config.support import MINIMAL, read, with_global, with_route
 
 

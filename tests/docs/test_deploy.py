@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from gateway import EXIT_WRONG, __version__, config
-from gateway.config import Config, PostgresUrl, RedisUrl
+from gateway.config import Config
+from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.leaf import duration_seconds
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH

@@ -13,8 +13,10 @@ import yaml
 from pydantic import BaseModel
 
 from gateway import config
-from gateway.config import Accept, Config, Placeholders, Route
+from gateway.config import Config, Placeholders
+from gateway.config.delivery import Accept
 from gateway.config.leaf import duration_text, size_text
+from gateway.config.route import Route
 from gateway.core.identity.body import CANONICAL_BYTES_MAX, PAIRS_MAX, QUOTES_MAX, VALUES_MAX
 from gateway.core.outbox import EventType
 from gateway.core.verdict import Verdict

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import yaml
 
-from gateway import config as asked
 from gateway.admin.journal import no_journal
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
@@ -22,6 +21,7 @@ from gateway.app.encryption import key_ring
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
 from gateway.config import Config, parse
+from gateway.config import upstream as asked
 from gateway.http.connection import ClientGone
 from gateway.observe.facts import (
     Events,

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway import config as asked
+from gateway.config import upstream as asked
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead, ResponseHead
 from gateway.upstream import NotSent, SentNothing, Unknown

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from gateway import config as asked
+from gateway.config import upstream as asked
 from gateway.core.message import Headers, RequestHead, ResponseHead
 from gateway.upstream import (
     FileBody,

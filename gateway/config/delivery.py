@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretBytes
 
 from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
-from gateway.config.section import Forms, Section, written
+from gateway.config.section import DIVIDED, Forms, Section, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
@@ -108,7 +108,7 @@ class _DeliverySettings(Section):
     """How long delivery is tried before the request becomes a dead letter. At most retention.remember."""
     max_answers: Annotated[int, Count(1, 1000)] = 20
     """After how many responses without effect the request becomes a dead letter. An outage does not count."""
-    max_in_flight: Annotated[int, Count(1, 100_000)] = 64
+    max_in_flight: Annotated[int, Count(1, 100_000), DIVIDED] = 64
     """How many deliveries of a route may run at once, divided evenly among the workers."""
     unauthorized: Literal["bury", "retry"] = "bury"
     """What a 401 or 403 means: the request is a dead letter at once, or is tried again with headers of `accept`."""

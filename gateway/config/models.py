@@ -40,7 +40,7 @@ from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, Size, wrong
 from gateway.config.regions import Regions
 from gateway.config.route import Route, Unprotected
-from gateway.config.section import Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream
 from gateway.core.recovery import Hold, Recovery, Resend
 
@@ -189,7 +189,7 @@ class Store(Section):
     """Whether keys are stored in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How old a response in the memory of the process may be; 0s caches none."""
-    cache_bytes: Annotated[int, Size("0", "64GiB")] = written("64MiB")
+    cache_bytes: Annotated[int, Size("0", "64GiB"), DIVIDED] = written("64MiB")
     """How much memory cached responses may take, divided evenly among the workers."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -228,7 +228,7 @@ class Store(Section):
 class Limits(Section):
     """Limits of concurrent requests and of heads."""
 
-    max_in_flight: Annotated[int, Count(1, 1_000_000)] = 1000
+    max_in_flight: Annotated[int, Count(1, 1_000_000), DIVIDED] = 1000
     """How many requests may be in flight at once, and how many may be sending their body; more are refused with 503.
     Divided evenly among the workers."""
     max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")

@@ -40,7 +40,7 @@ from gateway.config.leaf import (
     size_text,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope, parts_of
-from gateway.config.section import Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
 from gateway.core import replay
@@ -330,7 +330,7 @@ class InFlight(Section):
     """The longest wait that a caller may ask for with `Prefer: wait`."""
     status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
     """The status of the reply when the wait is over."""
-    max_waiters: Annotated[int, Count(0, 100_000)] = 1000
+    max_waiters: Annotated[int, Count(0, 100_000), DIVIDED] = 1000
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 

@@ -172,6 +172,10 @@ def _default(model: type[Section], name: str) -> float:
     return value
 
 
+DIVIDED = "divided among the workers"
+"""In the annotation of a limit of the whole gateway: each worker has its share of it."""
+
+
 def written(text: str) -> Any:
     """A default as a user would write it."""
     return Field(text, validate_default=True)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.leaf import JSON_POINTER, PROBE_FOLLOW, Count, Duration, HeaderName, ProbePath, StatusSet, wrong
-from gateway.config.section import Disagreement, Forms, Section, follow, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, follow, written
 from gateway.core import recovery, replay
 from gateway.core.identity.body import parse_pointer
 from gateway.core.message import Headers
@@ -54,7 +54,7 @@ class _UpstreamSettings(Section):
     """How long an attempt may take before it is aborted and in doubt."""
     keepalive: Annotated[float, Duration("0s", "10m")] = written("2s")
     """How long a connection may be idle and still be used. A shorter time that the service announces counts."""
-    max_connections: Annotated[int, Count(1, 1_000_000)] = 1024
+    max_connections: Annotated[int, Count(1, 1_000_000), DIVIDED] = 1024
     """How many connections unprotected requests may have at once, streams and WebSockets included; operations in flight
     have their own in addition. Divided evenly among the workers."""
     key: Literal["original", "operation_id", "none"] = "original"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -121,10 +122,187 @@ def test_the_test_of_the_chart_checks_what_the_gateway_runs_with() -> None:
     assert check["args"] == ["check", *gateway["args"][1:]]
     for name in ("image", "env", "securityContext"):
         assert check[name] == gateway[name]
-    assert check["volumeMounts"] == gateway["volumeMounts"][:1]
+    assert check["volumeMounts"] == gateway["volumeMounts"][:-1]
     # No Service and no policy takes its pod for a gateway.
     selected = kinds["Service"]["spec"]["selector"].items()
     assert not selected <= kinds["Pod"]["metadata"]["labels"].items()
+
+
+# What others define, as far as the chart writes it.
+_TEXT = {"type": "string"}
+_PARENT = {"name": _TEXT, "namespace": _TEXT, "sectionName": _TEXT, "group": _TEXT, "kind": _TEXT, "port": {}}
+_RULE = {
+    "matches": [{"path": {"type": _TEXT, "value": _TEXT}}],
+    "timeouts": {"request": _TEXT, "backendRequest": _TEXT},
+    "backendRefs": [{"name": _TEXT, "port": {"type": "integer"}}],
+}
+SPECS: dict[str, Any] = {
+    "HTTPRoute": {"parentRefs": [_PARENT], "hostnames": [_TEXT], "rules": [_RULE]},
+    "ServiceMonitor": {
+        "jobLabel": _TEXT,
+        "selector": {"matchLabels": {"additionalProperties": _TEXT}},
+        "endpoints": [{"port": _TEXT, "path": _TEXT, "interval": _TEXT}],
+    },
+    "PrometheusRule": {
+        "groups": [
+            {
+                "name": _TEXT,
+                "rules": [
+                    {
+                        "alert": _TEXT,
+                        "expr": _TEXT,
+                        "for": _TEXT,
+                        "labels": {"additionalProperties": _TEXT},
+                        "annotations": {"additionalProperties": _TEXT},
+                    }
+                ],
+            }
+        ]
+    },
+}
+
+
+def closed(shape: Any) -> dict[str, Any]:
+    """The schema of a shape: an object with these members at most, or a list of one."""
+    if isinstance(shape, list):
+        return {"type": "array", "items": closed(shape[0]), "minItems": 1}
+    if not shape or "additionalProperties" in shape or isinstance(shape.get("type"), str):
+        return dict(shape)
+    properties = {name: closed(each) for name, each in shape.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+@pytest.fixture(params=deploying.EXAMPLES, ids=lambda path: path.stem)
+def example(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The values of an example."""
+    given: dict[str, Any] = yaml.safe_load(request.param.read_text())
+    return given
+
+
+def test_kubernetes_takes_an_example(example: dict[str, Any]) -> None:
+    """The schema takes its values, each version of Kubernetes every object, and the gateway its configuration."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(chart.merge_values(example))
+    kinds = rendered(**example)
+    for kind, document in kinds.items():
+        if kind in SPECS:
+            jsonschema.validate(document["spec"], closed(SPECS[kind]))
+            continue
+        for version in VERSIONS:
+            kubernetes_validate.validate(document, version, strict=True)
+    asked = deploying.merged(deploying.VALUES, example)["config"]
+    assert yaml.safe_load(kinds["ConfigMap"]["data"]["gateway.yaml"]) == asked
+
+
+def test_the_pod_of_an_example_fits_together(example: dict[str, Any]) -> None:
+    """Each mount has its volume and each volume a mount; ports and probes are those of the configuration."""
+    kinds = rendered(**example)
+    pod, claims = kinds["StatefulSet"]["spec"]["template"]["spec"], kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    volumes = {each["name"] for each in (*pod["volumes"], *(claim["metadata"] for claim in claims))}
+    mounts = [
+        mount for each in (*pod["containers"], *pod.get("initContainers", ())) for mount in each.get("volumeMounts", ())
+    ]
+    assert {mount["name"] for mount in mounts} == volumes
+    gateway = pod["containers"][0]
+    asked = deploying.config.parse(
+        kinds["ConfigMap"]["data"]["gateway.yaml"], environ={}, stand_in=deploying.Placeholders()
+    )
+    assert {port["name"]: port["containerPort"] for port in gateway["ports"]} == {
+        "http": asked.listen.address.port,
+        "status": asked.status.listen.port,
+    }
+    assert pod["terminationGracePeriodSeconds"] >= deploying.stopping_seconds(asked)
+    assert kinds["Pod"]["spec"]["volumes"] == pod["volumes"]
+    assert kinds["Pod"]["spec"]["containers"][0]["volumeMounts"] == gateway["volumeMounts"][:-1]
+
+
+def test_labels_and_annotations_are_on_every_object() -> None:
+    """The common ones; and none of them changes what selects the pods."""
+    everything = {
+        "ingress": {"enabled": True},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
+        "autoscaling": {"enabled": True},
+        "prometheusOperator": {"enabled": True},
+        "grafana": {"enabled": True},
+        "serviceAccount": {"create": True},
+        "commonLabels": {"team": "payments", "app.kubernetes.io/name": "another"},
+        "commonAnnotations": {"owner": "payments"},
+        "podLabels": {"app.kubernetes.io/instance": "another"},
+    }
+    kinds = rendered(**everything)
+    assert len(kinds) == 14
+    pod = kinds["StatefulSet"]["spec"]["template"]
+    for document in (*kinds.values(), pod):
+        assert document["metadata"]["labels"]["team"] == "payments"
+        assert document["metadata"]["annotations"]["owner"] == "payments"
+    selector = kinds["StatefulSet"]["spec"]["selector"]["matchLabels"]
+    assert selector == rendered()["StatefulSet"]["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_value_for_each_field_of_a_pod() -> None:
+    """What is given arrives where Kubernetes looks for it."""
+    given: dict[str, Any] = {
+        "affinity": {"nodeAffinity": {}},
+        "envFrom": [{"configMapRef": {"name": "proxy"}}],
+        "extraEnv": [{"name": "A", "value": "1"}],
+        "extraPodSpec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}]},
+        "imagePullSecrets": [{"name": "registry"}],
+        "initContainers": [{"name": "first", "image": "busybox"}],
+        "nodeSelector": {"disk": "ssd"},
+        "priorityClassName": "high",
+        "serviceAccount": {"name": "there", "automount": True},
+        "sidecars": [{"name": "beside", "image": "busybox"}],
+        "state": {"ephemeral": True},
+        "tolerations": [{"operator": "Exists"}],
+        "updateStrategy": {"type": "OnDelete"},
+    }
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(chart.merge_values(given))
+    kinds = rendered(**given)
+    kubernetes_validate.validate(kinds["StatefulSet"], VERSIONS[-1], strict=True)
+    workload = kinds["StatefulSet"]["spec"]
+    pod = workload["template"]["spec"]
+    for name in ("affinity", "imagePullSecrets", "initContainers", "nodeSelector", "priorityClassName", "tolerations"):
+        assert pod[name] == given[name]
+    assert pod["hostAliases"] == given["extraPodSpec"]["hostAliases"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("there", True)
+    gateway, beside = pod["containers"]
+    assert beside == given["sidecars"][0]
+    assert gateway["env"][-1] == given["extraEnv"][0]
+    assert gateway["envFrom"] == given["envFrom"]
+    assert {"name": "state", "emptyDir": {"sizeLimit": "10Gi"}} in pod["volumes"]
+    assert "volumeClaimTemplates" not in workload
+    assert workload["updateStrategy"] == given["updateStrategy"]
+
+
+def test_nobody_is_admitted_by_an_empty_list() -> None:
+    """A rule of a NetworkPolicy without a peer would admit everybody."""
+    policy = rendered(networkPolicy={"callers": [], "monitoring": []})["NetworkPolicy"]
+    kubernetes_validate.validate(policy, VERSIONS[-1], strict=True)
+    spec = policy["spec"]
+    assert (spec["policyTypes"], spec["ingress"]) == (["Ingress"], None)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"config": {"store": {"durable": "sqlite:///a.db"}}}, "a record of its own"),
+        (
+            {"config": {"store": {"durable": "sqlite:///a.db"}}, "replicas": 1, "state": {"ephemeral": True}},
+            "would end with its pod",
+        ),
+        ({"config": {"upstream": {"tls": {"ca": "/run/secrets/upstream-ca/ca.crt"}}}}, "write upstreamCa.secretName"),
+        ({"clientCa": {"secretName": "a", "configMapName": "b"}}, "clientCa: a secretName or a configMapName"),
+        ({"config": {"status": {"listen": "127.0.0.1:8081"}}}, "probes come from outside"),
+        ({"httpRoute": {"enabled": True}}, "which Gateway takes it"),
+    ],
+    ids=["several records", "record without a volume", "file from nowhere", "two sources", "probes", "no gateway"],
+)
+def test_what_could_not_work_is_not_rendered(values: dict[str, Any], said: str) -> None:
+    """It is said what to write."""
+    with pytest.raises(helm_python.HelmError, match=re.escape(said)):
+        rendered(**values)
 
 
 def test_what_the_operator_needs_is_the_same() -> None:
@@ -143,8 +321,16 @@ def test_what_the_operator_needs_is_the_same() -> None:
         ({"existingSecret": ""}, "existingSecret"),
         ({"replica": 2}, "replica"),
         ({"replicas": "three"}, "replicas"),
+        ({"tls": {"secret": "a"}}, "secret"),
+        ({"image": {"name": "a"}}, "name"),
+        ({"networkPolicy": {"callers": [{"podSelectors": {}}]}}, "podSelectors"),
+        ({"extraEnv": [{"name": "A", "values": "1"}]}, "values"),
+        ({"probes": {"liveness": {"period": 1}}}, "period"),
     ],
-    ids=["key of the gateway", "no secret", "key of the chart", "kind"],
+    ids=[
+        *("key of the gateway", "no secret", "key of the chart", "kind", "key of a file", "key of the image"),
+        *("key of a peer", "key of a variable", "key of a probe"),
+    ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_installed(values: dict[str, Any], named: str) -> None:
     """By the schema, which names it."""

@@ -6,6 +6,7 @@ program takes.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -20,7 +21,7 @@ import pytest
 import yaml
 
 from gateway import EXIT_WRONG, __version__, config
-from gateway.config import Config
+from gateway.config import Config, Placeholders, PostgresUrl, RedisUrl
 from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.leaf import duration_seconds
 from gateway.http.connection import EdgeSettings
@@ -475,6 +476,89 @@ def test_the_chart_is_of_this_version_and_has_the_configuration_of_the_edge() ->
     assert values["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
 
 
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+
+
+def merged(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The values of the chart with those that are given, as Helm merges them: null takes one away."""
+    whole = copy.deepcopy(values)
+    for name, value in given.items():
+        if value is None:
+            whole.pop(name, None)
+        elif isinstance(value, dict) and isinstance(whole.get(name), dict):
+            whole[name] = merged(whole[name], value)
+        else:
+            whole[name] = value
+    return whole
+
+
+def unknown(given: dict[str, Any], known: dict[str, Any], path: str = "") -> list[str]:
+    """The values that the chart does not have. What it has as an empty map is Kubernetes' own."""
+    found = []
+    for name, value in given.items():
+        if name not in known:
+            found.append(f"{path}{name}")
+        elif isinstance(value, dict) and isinstance(known[name], dict) and known[name]:
+            found += unknown(value, known[name], f"{path}{name}.")
+    return found
+
+
+@each_example
+def test_an_example_of_the_chart_has_what_its_configuration_reads(example: Path) -> None:
+    """`check` has no remark on it; each variable and each file comes from somewhere, and nothing else does."""
+    given = yaml.safe_load(example.read_text())
+    assert unknown({name: each for name, each in given.items() if name != "config"}, VALUES) == []
+    values = merged(VALUES, given)
+    text = yaml.safe_dump(values["config"])
+    assert config.notices(config.parse(text, environ={}, stand_in=Placeholders())) == ()
+    assert bool(values["existingSecret"]) == bool(values["secretKeys"])
+    variables = {*values["secretKeys"], *(each["name"] for each in values["extraEnv"])}
+    assert variables == set(re.findall(r"\$\{(\w+)\}", text))
+    files = {name for name, each in values.items() if isinstance(each, dict) and any(each.get(k) for k in FILE_OF)}
+    places = {f"/run/secrets/{re.sub('([A-Z])', lambda found: '-' + found[0].lower(), name)}" for name in files}
+    places |= {each["mountPath"] for each in values["extraVolumeMounts"]}
+    assert places == set(re.findall(r"/run/secrets/[a-z-]+(?=/)", text))
+
+
+FILE_OF = ("secretName", "configMapName")
+
+
+def test_the_schema_of_the_values_is_closed() -> None:
+    """Everywhere but where Kubernetes itself says what there may be, which `make test-deploy` asks."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == {*VALUES, "global"}
+    assert open_in({name: each for name, each in schema["properties"].items() if name != "config"}) == KUBERNETES_OWN
+
+
+def open_in(properties: dict[str, Any], path: str = "") -> set[str]:
+    """The objects of a schema that take any key."""
+    found = set()
+    for name, each in properties.items():
+        inner = each["items"] if each.get("type") == "array" else each
+        if inner.get("type") != "object":
+            continue
+        if "additionalProperties" not in inner:
+            found.add(f"{path}{name}")
+        found |= open_in(inner.get("properties", {}), f"{path}{name}.") if "additionalProperties" in inner else set()
+    return found
+
+
+KUBERNETES_OWN = {
+    *("affinity", "extraPodSpec", "extraVolumes", "global", "initContainers", "podSecurityContext", "securityContext"),
+    *("sidecars", "topologySpreadConstraints", "extraEnv.valueFrom", "updateStrategy.rollingUpdate"),
+    *("autoscaling.metrics", "autoscaling.behavior.scaleDown", "autoscaling.behavior.scaleUp"),
+    *("resources.requests", "resources.limits", "resources.claims"),
+    *(
+        f"networkPolicy.{peers}.{selector}"
+        for peers in ("callers", "monitoring", "ingress.from", "egress.to")
+        for selector in ("namespaceSelector", "podSelector")
+    ),
+}
+
+
 def test_the_service_of_the_stateful_set_is_headless() -> None:
     """The pods get their names from a service without an address of its own, and callers from another one."""
     kinds = manifests("edge")
@@ -628,6 +712,8 @@ def test_the_guide_shows_what_there_is() -> None:
         assert (KUSTOMIZE / path).is_dir(), path
     for line in re.findall(r"^ {4}idempotency-gateway (.*)$", text, re.MULTILINE):
         assert parser().parse_args(shlex.split(line)).command in ("check", "migrate")
+    rows = "\n".join(re.findall(r"^\| (`.*?) \|", text.partition("examples)")[2], re.MULTILINE))
+    assert set(re.findall(r"`([\w-]+)`", rows)) == {example.stem for example in EXAMPLES}
     for profile in re.findall(r"--profile (\w+)", text):
         assert {service for service in SERVICES if SERVICES[service].get("profiles") == [profile]} == MONITORING
 

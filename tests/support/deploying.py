@@ -48,32 +48,123 @@ def generated() -> dict[Path, str]:
 
 
 def _values_schema() -> dict[str, Any]:
-    """The kinds of the values as they are by default, and the gateway's schema for `config`."""
+    """The values as they are by default, the gateway's schema for `config`, and nothing else."""
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     gateway = json.loads((ROOT / "config" / "gateway.schema.json").read_text("utf-8"))
     definitions = gateway.pop("$defs")
     # Helm looks for a schema that is named by a URL in the network.
     for name in ("$schema", "$id"):
         gateway.pop(name, None)
-    properties: dict[str, Any] = {
-        name: {"type": _kind(value)} for name, value in values.items() if name not in ("config", "global")
-    }
-    properties["minAvailable"] = {"type": ["integer", "string"]}
-    properties["existingSecret"] = {"type": "string", "minLength": 1}
-    properties["secretKeys"] = {"type": "array", "items": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}}
+    del values["config"]
+    closed = _schema_of(values)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["config", "existingSecret"],
-        "properties": {"config": gateway, **properties, "global": {"type": "object"}},
+        **closed,
+        "required": ["config"],
+        "properties": {"config": gateway, **closed["properties"], "global": {"type": "object"}},
+        # Without a secret there are no keys of it.
+        "anyOf": [
+            {"properties": {"existingSecret": {"minLength": 1}}},
+            {"properties": {"secretKeys": {"maxItems": 0}}, "required": ["secretKeys"]},
+        ],
         "$defs": definitions,
     }
 
 
-def _kind(value: object) -> str:
-    kinds = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
-    return kinds[type(value)]
+def _schema_of(value: Any, path: str = "") -> dict[str, Any]:
+    """The kind of a value; of one that is empty or Kubernetes' own, what is written for its path or its name."""
+    known = KINDS.get(path) or KINDS.get(path.rpartition(".")[2])
+    if known is not None:
+        return known
+    if isinstance(value, dict):
+        assert value, f"{path}: say in KINDS what it may hold"
+        properties = {name: _schema_of(each, f"{path}.{name}".lstrip(".")) for name, each in value.items()}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+    return {"type": {bool: "boolean", int: "integer", str: "string"}[type(value)]}
+
+
+def _closed(*required: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    more = {"required": list(required)} if required else {}
+    return {"type": "object", "additionalProperties": False, "properties": properties, **more}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_STRING: Final = {"type": "string"}
+_INTEGER: Final = {"type": "integer"}
+_OBJECT: Final = {"type": "object"}
+_NAMED: Final = {"type": "object", "required": ["name"], "properties": {"name": _STRING}}
+_MAP: Final = {"type": "object", "additionalProperties": _STRING}
+_BOOLEAN: Final = {"type": "boolean"}
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_REFERENCE: Final = _closed("name", name=_STRING, optional=_BOOLEAN)
+_PORT: Final = {"type": ["integer", "string"]}
+_PEER: Final = _closed(
+    namespaceSelector=_OBJECT, podSelector=_OBJECT, ipBlock=_closed("cidr", cidr=_STRING, **{"except": _list(_STRING)})
+)
+_POLICY_PORTS: Final = _list(_closed(protocol=_STRING, port=_PORT, endPort=_INTEGER))
+_PROBE: Final = _closed(
+    **dict.fromkeys(
+        ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold"), _COUNT
+    )
+)
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "affinity": _OBJECT,
+    "annotations": _MAP,
+    "autoscaling.behavior": _closed(scaleDown=_OBJECT, scaleUp=_OBJECT),
+    "autoscaling.metrics": {**_list({"type": "object", "required": ["type"]}), "minItems": 1},
+    "commonAnnotations": _MAP,
+    "commonLabels": _MAP,
+    "envFrom": _list(_closed(prefix=_STRING, secretRef=_REFERENCE, configMapRef=_REFERENCE)),
+    "extraEnv": _list(_closed("name", name=_STRING, value=_STRING, valueFrom=_OBJECT)),
+    "extraPodSpec": _OBJECT,
+    "extraVolumeMounts": _list(
+        _closed(
+            *("name", "mountPath"),
+            **dict.fromkeys(("name", "mountPath", "subPath", "subPathExpr", "mountPropagation"), _STRING),
+            **dict.fromkeys(("recursiveReadOnly",), _STRING),
+            readOnly=_BOOLEAN,
+        )
+    ),
+    "extraVolumes": _list(_NAMED),
+    "hostnames": _list(_STRING),
+    "hosts": _list(_STRING),
+    "httpRoute.parentRefs": _list(
+        _closed("name", **dict.fromkeys(("group", "kind", "namespace", "name", "sectionName"), _STRING), port=_INTEGER)
+    ),
+    "httpRoute.timeouts": _closed(request=_STRING, backendRequest=_STRING),
+    "imagePullSecrets": _list(_closed("name", name=_STRING)),
+    "ingress.tls": _list(_closed(hosts=_list(_STRING), secretName=_STRING)),
+    "initContainers": _list(_NAMED),
+    "labels": _MAP,
+    "minAvailable": _PORT,
+    "networkPolicy.callers": _list(_PEER),
+    "networkPolicy.egress": _list(_closed("to", to=_list(_PEER), ports=_POLICY_PORTS)),
+    "networkPolicy.ingress": _list(_closed("from", ports=_POLICY_PORTS, **{"from": _list(_PEER)})),
+    "networkPolicy.monitoring": _list(_PEER),
+    "nodeSelector": _MAP,
+    "paths": {**_list({"type": "string", "pattern": "^/"}), "minItems": 1},
+    "podAnnotations": _MAP,
+    "podLabels": _MAP,
+    "podSecurityContext": _OBJECT,
+    "probes.liveness": _PROBE,
+    "probes.readiness": _PROBE,
+    "probes.startup": _PROBE,
+    "resources": _closed(requests=_OBJECT, limits=_OBJECT, claims=_list(_NAMED)),
+    "secretKeys": _list({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}),
+    "securityContext": _OBJECT,
+    "service.targetPort": _PORT,
+    "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "sidecars": _list(_NAMED),
+    "tolerations": _list(
+        _closed(**dict.fromkeys(("key", "operator", "value", "effect"), _STRING), tolerationSeconds=_INTEGER)
+    ),
+    "topologySpreadConstraints": _list({"type": "object", "required": ["maxSkew", "topologyKey", "whenUnsatisfiable"]}),
+    "updateStrategy": _closed(type={"enum": ["RollingUpdate", "OnDelete"]}, rollingUpdate=_OBJECT),
+}
+"""What is empty by default, or Kubernetes' own, by its path or by its last name."""
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from tests.support.reference import (
     sections,
 )
 
-LINES_MAX = {README: 150}
+LINES_MAX = {README: 150, DOCS / "operate" / "runbook.md": 600}
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [ROOT / "tests" / "README.md"]
 TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
 ALL = "\n".join(TEXTS[page] for page in PAGES)

@@ -6,6 +6,7 @@ promtool itself (`tests.observe.promtool`).
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 import yaml
 
 from gateway.admin.commands import job_of
+from gateway.config import Config
 from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged, TierChanged
+from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
 from gateway.options import OPERATORS, parser
@@ -166,6 +169,56 @@ def test_a_command_of_the_runbook_is_one_of_the_program(
     chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
     if chosen.command in OPERATORS:
         job_of(chosen)
+
+
+ENTRIES = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
+LABEL = "app.kubernetes.io/name=idempotency-gateway"
+# Of kubectl: what follows the verb, with its options.
+LOOKS = {
+    "logs": rf"(POD|-l {LABEL} --prefix --tail=-1) (--since=1h|--previous --tail=50)",
+    "get": rf"(pods -l {LABEL} -o wide|pvc -l {LABEL}|secrets --field-selector type=kubernetes.io/tls)",
+    "top": rf"(pod POD|pods -l {LABEL}) --containers",
+    "describe": "pod POD",
+    "delete": "pod POD",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.partition("\n")[0])
+def test_an_entry_of_the_runbook_can_be_followed_in_kubernetes(entry: str, tmp_path: Path) -> None:
+    """Each command of the entry in a pod, with a name for the audit and files by way of its input; and what kubectl
+    itself is asked is there: labels of the pods, and lines that the gateway logs."""
+    text, _, block = entry.partition("- **In Kubernetes.**\n\n  ```sh\n")
+    commands = [line.strip() for line in block.partition("  ```")[0].splitlines()]
+    assert commands
+    executed = []
+    for command in commands:
+        program, _, given = command.partition(" < ")
+        asked, _, pattern = program.partition(" | grep ")
+        verb, rest = asked.removeprefix("kubectl ").split(" ", 1)
+        if verb != "exec":
+            assert re.fullmatch(LOOKS[verb], rest), command
+            assert bool(pattern) == ("--since" in rest)
+            assert not pattern or is_logged(*shlex.split(pattern)), command
+            continue
+        where, _, words = rest.partition(" -- ")
+        assert re.fullmatch(r"(-i )?(POD|sts/idempotency-gateway)", where), command
+        assert where.startswith("-i ") == bool(given) == (" - " in words), command
+        if words.startswith("idempotency-gateway "):
+            executed.append(words.replace("--completed -", f"--completed {given}").replace(f"{STATE_DIR}/", ""))
+        else:
+            assert words == f"df -h {STATE_DIR}"
+    told = [" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway\s[^`]+)`", text)]
+    assert sorted(executed) == sorted({f'{each} --by "$USER"' if "--why" in each else each for each in told})
+
+
+STATE_DIR = Config.model_fields["state_dir"].default
+SOURCES = "\n".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+
+
+def is_logged(pattern: str) -> bool:
+    """Whether a line of the log can have this: a level as the lines have it, or a text of the program."""
+    lines = (as_json(0.0, level, Line(""), None, None).decode() for level in (logging.WARNING, logging.ERROR))
+    return pattern in SOURCES or any(pattern in line for line in lines)
 
 
 @pytest.mark.parametrize("alert", [alert for alert in ALERTS if "for" in alert], ids=lambda alert: alert["alert"])

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 UPSTREAM ?=
 PORT ?=
+IMAGE ?=
 ARGS ?=
 
 PIP := "$(VENV)/bin/python" -m pip --disable-pip-version-check --no-input
@@ -12,7 +13,7 @@ LOCKED := --require-hashes --no-deps --requirement
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-config \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help run story triangle test test-quick test-servers test-deploy test-frameworks test-alerts test-browser proof bench lint docs lock dist
+.PHONY: help run story triangle test test-quick test-servers test-deploy test-frameworks test-alerts test-browser proof bench lint docs lock dist release
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +27,7 @@ help:
 	@echo 'make test-deploy                          render the Helm chart, and validate all manifests'
 	@echo 'make test-frameworks                      what Django, Flask, FastAPI, aiohttp, Express and Fastify read as a route'
 	@echo 'make dist                                 build a wheel and an sdist'
+	@echo 'make release [IMAGE=repo@sha256:...]      the same with the chart, a list of what is in it, and digests, in dist/'
 	@echo 'make test-servers                         test the stores on every Postgres, Redis and Valkey that is there, and pgbouncer'
 	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
 	@echo 'make test-browser                         test the console in a browser, which this brings on Debian'
@@ -58,6 +60,9 @@ test-deploy: $(VENV)/.installed-deploy
 
 dist: $(VENV)/.installed
 	@"$(VENV)/bin/python" -m tests.packaging --to dist
+
+release: $(VENV)/.installed-deploy
+	@"$(VENV)/bin/python" -m tests.release --to dist $(if $(IMAGE),--image '$(IMAGE)')
 
 test-frameworks: $(VENV)/.installed-frameworks
 	@"$(VENV)/bin/python" -m tests.frameworks $(ARGS)

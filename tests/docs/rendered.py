@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 import yaml
 from openapi_spec_validator import validate as validate_openapi
 
+from gateway import __version__
 from tests.docs import test_deploy as deploying
+from tests.release import SUMS, release
 from tests.support.deploying import CHART
 
 VERSIONS = ("1.27", "1.31", "1.37")
@@ -344,6 +347,28 @@ def test_the_chart_has_no_lint() -> None:
     """Helm's own linter finds nothing that is wrong."""
     found = helm_python.lint(str(CHART))
     assert [each for each in found["messages"] if each["severity"] not in ("INFO", "info", 1)] == [], found
+
+
+def test_a_release_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are those of the page, their digests are right, and the chart has the image by its digest."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    image = f"registry.example.com/idempotency-gateway@sha256:{'0123456789abcdef' * 4}"
+    files = {path.name: path for path in release(tmp_path, image)}
+    table = deploying.CHECKLIST.partition("## What is in dist")[2]
+    assert set(files) == set(re.findall(r"`(\w[\w.-]+)`", "\n".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+    sums = dict(line.split("  ")[::-1] for line in files[SUMS].read_text().splitlines())
+    assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if name != SUMS}
+    (archive,) = (path for path in files.values() if path.suffix == ".tgz")
+    with helm_python.Chart.load_archive(archive.read_bytes()) as chart:
+        pod = yaml.safe_load(
+            chart.render({}, name="a", namespace="b")["idempotency-gateway/templates/statefulset.yaml"]
+        )["spec"]["template"]["spec"]
+    repository, _, digest = image.partition("@")
+    assert pod["containers"][0]["image"] == f"{repository}:{__version__}@{digest}"
+    again = release(tmp_path / "again", image)[0]
+    assert again.read_bytes() == files[again.name].read_bytes(), "the wheel is the same to the bit"
+    with pytest.raises(SystemExit, match="expected REPOSITORY@sha256"):
+        release(tmp_path, "idempotency-gateway:latest")
 
 
 def test_the_openapi_fragment_is_valid() -> None:

@@ -27,6 +27,7 @@ from gateway.config.leaf import duration_seconds
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from gateway.options import CONFIG_PATH, parser
+from tests.release import bill_of_materials
 from tests.support.demo import DemoProcess
 from tests.support.deploying import CHART, generated
 
@@ -695,6 +696,31 @@ def test_the_unit_tells_how_operators_run_commands() -> None:
     asked = set(words[:program])
     assert {f"StateDirectory={unit()['StateDirectory'][0]}", "DynamicUser=yes", "--uid=idempotency-gateway"} <= asked
     assert f"EnvironmentFile={unit()['EnvironmentFile'][0].removeprefix('-')}" in asked
+
+
+# -- a release --------------------------------------------------------------------------------------------------------
+
+CHECKLIST = (ROOT / "docs" / "operate" / "release.md").read_text()
+
+
+def test_the_list_of_contents_has_what_the_image_has() -> None:
+    """Each package of the lock file by its version, but for those that build."""
+    bill = bill_of_materials((ROOT / "requirements.lock").read_text())
+    found = {each["name"]: each["version"] for each in bill["components"]}
+    locked = re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert {*found.items()} == {*locked} - {
+        (name, version) for name, version in locked if name in ("pip", "setuptools")
+    }
+    (needs,) = bill["dependencies"]
+    assert needs["dependsOn"] == [each["bom-ref"] for each in bill["components"]]
+    assert needs["ref"] == bill["metadata"]["component"]["bom-ref"]
+
+
+def test_the_checklist_is_of_this_version_and_says_that_a_licence_is_missing() -> None:
+    """Its files are those of this version; and as long as there is no licence, nothing is to be published."""
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\b", CHECKLIST)) == {__version__}
+    assert ("there is no licence" in CHECKLIST) == (not (ROOT / "LICENSE").exists())
+    assert all((ROOT / file).exists() for file in ("gateway/__init__.py", ".ci/run", "tests/upgrade/freeze.py"))
 
 
 # -- the guide --------------------------------------------------------------------------------------------------------

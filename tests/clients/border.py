@@ -93,6 +93,8 @@ class Forgetful:
 
     def charge(self, received: Received) -> Answer:
         """Charge, whoever asks; only the first time with an operation may be right."""
+        if received.method == "GET":
+            return Answer(404, effect=False)
         (operation,) = received.values("Idempotency-Operation")
         assert operation not in self.done, "a second effect"
         self.done[operation] = received

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from gateway import EXIT_WRONG, __version__, config
-from gateway.config import Config, Placeholders, PostgresUrl, RedisUrl
+from gateway.config import Config, Placeholders
 from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.leaf import duration_seconds
 from gateway.http.connection import EdgeSettings

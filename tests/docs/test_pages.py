@@ -38,7 +38,10 @@ from tests.support.reference import (
 )
 
 LINES_MAX = {README: 150, DOCS / "operate" / "runbook.md": 600}
-OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [ROOT / "tests" / "README.md"]
+OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [
+    ROOT / "tests" / "README.md",
+    ROOT / "client" / "README.md",
+]
 TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
 ALL = "\n".join(TEXTS[page] for page in PAGES)
 PROSE = re.sub(r"^ *```.*?^ *```$", "", ALL, flags=re.DOTALL | re.MULTILINE)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from gateway import config as asked
 from gateway.config import upstream as asked
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead, ResponseHead

@@ -10,7 +10,6 @@ import pytest
 
 from gateway.core.operation import Purge, State
 from gateway.protect import duplicates as waiting
-from gateway.protect import waiting
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query
 from gateway.store.redis import news

@@ -6,7 +6,8 @@ import hmac
 from typing import Final
 from uuid import uuid4
 
-from gateway.config import Config, RedisUrl
+from gateway.config import Config
+from gateway.config.address import RedisUrl
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.operation_id import identity_recipe

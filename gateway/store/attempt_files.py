@@ -69,11 +69,9 @@ class EndedFile:
     sent: tuple[MarkedAttempt, ...]
 
     def leave(self) -> None:
-        """See `EndedWorker`."""
         os.close(self.descriptor)
 
     def remove(self) -> None:
-        """See `EndedWorker`."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -124,7 +122,6 @@ class AttemptFiles(WorkerFile):
         self._free_places = list(range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES))
 
     def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
-        """See `AttemptMarks`."""
         marks = self._marks
         if marks is None or not self._free_places:
             return NO_PLACE
@@ -137,14 +134,12 @@ class AttemptFiles(WorkerFile):
         return place
 
     def mark_sent(self, place: int) -> None:
-        """See `AttemptMarks`."""
         marks = self._marks
         if place != NO_PLACE and marks is not None:
             marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
             marks[place + 32] = _SENT
 
     def unmark(self, place: int) -> None:
-        """See `AttemptMarks`."""
         marks = self._marks
         if place != NO_PLACE and marks is not None:
             marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())

@@ -93,13 +93,12 @@ class WorkerBatches(Generic[I, R]):
 
     def __init__(
         self,
-        execute: Callable[[list[I]], Sequence[R | Exception]],
         on_results: Callable[[Sequence[I], Sequence[R | Exception]], None] | None = None,
         watchers: Watchers | None = None,
     ) -> None:
         """`on_results` is called on the loop before the submitters get the results, whoever of them was cancelled; with
         `watchers`, only while these watch operations."""
-        self._execute = execute
+        self._execute: Callable[[list[I]], Sequence[R | Exception]]
         self._on_results = on_results
         self._watchers = watchers
         self._waiting: deque[tuple[I, asyncio.Future[R]]] = deque()
@@ -109,9 +108,10 @@ class WorkerBatches(Generic[I, R]):
         # Done once the last batch has returned; None while `close` was not called.
         self._idle: asyncio.Future[None] | None = None
 
-    def open(self, worker: Worker) -> None:
-        """Have the items executed by this worker from now on."""
+    def open(self, worker: Worker, execute: Callable[[list[I]], Sequence[R | Exception]]) -> None:
+        """Have the items executed by this worker, and so, from now on."""
         self._loop, self._worker, self._idle = asyncio.get_running_loop(), worker, None
+        self._execute = execute
 
     def submit(self, item: I, /) -> asyncio.Future[R]:
         """Queue the item for the next batch. Raises `NotApplied` when full or not open.

@@ -394,19 +394,19 @@ async def test_a_command_that_cannot_be_kept_harms_no_neighbour(store: SqliteSto
 
 async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
     """Without space a command is definitely not applied; with space again the store goes on by itself."""
-    assert store._running is not None
+    writing, _ = store._started()
 
     def limit_pages(pages: int) -> None:
         store._writer.workplace().cursor.execute(f"PRAGMA max_page_count = {pages}")
 
     hand = Hand()
     await do(store, hand, Hand.claim)
-    await store._running.writing.run(limit_pages, 1)
+    await writing.run(limit_pages, 1)
     large = replace(hand.complete().response, body=b"x" * 100_000)
     with pytest.raises(NotApplied, match="no space"):
         await store.apply(hand.complete(large))
     assert await state(store, hand) is State.CLAIMED
-    await store._running.writing.run(limit_pages, 1_000_000)
+    await writing.run(limit_pages, 1_000_000)
     await do(store, hand, lambda hand: hand.complete(large))
 
 
@@ -555,9 +555,7 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     clock.advance(2 * REMEMBER_SECONDS)
     swept = await store.sweep(10_000)
     assert (swept.collected, swept.more) == (number, False)
-    assert store._running is not None
-    left = await store._running.reading.run(
-        store._reader.query,
+    left = await store._query(
         lambda transaction: [
             transaction.cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             for table in ("operation", "response")
@@ -730,9 +728,8 @@ async def test_what_operators_ask_of_events_does_not_grow_with_them(store: Sqlit
 async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
     """The steps of SQLite's virtual machine for each statement of the store meanwhile."""
     steps: list[int] = []
-    running = store._running
-    assert running is not None
-    connections = ((running.writing, store._writer), (running.reading, store._reader))
+    writing, reading = store._started()
+    connections = ((writing, store._writer), (reading, store._reader))
 
     async def trace(mask: int, callback: Callable[[dict[str, Any]], None] | None) -> None:
         for worker, connection in connections:

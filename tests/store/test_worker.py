@@ -45,8 +45,8 @@ async def executor() -> Executor:
 @pytest.fixture
 async def batches(executor: Executor) -> AsyncIterator[WorkerBatches[str, str]]:
     worker = Worker("test")
-    batches = WorkerBatches[str, str](executor, executor.hear)
-    batches.open(worker)
+    batches = WorkerBatches[str, str](executor.hear)
+    batches.open(worker, executor)
     yield batches
     executor.gate.release(1_000)
     await batches.close()

@@ -67,11 +67,10 @@ class SqliteJournal:
         self._tally = JournalTally()
         # Between `start` and `close`.
         self._worker: Worker | None = None
-        self._appends = WorkerBatches[_Outcome, EntryId](self._append_batch)
+        self._appends = WorkerBatches[_Outcome, EntryId]()
 
     @property
     def tally(self) -> JournalTally:
-        """How much the journal holds, as of its last change."""
         return self._tally
 
     @property
@@ -94,7 +93,7 @@ class SqliteJournal:
         except BaseException:
             worker.end(self._close)
             raise
-        self._appends.open(worker)
+        self._appends.open(worker, self._append_batch)
         self._worker = worker
 
     async def close(self) -> None:
@@ -105,33 +104,26 @@ class SqliteJournal:
             await worker.stop(self._close)
 
     def holds(self, operation_id: UUID) -> bool:
-        """See `Journal`."""
         # Mostly there are none, and the bytes of an id are computed.
         return bool(self._held) and any(operation_id.bytes in held for held in self._held)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """See `Journal`."""
         return await self._started().run(self._outcomes, operation_id)
 
     async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
-        """See `Journal`."""
         self._started()
         return await self._appends.submit((route, command, memory))
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
-        """See `Journal`."""
         return await self._started().run(self._waiting, after, limit, bytes_max)
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
-        """See `Journal`."""
         await self._started().run(self._forget, entry_ids)
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
-        """See `Journal`."""
         await self._started().run(self._refuse, refusals)
 
     async def adopt(self) -> int:
-        """See `Journal`."""
         return await self._started().run(self._adopt_orphans)
 
     def _started(self) -> Worker:

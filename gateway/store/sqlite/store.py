@@ -22,9 +22,10 @@ when one fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Command, Result, Snapshot
@@ -51,13 +52,6 @@ T = TypeVar("T")
 BUSY_SECONDS: Final = 5.0
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
-
-
-class _Running(NamedTuple):
-    """What exists between `start` and `close`."""
-
-    writing: Worker
-    reading: Worker
 
 
 def is_migrated(path: Path) -> bool:
@@ -102,18 +96,18 @@ class SqliteStore(RelationalStore):
         self._writer = Writer(self._path, busy_seconds, clock_us, erases=outbox.sealing.seals)
         self._reader = Reader(self._path, busy_seconds, clock_us)
         self._witness_files = witness_files
-        self._witness: Witness | None = None
-        self._running: _Running | None = None
-        self._commands = WorkerBatches[Command, Result](self._apply, self._announce, self._watchers)
-        self._reads = WorkerBatches[UUID, Snapshot](self._read)
+        # The writer's thread and the reader's, between `start` and `close`.
+        self._threads: tuple[Worker, Worker] | None = None
+        self._commands = WorkerBatches[Command, Result](self._announce, self._watchers)
+        self._reads = WorkerBatches[UUID, Snapshot]()
         self.apply = self._commands.submit
         self.read = self._reads.submit
 
     async def start(self) -> None:
-        if self._running is not None:
+        if self._threads is not None:
             return
         check_library()
-        self._witness = None if self._witness_files is None else Witness(self._witness_files, _PLACE)
+        witness = None if self._witness_files is None else Witness(self._witness_files, _PLACE)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             found = await writing.run(prepare_file, self._path)
@@ -127,41 +121,38 @@ class SqliteStore(RelationalStore):
             reading.end(self._reader.drop)
             writing.end(self._writer.drop)
             raise
-        self._running = _Running(writing, reading)
-        self._commands.open(writing)
-        self._reads.open(reading)
+        self._threads = writing, reading
+        rest: dict[str, Any] = {"witness": witness, "data_errors": DATA_ERRORS, "outbox": self._outbox}
+        self._commands.open(writing, partial(apply_batch, self._writer.transact, **rest))
+        self._reads.open(reading, lambda ids: self._reader.query(lambda cursor: read_batch(cursor, ids)))
 
     async def close(self) -> None:
-        running, self._running = self._running, None
-        if running is None:
+        threads, self._threads = self._threads, None
+        if threads is None:
             return
+        writing, reading = threads
         await self._commands.close()
         await self._reads.close()
         # The writer last: the last connection to close copies the log into the file and removes it.
-        await running.reading.stop(self._reader.drop)
-        await running.writing.stop(self._writer.drop)
+        await reading.stop(self._reader.drop)
+        await writing.stop(self._writer.drop)
 
     async def _query(self, work: Callable[[Cursor], T]) -> T:
         """Read in the reader's thread."""
-        return await self._started().reading.run(self._reader.query, work)
+        _, reading = self._started()
+        return await reading.run(self._reader.query, work)
 
     async def _change(self, work: Callable[[Cursor], T]) -> T:
         """Change the file in the writer's thread, durably."""
-        return await self._started().writing.run(self._writer.transact, work)
+        writing, _ = self._started()
+        return await writing.run(self._writer.transact, work)
 
     async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
         """As `_change`, for what a power loss may undo."""
-        return await self._started().writing.run(self._writer.change_without_fsync, work)
+        writing, _ = self._started()
+        return await writing.run(self._writer.change_without_fsync, work)
 
-    def _started(self) -> _Running:
-        if self._running is None:
+    def _started(self) -> tuple[Worker, Worker]:
+        if self._threads is None:
             raise NotApplied("the store is not open")
-        return self._running
-
-    # -- in the threads ------------------------------------------------------------------------------------------------
-
-    def _apply(self, commands: list[Command]) -> Sequence[Result | Exception]:
-        return apply_batch(self._writer.transact, commands, self._witness, DATA_ERRORS, self._outbox)
-
-    def _read(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
-        return self._reader.query(lambda cursor: read_batch(cursor, operation_ids))
+        return self._threads

@@ -23,7 +23,7 @@ import asyncio
 import heapq
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ from gateway.protect.conclusion import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.store.base import Store, StoreError
+from gateway.store.base import Store, StoreError, end_tasks
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
@@ -183,10 +183,7 @@ class DeliveryWorker:
             self._alarm.cancel()
         for timer in self._resends.values():
             timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(list(self._tasks))
 
     async def run(self) -> NoReturn:
         """Poll for ever, until cancelled."""
@@ -223,7 +220,14 @@ class DeliveryWorker:
         # The routes may be others by now.
         records = taking_turns(searched.found)
         due = [(route, record) for record in records if (route := self._route_of(record.identity)) is not None]
-        behind, begun = self._begin_due(due, left_alone)
+        behind, begun = set[str](), 0
+        for route, record in due:
+            if self._is_running(record) or record.identity.operation_id.int in left_alone:
+                continue
+            if self._begin(route, record):
+                begun += 1
+            else:
+                behind.add(route.name)
         is_full = len(searched.found) == limit
         self._behind = self._behind - names | behind
         self._crowded = self._crowded - names | {route.name for route, _ in due if is_full}
@@ -233,18 +237,6 @@ class DeliveryWorker:
             self._wake_in(_BUSY_SECONDS)
         self._idle_seconds = _POLL_SECONDS if searched.found else min(self._idle_seconds * 2, _IDLE_SECONDS_MAX)
         return self._idle_seconds
-
-    def _begin_due(self, due: Iterable[tuple[Route, Record]], left_alone: Collection[int]) -> tuple[set[str], int]:
-        """Begin what has a place. Returns the names of the routes of which something had none, and how many began."""
-        behind, begun = set[str](), 0
-        for route, record in due:
-            if self._is_running(record) or record.identity.operation_id.int in left_alone:
-                continue
-            if self._begin(route, record):
-                begun += 1
-            else:
-                behind.add(route.name)
-        return behind, begun
 
     # -- one delivery -------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ from gateway.app.stores import durable_store, tiered_store
 from gateway.config import Config
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
-from gateway.deliver.places import Places
-from gateway.deliver.worker import DeliveryWorker
+from gateway.deliver.worker import DeliveryWorker, Places
 from gateway.http.exchange import ReservedHeaders
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events

@@ -20,8 +20,7 @@ from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seco
 from gateway.store.journal.view import HostJournalFiles
 from gateway.store.memory.epoch import SeenFile, SharedNote
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.membership import Conditions
-from gateway.store.memory.promotion import Fleet
+from gateway.store.memory.promotion import Conditions, Fleet
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.portable import store as portable

@@ -13,7 +13,7 @@ from gateway.observe.facts import Events, Fact
 from gateway.store.directories import make_directory
 from gateway.store.memory.epoch import SeenFile
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.membership import Conditions
+from gateway.store.memory.promotion import Conditions
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.redis.durable import RedisStore
 from tests.support.serving import serving

@@ -18,8 +18,7 @@ from gateway.store.base import Indefinite, NotApplied
 from gateway.store.directories import make_directory
 from gateway.store.memory.epoch import SeenFile, amnesia_of
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.membership import Conditions
-from gateway.store.memory.promotion import Member
+from gateway.store.memory.promotion import Conditions, Member
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.store import PostgresStore

@@ -66,8 +66,7 @@ from gateway.store.memory.epoch import (
     loss,
     memo_of,
 )
-from gateway.store.memory.membership import Conditions, Membership, Unproven
-from gateway.store.memory.promotion import Fleet, Verdict
+from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven, Verdict
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Cold, Due, Epoch, Serving
 from gateway.store.recipes import agree, strays

@@ -2,7 +2,6 @@
 
 `store` is all of such a store but its connections. `executor` executes commands as a set, `sweep` writes down what the
 clock did, `inquiry` looks up, `kept` has what concerns kept requests, `event` what sinks have yet to receive,
-`observation` what was observed, `rekeying` what is encrypted again, `rows` encodes and decodes records, and
-`statements` loads the statements and generates those that write rows. `packing` is for records where there are no
-tables: in a journal, and in Redis.
+`rekeying` what is encrypted again, `rows` encodes and decodes records, and `statements` loads the statements and
+generates those that write rows. `packing` is for records where there are no tables: in a journal, and in Redis.
 """

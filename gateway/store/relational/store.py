@@ -33,7 +33,7 @@ from gateway.store.operations import (
 )
 from gateway.store.recipes import Name
 from gateway.store.rekeying import Kept, Row
-from gateway.store.relational import event, inquiry, kept, observation, rekeying
+from gateway.store.relational import event, inquiry, kept, rekeying
 from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.sweep import EventsUnsynced, SweptPart, is_due, sweep_some
 from gateway.store.watching import Watchers
@@ -249,10 +249,10 @@ class RelationalStore(ABC):
             await asyncio.sleep(spent_seconds)
         return changed
 
-    observed_before = _reads(observation.observed_before)
-    observed_contents = _reads(observation.observed_contents)
-    save_observations = _unsynced(observation.save_observations)
-    count_observed = _reads(observation.count_observed)
+    observed_before = _reads(inquiry.observed_before)
+    observed_contents = _reads(inquiry.observed_contents)
+    save_observations = _unsynced(inquiry.save_observations)
+    count_observed = _reads(inquiry.count_observed)
 
     check_memory = _reads(witness.check_memory)
     begin_epoch = _changes(witness.begin_epoch)

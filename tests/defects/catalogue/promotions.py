@@ -50,7 +50,7 @@ DEFECTS = (
     Defect(
         "stale-contact-is-fresh",
         "whoever has vouched counts as having been there until the end",
-        (Edit("store/memory/membership.py", "return at is not None and self._beats", "return True or self._beats"),),
+        (Edit("store/memory/promotion.py", "return at is not None and self._beats", "return True or self._beats"),),
         (_MEMBERS + "test_nobody_was_there",),
     ),
     Defect(

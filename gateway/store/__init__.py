@@ -18,5 +18,5 @@ as `sealed` does for all else; `rekeying` does so again with the current key. Al
 Each of its workers has `worker_files` of its own.
 
 *Tools.* `batching` groups statements, `worker` runs a thread, `watching` wakes waiters inside one process,
-`directories` makes directory entries durable, and `request_line` packs a request into one column.
+and `directories` makes directory entries durable.
 """

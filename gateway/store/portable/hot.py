@@ -32,9 +32,8 @@ from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.connection import Link, ServerRefused
-from gateway.store.relational.rows import Row, encode_resource
+from gateway.store.relational.rows import Row, encode_resource, line_of
 from gateway.store.relational.statements import type_of
-from gateway.store.request_line import line_of
 
 # What a claim, and a completion, is given by column; the id first.
 CLAIM: Final = (

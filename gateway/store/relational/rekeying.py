@@ -14,8 +14,7 @@ from gateway.core.message import pack_headers
 from gateway.core.operation import NO_ATTEMPT, Record
 from gateway.store.rekeying import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 from gateway.store.relational.executor import Cursor, Stored, read_all
-from gateway.store.relational.rows import encode_resource
-from gateway.store.request_line import line_of
+from gateway.store.relational.rows import encode_resource, line_of
 
 _REQUEST: Final = "request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row"
 # Where the rows of a place are, the columns that order them with what is below the first (None: `Cursor.first_row`),

@@ -31,11 +31,11 @@ from gateway.core.operation import (
     Identity,
     ProbeTarget,
     Record,
+    RequestInfo,
     State,
 )
 from gateway.store.base import Unreadable
 from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.request_line import line_of, request_of
 
 Row = tuple[Any, ...]
 
@@ -133,6 +133,22 @@ _columns_of: Final = attrgetter(
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "lease_us", "replay_until_us",
     "remember_until_us", "completed_us", "doubt",
 )  # fmt: skip
+_NO_HOST: Final = "-"
+
+
+def line_of(request: RequestInfo | None) -> str:
+    """The request of an attempt as one line such as `POST api.example.com /v1/charges`, without its ids; empty if it is
+    not known. One column instead of three, because most requests of a route have the same line."""
+    return "" if request is None else f"{request.method} {request.host or _NO_HOST} {request.path}"
+
+
+def _request_of(line: str, request_id: str | None, trace_id: str | None) -> RequestInfo | None:
+    if not line:
+        return None
+    method, host, path = line.split(" ", 2)
+    return RequestInfo(method, "" if host == _NO_HOST else host, path, request_id, trace_id)
+
+
 _FIVE_NULLS: Final = (None,) * 5
 _FOUR_NULLS: Final = (None,) * 4
 _TWO_NULLS: Final = (None,) * 2
@@ -244,7 +260,7 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
         None if status is None else StoredResponse(status, reason, kept_headers(headers), body, api_version or b""),
         decode_resource(resource),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
-        request_of(request, request_id, trace_id),
+        _request_of(request, request_id, trace_id),
         None if delivery is None else _decode_delivery(delivery),
         lease_us,
     )

@@ -27,8 +27,8 @@ from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
 from gateway.store.redis import layout, news, primary
-from gateway.store.redis.change import REVISION_BYTES, packed, unpacked
 from gateway.store.redis.copies import CHANGES_CHANNEL
+from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, Speech, do, new_identity, state

@@ -19,8 +19,9 @@ import pytest
 from gateway.core.operation import Snapshot
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.memory.epoch import Seen, WitnessNote
-from gateway.store.redis import masters as masters_of_redis
-from gateway.store.redis.copies import PARTS, Keyspace, slot_of
+from gateway.store.redis import connection as masters_of_redis
+from gateway.store.redis.connection import slot_of
+from gateway.store.redis.copies import PARTS, Keyspace
 from gateway.store.redis.seen import STOOD_FOR_US, RedisSeen
 from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up

@@ -1,4 +1,4 @@
-"""Copies in the fast tier: the names of their keys, by bucket, the slots of the buckets, and the bytes of a copy.
+"""Copies in the fast tier: the names of their keys, by bucket, and the bytes of a copy.
 
 A bucket is what has one era. Its keys have one hash tag, so that they are at one node and one script may use them.
 Without a cluster there is one bucket, and no tag that matters.
@@ -12,7 +12,6 @@ connections.
 from __future__ import annotations
 
 import struct
-from binascii import crc_hqx
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
@@ -32,14 +31,6 @@ GENERATION_BYTES: Final = 16
 
 PARTS: Final = 256
 """Operations are spread over the buckets by the first byte of their id."""
-SLOTS: Final = 16384
-
-
-def slot_of(key: str) -> int:
-    """The slot of a key in a cluster: by the text in its first braces, if there is any."""
-    _, opening, rest = key.partition("{")
-    tag, closing, _ = rest.partition("}")
-    return crc_hqx((tag if opening and closing and tag else key).encode(), 0) % SLOTS
 
 
 class Keyspace:

@@ -57,15 +57,13 @@ from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.redis import layout
-from gateway.store.redis.change import Change, Kept, Witnessed, lesson
-from gateway.store.redis.client import TRIES_MAX, Client, contended
 from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.copies import CHANGES_CHANNEL, PURGES_CHANNEL
-from gateway.store.redis.inquiry import write_audit
+from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
+from gateway.store.redis.layout import Change, Kept, Witnessed, lesson
 from gateway.store.redis.members import Members, new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
-from gateway.store.redis.upkeep import Upkeep
 
 # All of a batch, with the bodies, is in one exchange.
 _BATCH_SIZE_MAX: Final = 64
@@ -104,14 +102,14 @@ def _refusing(what: str) -> Callable[..., Coroutine[Any, Any, Any]]:
 def _empty(kind: Callable[[], Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """A verb that finds nothing."""
 
-    async def found(store: Client, *_: Any) -> Any:
+    async def found(store: Inquiry, *_: Any) -> Any:
         store.primary.require_open()
         return kind()
 
     return found
 
 
-class RedisStore(Members, Upkeep):
+class RedisStore(Members):
     """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore`."""
 
     # What is over several records.

@@ -1,19 +1,23 @@
-"""What recovery, operators and starting gateways read: records by state, audits, living keys, what is sealed.
+"""Reads and changes of the durable store, with its clock, and repeated while they lose against others. And what
+recovery, operators, sweeps and starting gateways ask for: records by state, audits, living keys, what is sealed.
 
-It changes recovery leases, and what is encrypted again; `lifecycle` decides what state a record is in. Lists are read
-part by part, and records in pieces, so that other calls get their turn in between.
+Its invariant: nothing is read from or written to a memory other than the one that the store was started on.
+`lifecycle` decides what state a record is in. Lists are read part by part, and records in pieces, so that other calls
+get their turn in between. Whoever has not seen a change sweeps it again, so that a sweep waits for neither disks nor
+replicas.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.identity.operation_id import is_of
-from gateway.core.lifecycle import settle
+from gateway.core.lifecycle import settle, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -27,29 +31,42 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.sealing import SEALED_TEXT, key_id_of
-from gateway.store.base import StoreError, Unreadable
+from gateway.store.base import EpochChanged, NotApplied, StoreError, Unreadable
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,
+    LAPSES_NAMED_MAX,
+    WITNESS_KEEP_US,
     AuditEntry,
     Living,
     NumberedAudit,
     Query,
     RecoveryLease,
     RecoveryState,
+    Swept,
     Tally,
     audit_entry,
     sealed_counts,
 )
 from gateway.store.recipes import Name
 from gateway.store.redis import layout
-from gateway.store.redis.change import Change, Kept, packed, sealed_by_of, unpacked
-from gateway.store.redis.client import Client
-from gateway.store.redis.connection import RedisCommand
+from gateway.store.redis.connection import RedisCommand, time_us
+from gateway.store.redis.layout import Change, Kept, kept, packed, sealed_by_of, unpacked
+from gateway.store.redis.news import News
+from gateway.store.redis.primary import Primary
 from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
 from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.relational.inquiry import joined
 from gateway.store.relational.rows import decode_whole
+
+T = TypeVar("T")
+
+# How often a change is tried that loses against others.
+TRIES_MAX: Final = 32
+# Records that are changed in one exchange.
+_PIECE_MAX: Final = 50
+# Records that cannot be read, and so are passed over.
+_WITHHELD_MAX: Final = 10_000
 
 # What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
 # full refuses a transaction, and executes a script that writes nothing.
@@ -69,8 +86,59 @@ _SEARCHED_MAX: Final = 1_000
 _ENDLESS: Final = (State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.ACCEPTED)
 
 
-class Inquiry(Client):
-    """See `ManagedStore` and `SealedRows`."""
+class Inquiry:
+    """See `ManagedStore` and `SealedRows`; and `Primary.require_open` for what everything raises."""
+
+    _news: News
+    _withheld: set[bytes]
+    """The records that were found since the start and cannot be read."""
+
+    def __init__(self, primary: Primary, clock_us: Callable[[], int] | None) -> None:
+        """`clock_us` takes the place of the server's clock."""
+        self.primary = primary
+        self._clock_us = clock_us
+        # Of the memory that the store was started on, as Redis keeps it.
+        self._identity = ""
+        self._last_number = 0
+
+    def _draw(self, least: int) -> int:
+        """A number that is no lower than this, and higher than all that this process has drawn before."""
+        self._last_number = max(least, self._last_number + 1)
+        return self._last_number
+
+    async def _read(self, commands: Sequence[RedisCommand], link: str = "reads") -> tuple[list[Any], int]:
+        """The replies, and the store's time after them. Raises `NotApplied`."""
+        *replies, time = await self.primary.read([*commands, ("TIME",)], link)
+        return replies, time_us(time) if self._clock_us is None else self._clock_us()
+
+    async def _change(
+        self, attempt: Callable[[], Awaitable[tuple[T, Change | None]]], link: str = "changes", *, keeps: bool = True
+    ) -> T:
+        """Read and change, until nobody was faster; returns what the last `attempt` says, which has no change where
+        nothing is to be changed. Raises `NotApplied`, `EpochChanged` and `Indefinite`."""
+        for _ in range(TRIES_MAX):
+            result, change = await attempt()
+            if change is None:
+                return result
+            (done,) = await self.primary.write([change.call(self._identity)], link, keeps=keeps)
+            if isinstance(done, StoreError):
+                raise done
+            if done:
+                return result
+        raise contended()
+
+    async def _kept(self, operation_ids: Iterable[UUID], link: str) -> tuple[list[Kept | Unreadable], int, int]:
+        """The operations with their whole records, or why one cannot be read; the floor of tokens; the time."""
+        wanted = list(operation_ids)
+        keys = [key for each in wanted for key in (layout.record_key(each), layout.body_key(each))]
+        commands: list[RedisCommand] = [("HGET", layout.MEMORY, "floor")]
+        commands += [("MGET", *keys)] if keys else []
+        (floor, *values), now_us = await self._read(commands, link)
+        pairs = iter(values[0] if values else ())
+        found = [kept(each, value, body) for each, value, body in zip(wanted, pairs, pairs, strict=True)]
+        return found, int(floor or 0), now_us
+
+    # -- finding -------------------------------------------------------------------------------------------------------
 
     async def find(self, query: Query) -> list[Snapshot]:
         states = query.states & {State.IN_DOUBT} if query.recoverable else query.states
@@ -312,6 +380,109 @@ class Inquiry(Client):
                 change.count_sealed(*(_audit_sealed_by(Audit(*each.values)) for each in (old, again)))
                 return change
         return None
+
+    # -- sweeps --------------------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int) -> Swept:
+        written, lapsed = Counter[State](), list[tuple[str, UUID]]()
+        _, now_us = await self._read([])
+        at_most = ("-inf", now_us, "LIMIT", 0, limit + len(self._withheld))
+        found, _ = await self._read([("ZRANGEBYSCORE", key, *at_most) for key in (*layout.LEASES, *layout.DUE)])
+        ids = dict.fromkeys(member for members in found for member in members if member not in self._withheld)
+        due = [UUID(bytes=member) for member in ids][:limit]
+        ahead = await self._ahead(now_us, min(limit - len(due), _PIECE_MAX))
+        wanted = due + ahead
+        for begin in range(0, len(wanted), _PIECE_MAX):
+            for before, after in await self._sweep_some(wanted[begin : begin + _PIECE_MAX]):
+                state, operation_id = State.ABSENT if after is None else after.state, before.identity.operation_id
+                self._news.wake(operation_id)
+                # One that only moved is still what it was.
+                written[State.CLAIMED if state is before.state else state] += 1
+                if state is not before.state and state is State.IN_DOUBT:
+                    lapsed.append((before.identity.route, operation_id))
+            # Let others have their turn.
+            await asyncio.sleep(0)
+        tidied = await self._tidy(limit - len(due))
+        return Swept(
+            written[State.IN_DOUBT],
+            written[State.TOMBSTONE],
+            written[State.ABSENT],
+            len(due) + tidied >= limit or 0 < len(ahead) <= written[State.CLAIMED],
+            written[State.DEAD_LETTER],
+            tuple(lapsed[:LAPSES_NAMED_MAX]),
+            # Leases that were moved, and audits.
+            written[State.CLAIMED] + tidied,
+        )
+
+    async def _ahead(self, now_us: int, limit: int) -> list[UUID]:
+        """Where to look for leases that begin in the future, because the clock was set back: those that end last."""
+        if limit <= 0:
+            return []
+        last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
+        lists, _ = await self._read([("ZREVRANGEBYSCORE", key, *last) for key in (*layout.LEASES, *layout.DOUBT)])
+        found = [pair for each in lists for pair in zip(map(int, each[1::2]), each[::2], strict=True)]
+        ids = [member[:16] for _, member in sorted(found, reverse=True)]
+        return [UUID(bytes=each) for each in ids if each not in self._withheld][:limit]
+
+    async def _sweep_some(self, operation_ids: list[UUID]) -> list[tuple[Record, Record | None]]:
+        """Write down what time has made of these; returns what was changed. What another changed meanwhile is left."""
+        kept, floor, now_us = await self._kept(operation_ids, "changes")
+        calls, changes = list[RedisCommand](), list[tuple[Record, Record | None]]()
+        for operation_id, each in zip(operation_ids, kept, strict=True):
+            if isinstance(each, StoreError):
+                if len(self._withheld) < _WITHHELD_MAX:
+                    self._withheld.add(operation_id.bytes)
+                continue
+            record = each.record
+            after = None if record is None else written_down(record, now_us)
+            if record is None or after is record:
+                continue
+            change = each.change()
+            change.free()
+            each.replace(change, after, floor, now_us)
+            if change.floor is not None:
+                floor = max(record.token, now_us)
+            calls.append(change.call(self._identity))
+            changes.append((record, after))
+        done = await self.primary.write(calls, keeps=False) if calls else []
+        for outcome in done:
+            if isinstance(outcome, EpochChanged):
+                raise outcome
+        return [change for change, outcome in zip(changes, done, strict=True) if outcome is True]
+
+    async def _tidy(self, limit: int) -> int:
+        """Extend or delete at most `limit` old audits, and delete witnesses; returns how many. A witness that was
+        raised since the last look but one is kept."""
+        if limit <= 0:
+            return 0
+        _, now_us = await self._read([])
+        unraised_us = now_us - 2 * WITNESS_KEEP_US
+        (names, links), _ = await self._read(
+            [
+                ("ZRANGEBYSCORE", layout.OLD_AUDITS, "-inf", now_us, "LIMIT", 0, limit),
+                ("ZRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us, "LIMIT", 0, limit),
+            ]
+        )
+        needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
+        changes: list[Change] = []
+        for name, value, is_needed in zip(names, await self._audit_values(names), needed, strict=True):
+            if is_needed or value is None:
+                change = Change()
+                change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
+            else:
+                change = drop_audit(name, value)
+            changes.append(change)
+        if links:
+            change = Change()
+            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
+            changes.append(change)
+        if changes:
+            await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
+        return len(changes)
+
+
+def contended() -> NotApplied:
+    return NotApplied(f"the change lost against others {TRIES_MAX} times")
 
 
 def _fits(record: Record, query: Query, states: Collection[State], now_us: int) -> bool:

@@ -17,8 +17,8 @@ from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.redis import layout
-from gateway.store.redis.change import Change, packed, unpacked
 from gateway.store.redis.inquiry import Inquiry
+from gateway.store.redis.layout import Change, packed, unpacked
 
 # A link of their own: beats must not wait behind long reads, or behind changes.
 _BEATS: Final = "beats"

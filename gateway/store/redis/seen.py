@@ -18,9 +18,8 @@ from uuid import UUID
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote
-from gateway.store.redis.connection import Link, RedisCommand, parse, refusal, script
-from gateway.store.redis.copies import KEY_PREFIX, slot_of
-from gateway.store.redis.masters import masters_of
+from gateway.store.redis.connection import Link, RedisCommand, masters_of, parse, refusal, script, slot_of
+from gateway.store.redis.copies import KEY_PREFIX
 
 # Nobody but the start of a gateway waits for this.
 SEEN_SECONDS: Final = 1.0

@@ -62,9 +62,8 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.memory.epoch import lineage
-from gateway.store.redis.connection import Address, Link, parse, refusal
-from gateway.store.redis.copies import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace, slot_of
-from gateway.store.redis.masters import masters_of
+from gateway.store.redis.connection import Address, Link, masters_of, parse, refusal, slot_of
+from gateway.store.redis.copies import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
 from gateway.store.redis.news import News
 from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Put
 from gateway.store.redis.node import News as Message

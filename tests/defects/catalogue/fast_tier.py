@@ -6,7 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 NODE = "store/redis/node.py"
 TIER = "store/redis/store.py"
-MASTERS = "store/redis/masters.py"
+MASTERS = "store/redis/connection.py"
 _GROUPS = "tests/store/test_redis_groups.py::"
 
 DEFECTS = (

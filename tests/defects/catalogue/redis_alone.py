@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.defects.defect import Defect, Edit
 
 _SCRIPT = "store/redis/lua/change.lua"
-_PROMISE = "store/redis/promise.py"
+_PROMISE = "store/redis/primary.py"
 _STORE = "store/redis/durable.py"
 _TESTS = "tests/store/test_redis_alone.py::"
 _NEWS = "tests/http/gateway/test_news_of_redis.py::"
@@ -31,7 +31,7 @@ DEFECTS = (
     Defect(
         "redis-alone-forgets-tokens",
         "the token of a record that goes is not kept in the floor",
-        (Edit("store/redis/change.py", "if before is not None and is_new and before.token > floor:", "if False:"),),
+        (Edit("store/redis/layout.py", "if before is not None and is_new and before.token > floor:", "if False:"),),
         (_SUITE + "test_lifetime.py::test_a_restart_forgets_nothing[redis]",),
     ),
     Defect(
@@ -162,7 +162,7 @@ DEFECTS = (
     Defect(
         "redis-alone-is-silent-when-full",
         "nobody who starts while the memory is full can read what it has",
-        (Edit("store/redis/change.py", "    change.free()\n", ""),),
+        (Edit("store/redis/layout.py", "    change.free()\n", ""),),
         (_TESTS + "test_a_memory_that_is_full",),
     ),
 )

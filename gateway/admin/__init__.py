@@ -11,7 +11,7 @@ operator provides, and `listing` a file of many resolutions.
 *The console.* `commands` is what the commands do, and `console` what they show; `gateway.options` has their options.
 
 *The admin port.* `actions` has each action once: its role, its path, what is given and its page. `api` is the port for
-programs, `fault` why one is not carried out. `access` has people, roles and sessions,
-`authentication` who sends a request. `pages` is the console in a browser, `form` reads what it sends, and `process` is
-what it gets of the gateway that serves it.
+programs, `fault` why one is not carried out. `access` has people, roles and sessions, `authentication` who sends a
+request, and reads its forms. `pages` is the console in a browser, and `process` is what it gets of the gateway that
+serves it.
 """

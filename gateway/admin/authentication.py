@@ -23,12 +23,12 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.typedefs import Handler
 
 from gateway.admin.access import SESSION_SECONDS, Action, People, Person, Session, session_of
 from gateway.admin.fault import Fault
-from gateway.admin.form import form_of, text_in
 
 _LOG = logging.getLogger("gateway")
 
@@ -221,6 +221,64 @@ def _forged() -> Fault:
 def _unauthorized(challenge: str) -> Fault:
     headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
     return Fault(401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", headers)
+
+
+# -- forms ---------------------------------------------------------------------------------------------------------
+# They may carry a file, and are read into memory. aiohttp's own reading keeps each upload in a temporary file, where a
+# response of the service would lie in the clear. The port bounds how long a body is, and how many requests there are.
+
+Form = Mapping[str, str | bytes]
+"""The fields by name, the first of each: texts, and files as bytes. A file that was not chosen is empty."""
+
+_FIELDS_MAX: Final = 50
+_FORM: Final = web.RequestKey("form", dict[str, str | bytes])
+
+
+async def form_of(request: web.Request) -> Form:
+    """The form in the body of a request. May be asked for again. Raises `web.HTTPException`."""
+    form = request.get(_FORM)
+    if form is None:
+        form = request[_FORM] = await _read(request)
+    return form
+
+
+def text_in(form: Form, name: str) -> str:
+    """A field as text; empty where it is missing or a file."""
+    value = form.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def file_in(form: Form, name: str) -> bytes:
+    """The content of a file; empty where none was chosen."""
+    value = form.get(name, b"")
+    return value if isinstance(value, bytes) else b""
+
+
+async def _read(request: web.Request) -> dict[str, str | bytes]:
+    found: dict[str, str | bytes] = {}
+    if request.content_type != "multipart/form-data":
+        for name, value in (await request.post()).items():
+            if isinstance(value, str):
+                found.setdefault(name, value)
+        return found
+    left, fields = request.client_max_size, 0
+    try:
+        parts = await request.multipart()
+        while (part := await parts.next()) is not None:
+            fields += 1
+            if not isinstance(part, BodyPartReader) or part.name is None or fields > _FIELDS_MAX:
+                raise web.HTTPBadRequest
+            content = bytearray()
+            while chunk := await part.read_chunk():
+                content += chunk
+                left -= len(chunk)
+                if left < 0:
+                    raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.client_max_size - left)
+            is_file = part.filename is not None
+            found.setdefault(part.name, bytes(content) if is_file else content.decode("utf-8", "replace"))
+    except (ValueError, RuntimeError, AssertionError, BadHttpMessage):
+        raise web.HTTPBadRequest from None
+    return found
 
 
 # -- the throttle -----------------------------------------------------------------------------------------------------

@@ -1,40 +1,148 @@
-"""The console as a whole: signing in and out, pages for what fails, and the parts."""
+"""The console: pages for people under `/ui/` of the admin port, over the same operations as its API.
+
+Pages are forms and links that work without the script. What cannot be asked is never shown as empty: the store's error
+becomes the page, or, on the overview, its own sentence.
+
+A change is one POST, and may be sent again: the same one is recognised. Its page says what it means and asks for the
+reason. A form carries the token of the record that was shown, so that who was faster wins, and the other learns it
+(409).
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
+from uuid import UUID
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.admin.access import Action
-from gateway.admin.authentication import COOKIE, SIGN_IN_PATH, Authentication, Endpoint, is_page, session_cookie
-from gateway.admin.fault import Fault
-from gateway.admin.form import form_of, text_in
-from gateway.admin.operations import Operations
-from gateway.admin.pages.changing import Changing
-from gateway.admin.pages.reading import Reading
+from gateway.admin.actions import CHANGES, Asked, Change, ListQuery, Page, Place, Result, operation_id_of, parsed
+from gateway.admin.authentication import (
+    COOKIE,
+    PERSON,
+    SIGN_IN_PATH,
+    Authentication,
+    Endpoint,
+    Form,
+    file_in,
+    form_of,
+    is_page,
+    session_cookie,
+    text_in,
+)
+from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, NotDead, OutcomeRefused
+from gateway.admin.inspection import Inspected, full_json, next_step
+from gateway.admin.journal import acknowledge, exported, kept
+from gateway.admin.observed import NO_MEMORY
+from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.site import Site, see_other
-from gateway.admin.process import Process
+from gateway.admin.process import Process, reloaded
+from gateway.admin.provided_response import read_response, written
+from gateway.admin.resolution import (
+    Changed,
+    Happened,
+    NothingHappened,
+    Refusal,
+    Refused,
+    RoutePolicy,
+    Ruling,
+    resolution,
+)
+from gateway.admin.sinks import event_document
+from gateway.admin.view import doubt_text, moment, since_us, span, times_of
+from gateway.core.message import Headers
+from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
+from gateway.core.outcome import meaning_of
+from gateway.observe.status import terse
+from gateway.options import EVERY_STATE, STATES
+from gateway.store.base import StoreError
+from gateway.store.operations import Query
 
+T = TypeVar("T")
+
+WHY_CHARACTERS_MIN: Final = 3
+WHY_CHARACTERS_MAX: Final = 500
+_TYPED_CHARACTERS: Final = 8
+_SHOWN_BYTES: Final = 400
+_WORK_LIST_MAX: Final = 20
+_PAGE_SIZE: Final = 50
+_SORTED_MAX: Final = 500
+_JOURNAL_MAX: Final = 200
+_HEADERS_MAX: Final = 200
+_SIGN_IN_BYTES_MAX: Final = 64 * 1024
 # A page of this console, whoever made the link.
 _PAGE: Final = re.compile(r"/ui/[!-\[\]-~]{0,2000}")
-_WRONG: Final = "This token is not known here."
-_SIGN_IN_BYTES_MAX: Final = 64 * 1024
+# The fields of the form that stay as they were written.
+_EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "with_record")
+
+_ACKNOWLEDGE: Final = Page(
+    "Acknowledge the refused outcome",
+    "It is taken out of the journal and kept in a file beside it, with its response. Do this when it was dealt with.",
+    "Acknowledge it",
+)
+_RELOAD: Final = Page(
+    "Reload the configuration",
+    "The file is read again, and put in force whole or not at all. Requests under way keep what they began with.",
+    "Reload it",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """What was asked of the store; `why` it could not be, instead of a value."""
+
+    value: T | None
+    why: str = ""
+
+
+async def load(call: Awaitable[T]) -> Loaded[T]:
+    """The value, or why there is none. Raises no `StoreError`."""
+    try:
+        return Loaded(await call)
+    except StoreError as error:
+        return Loaded(None, str(error) or type(error).__name__)
 
 
 class Console:
     """On this admin port, about these operations, of this process."""
 
     def __init__(self, operations: Operations, authentication: Authentication, process: Process) -> None:
+        self._operations = operations
         self._authentication = authentication
+        self._process = process
         self._site = Site(operations.policies.service)
-        self._reading = Reading(self._site, operations, process, authentication.notes, authentication.note)
-        self._changing = Changing(self._site, operations, process, authentication.note)
+        self._page = self._site.page
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
-        """See `api.Pages`."""
+        """See `api.Pages`. The page of a change has the same path as the change, and needs the same role."""
+        shown: dict[str, tuple[str, Callable[[web.Request], Awaitable[dict[str, Any]]]]] = {
+            "/ui/": ("overview", self._overview),
+            "/ui/find": ("find", self._find_form),
+            "/ui/explain": ("explain", self._explain_form),
+            "/ui/operations": ("operations", lambda request: self._listed(request, {})),
+            "/ui/dead-letters": ("dead_letters", lambda request: self._listed(request, {"state": ["dead_letter"]})),
+            "/ui/sinks": ("sinks", self._sinks),
+            "/ui/sinks/{name}": ("events", self._events),
+            "/ui/pauses": ("pauses", self._pauses),
+            "/ui/journal": ("journal", self._journal),
+            "/ui/memory": ("memory", self._memory),
+            "/ui/audit": ("audit", self._audit),
+            "/ui/routes": ("routes", self._routes),
+            "/ui/observe": ("observe", self._observed),
+            "/ui/configuration": ("configuration", self._configured),
+        }
+        confirmed: tuple[Change[Any], ...] = (
+            Change(Action.RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
+            Change(Action.ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
+            *CHANGES,
+        )
         return [
             Endpoint("GET", "/", Action.READ, self._root),
             Endpoint("GET", "/ui", Action.READ, self._root),
@@ -42,9 +150,24 @@ class Console:
             Endpoint("POST", SIGN_IN_PATH, Action.ENTER, self._sign_in),
             Endpoint("POST", "/ui/sign-out", Action.READ, self._sign_out),
             *self._site.endpoints(app),
-            *self._reading.endpoints(),
-            *self._changing.endpoints(),
+            *(Endpoint("GET", path, Action.READ, self._showing(*each)) for path, each in shown.items()),
+            Endpoint("GET", "/ui/operations/{id}", Action.READ, self._operation),
+            Endpoint("GET", "/ui/operations/{id}/response", Action.READ_RESPONSE, self._response),
+            Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
+            Endpoint("POST", "/ui/find", Action.READ, self._find),
+            Endpoint("POST", "/ui/explain", Action.READ, self._explain),
+            Endpoint("GET", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolving),
+            Endpoint("POST", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve),
+            *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
         ]
+
+    def _showing(self, template: str, values: Callable[[web.Request], Awaitable[dict[str, Any]]]) -> Handler:
+        async def show(request: web.Request) -> web.Response:
+            return self._page(request, template, **await values(request))
+
+        return show
+
+    # -- signing in and out, and what fails -------------------------------------------------------------------------
 
     def fault(self, request: web.Request, fault: Fault) -> web.Response:
         """See `api.Pages`."""
@@ -54,7 +177,7 @@ class Console:
         if request.path == SIGN_IN_PATH and fault.status == 429:
             return self._asking(request, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
         detail = "There is nothing here." if fault.code == "no-such-path" else fault.detail
-        response = self._site.page(request, "fault", fault.status, fault=fault, detail=detail)
+        response = self._page(request, "fault", fault.status, fault=fault, detail=detail)
         response.headers.update(fault.headers)
         return response
 
@@ -71,9 +194,9 @@ class Console:
         self, request: web.Request, status: int = 200, mistake: str | None = None, asked: str | None = None
     ) -> web.Response:
         """`asked` is the page that was asked for; None takes that of the query."""
-        host = request.headers.get("Host", "")
         target = _page_of(request.query.get("next", "") if asked is None else asked)
-        return self._site.page(request, "sign_in", status, mistake=mistake, host=host, next=target)
+        host = request.headers.get("Host", "")
+        return self._page(request, "sign_in", status, mistake=mistake, host=host, next=target)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         # Before the body is read: only our own pages may send one.
@@ -84,7 +207,7 @@ class Console:
         form = await form_of(request)
         session = self._authentication.sign_in(request, text_in(form, "token"))
         if session is None:
-            return self._asking(request, 401, _WRONG, text_in(form, "next"))
+            return self._asking(request, 401, "This token is not known here.", text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))
         response.set_cookie(COOKIE, **session_cookie(session))
         return response
@@ -94,8 +217,514 @@ class Console:
         response.del_cookie(COOKIE, path="/")
         return response
 
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    async def _overview(self, _: web.Request) -> dict[str, Any]:
+        operations, process = self._operations, self._process
+        health = process.health()
+        return {
+            "tally": await load(operations.tally()),
+            "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
+            "backlog": await load(operations.backlog()),
+            "sinks": await load(operations.sinks()),
+            "memory": await load(operations.memory()),
+            "journal": await operations.journal(limit=1),
+            "health": health,
+            "refused": health.get("configuration", ""),
+            "workers": health.get("workers", {}),
+            "digest": process.digest(),
+            "counts": process.requests(),
+        }
+
+    async def _oldest(self, query: Query) -> list[Snapshot]:
+        """The oldest of those that are found."""
+        found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]
+        found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
+        return found[:_WORK_LIST_MAX]
+
+    async def _listed(self, request: web.Request, fixed: dict[str, list[str]]) -> dict[str, Any]:
+        given = {name: request.query.getall(name) for name in request.query if request.query[name]}
+        number = token_of(given.pop("page", ["0"])[0])
+        size = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
+        query = parsed(ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
+        found = await self._operations.page(query)
+        records = [snapshot.record for snapshot in found if snapshot.record is not None]
+        # The store finds them by id. So many at most are put in order here.
+        is_sorted, after = len(found) < query.limit and query.after is None, None
+        if is_sorted:
+            records.sort(key=since_us)
+            if len(records) > (number + 1) * size:
+                after = request.rel_url.update_query(page=str(number + 1))
+            records = records[number * size :][:size]
+        elif len(records) > size:
+            records = records[:size]
+            after = request.rel_url.update_query(after=str(records[-1].identity.operation_id))
+        return {
+            "records": records,
+            "order": "the oldest first" if is_sorted else "by id, because they are too many to be put in order",
+            "now_us": found[0].now_us if found else 0,
+            "after": after,
+            "query": request.query,
+            "states": (*STATES, EVERY_STATE),
+            "routes": [route.name for route in self._operations.policies.routes],
+        }
+
+    async def _operation(self, request: web.Request) -> web.Response:
+        inspected = await self._operations.inspect(operation_id_of(request.match_info))
+        record = inspected.snapshot.record
+        values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected, is_page=True)}
+        if record is None:
+            return self._page(request, "unknown", 404, **values)
+        return self._page(
+            request,
+            "operation",
+            **values,
+            record=record,
+            now_us=inspected.snapshot.now_us,
+            is_own=inspected.treatment is not None,
+            changes=[each for each in CHANGES if each.page is not None and record.state in each.page.states],
+            timeline=_timeline(inspected),
+            facts=_facts(inspected),
+            recovery=[] if inspected.doubt is None else inspected.doubt.rows,
+            journal=[kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
+        )
+
+    async def _response(self, request: web.Request) -> web.Response:
+        operation_id = operation_id_of(request.match_info)
+        record = (await self._operations.read(operation_id)).record
+        if record is None or record.response is None or record.response.body is None:
+            raise Fault(404, "no-response", "There is no response with its body.")
+        return self._download(request, operation_id, written(record.response), "the response")
+
+    async def _journaled_response(self, request: web.Request) -> web.Response:
+        operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
+        try:
+            _, content = await exported(self._process.journals, operation_id, token)
+        except OutcomeRefused as error:
+            raise Fault(404, "no-response", f"{error}.") from None
+        return self._download(request, operation_id, content, f"the journaled response under token {token}")
+
+    def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
+        # To the log and the audit page: nothing of the operation changes.
+        self._authentication.note(request[PERSON].name, f"read {what} of operation {operation_id}")
+        name = f'attachment; filename="{operation_id}.http"'
+        return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    async def _find_form(self, _: web.Request) -> dict[str, Any]:
+        return self._found()
+
+    def _found(self, **values: Any) -> dict[str, Any]:
+        routes = [route.name for route in self._operations.policies.routes]
+        return {"routes": routes, "mistake": None, "unknown": None, "chosen": "", "id": "", **values}
+
+    async def _find(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        if given := text_in(form, "id").strip():
+            try:
+                return see_other(f"/ui/operations/{UUID(given)}")
+            except ValueError:
+                about = self._found(mistake="this is not the id of an operation", id=given)
+                return self._page(request, "find", 400, **about)
+        route, body = text_in(form, "route"), file_in(form, "body") or None
+        try:
+            operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
+        except (CannotIdentify, Malformed) as error:
+            return self._page(request, "find", 400, **self._found(mistake=str(error), chosen=route))
+        if (await self._operations.read(operation_id)).record is None:
+            return self._page(request, "find", 404, **self._found(unknown=operation_id, chosen=route))
+        return see_other(f"/ui/operations/{operation_id}")
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    async def _sinks(self, _: web.Request) -> dict[str, Any]:
+        return {"sinks": await self._operations.sinks()}
+
+    async def _events(self, request: web.Request) -> dict[str, Any]:
+        name, after = request.match_info["name"], request.query.get("after") or None
+        page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
+        next_after = request.rel_url.with_query(after=page[-1].event_id) if len(page) == _PAGE_SIZE else None
+        return {"name": name, "events": [event_document(event) for event in page], "after": next_after}
+
+    async def _pauses(self, _: web.Request) -> dict[str, Any]:
+        return {
+            "paused": await self._operations.paused(),
+            "audits": list(reversed(await self._operations.pause_audits())),
+            "names": sorted({route.operation for route in self._operations.policies.routes}),
+        }
+
+    async def _journal(self, _: web.Request) -> dict[str, Any]:
+        view = await self._operations.journal(limit=_JOURNAL_MAX)
+        return {"view": view, "entries": [kept(entry, view.now_us) for entry in view.entries]}
+
+    async def _memory(self, _: web.Request) -> dict[str, Any]:
+        return {"memory": await self._operations.memory()}
+
+    async def _audit(self, request: web.Request) -> dict[str, Any]:
+        given = request.query.get("before", "")
+        audits = await self._operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
+        before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
+        notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._authentication.notes))]
+        return {"audits": audits, "before": before, "is_first": not given, "notes": notes}
+
+    async def _routes(self, _: web.Request) -> dict[str, Any]:
+        return {"routes": [_route(policy) for policy in self._operations.policies.routes]}
+
+    async def _configured(self, _: web.Request) -> dict[str, Any]:
+        process = self._process
+        return {
+            "lines": process.configuration().splitlines(),
+            "digest": process.digest(),
+            "refused": process.health().get("configuration", ""),
+            "can_reload": process.reload is not None,
+        }
+
+    async def _observed(self, _: web.Request) -> dict[str, Any]:
+        return {"routes": await self._operations.observed(), "note": NO_MEMORY}
+
+    # -- explaining ---------------------------------------------------------------------------------------------------
+
+    async def _explain_form(self, _: web.Request) -> dict[str, Any]:
+        return _explained({"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        try:
+            response = token_of(text) if (text := text_in(form, "response")) else None
+            peer, with_record = text_in(form, "peer"), "with_record" in form
+            found = await self._process.explain(_request_in(form), peer, response, with_record)
+        except (CannotExplain, Malformed) as error:
+            return self._page(request, "explain", 400, **_explained(form, mistake=str(error)))
+        return self._page(request, "explain", **_explained(form, found=found))
+
+    # -- changes with a reason ----------------------------------------------------------------------------------------
+
+    def _confirmed(self, change: Change[Any]) -> list[Endpoint]:
+        """The page that explains a change and asks for its reason, and the change; nothing for one without a page."""
+        page = change.page
+        if page is None:
+            return []
+        path = f"/ui{page.path or change.path}"
+
+        async def explain(request: web.Request) -> web.Response:
+            return await self._explained(request, page)
+
+        async def confirm(request: web.Request) -> web.Response:
+            form = await form_of(request)
+            try:
+                audit = _audit(request, form)
+                if page.typed and form.get("typed") != self._typed(request):
+                    raise Malformed(f"to confirm, type {self._typed(request)}")
+            except Malformed as error:
+                return await self._explained(request, page, 400, str(error))
+            # What is asked here was confirmed.
+            given = {"token": _token_in(form), "route": request.match_info.get("name"), "yes": page.typed}
+            known = {name: value for name, value in given.items() if name in change.asked.model_fields}
+            asked = parsed(change.asked, {"why": audit.why, **known})
+            about = f"{page.title}, {request.path}: {audit.why}"
+            try:
+                result = await change.carry_out(self._operations, request.match_info, asked, audit)
+            except (Fault, NotDead):
+                self._authentication.note(audit.who, f"was refused: {about}")
+                raise
+            self._authentication.note(audit.who, f"did: {about}")
+            return self._done(request, page.title, result)
+
+        return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
+
+    def _typed(self, request: web.Request) -> str:
+        """What has to be typed to confirm: the beginning of an operation's id, or the name of the service."""
+        return _beginning(request) if "/operations/" in request.path else self._operations.policies.service
+
+    async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
+        record = (await self._snapshot(request)).record if "/operations/" in request.path else None
+        form = await form_of(request) if status != 200 else {}
+        return self._page(
+            request,
+            "confirm",
+            status,
+            change=page,
+            typed=self._typed(request),
+            mistake=mistake,
+            why=text_in(form, "why"),
+            subject=request.match_info.get("id", request.match_info.get("name", "")),
+            record_token=text_in(form, "token") or ("" if record is None else record.token),
+            state=None if record is None else record.state,
+            back=_back(request),
+        )
+
+    async def _snapshot(self, request: web.Request) -> Snapshot:
+        """The operation of the path. Raises `Fault` where it is not remembered."""
+        snapshot = await self._operations.read(operation_id_of(request.match_info))
+        if snapshot.record is None:
+            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+        return snapshot
+
+    async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
+        operation_id, token = operation_id_of(place), token_of(place["token"])
+        try:
+            return await acknowledge(self._process.journals, operation_id, token, audit, self._operations.read)
+        except OutcomeRefused as error:
+            raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
+
+    async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
+        report = await reloaded(self._process.reload, "Refused, and nothing was changed:\n")
+        if report.result == "unchanged":
+            return "The file says what is in force already."
+        return "Applied. Changed:\n" + "\n".join(report.document["changed"])
+
+    def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
+        return self._page(
+            request,
+            "done",
+            result.status if isinstance(result, Refused) else 200,
+            title=title,
+            text=result if isinstance(result, str) else result.text,
+            notes=result.notes if isinstance(result, Changed) else (),
+            is_refused=isinstance(result, Refused),
+            back=_back(request),
+        )
+
+    # -- resolving ----------------------------------------------------------------------------------------------------
+
+    async def _resolving(
+        self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
+    ) -> web.Response:
+        snapshot, policies = await self._snapshot(request), self._operations.policies
+        record = snapshot.record
+        if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
+            text = f"It is {snapshot.state}: there is nothing to resolve."
+            return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
+        return self._page(
+            request,
+            "resolve",
+            status,
+            id=record.identity.operation_id,
+            record=record,
+            now_us=snapshot.now_us,
+            settled_us=record.lease_until_us + policies.treatment_of(record).settle_us,
+            mistake=mistake,
+            why=why,
+            way=way,
+        )
+
+    async def _resolve(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        operation_id, way, why = operation_id_of(request.match_info), text_in(form, "way"), text_in(form, "why")
+        try:
+            audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
+            is_forced = form.get("force") == "yes"
+            if is_forced:
+                request[PERSON].require(Action.FORCE)
+                if form.get("typed") != _beginning(request):
+                    raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
+            if way == "never_happened":
+                ruling: Ruling = NothingHappened(drops=form.get("drop") == "yes")
+            else:
+                ruling = Happened(*read_response(data))
+        except Malformed as error:
+            return await self._resolving(request, 400, str(error), why, way)
+        is_confirmed = form.get("confirmed") == "yes"
+        result = await self._operations.resolve(
+            operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
+        )
+        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
+        if not may_be_forced and (is_confirmed or isinstance(result, Refused) or result.is_repeat):
+            if is_confirmed and isinstance(result, Changed):
+                self._authentication.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
+            return self._done(request, "Resolve", result)
+        return self._page(
+            request,
+            "preview",
+            409 if may_be_forced else 200,
+            id=operation_id,
+            record=result.snapshot.record,
+            now_us=result.snapshot.now_us,
+            text=result.text,
+            may_be_forced=may_be_forced,
+            way=way,
+            why=why,
+            drop=form.get("drop") == "yes",
+            record_token="" if token is None else token,
+            response=urlsafe_b64encode(data).decode(),
+            beginning=_beginning(request),
+            replayed=self._replayed(ruling, result, audit),
+        )
+
+    def _replayed(self, ruling: Ruling, result: Changed | Refused, audit: Audit) -> dict[str, Any] | None:
+        """What repeats would get: the status, the headers that are kept and dropped, the size."""
+        record = result.snapshot.record
+        if not isinstance(ruling, Happened) or record is None:
+            return None
+        command = resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
+        if not isinstance(command, Prove):
+            return None
+        kept = command.response.headers
+        names = {name.lower() for name, _ in kept}
+        return {
+            "status": command.response.status,
+            "kept": _shown(kept),
+            "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
+            "bytes": len(ruling.body),
+            "beginning": _beginning_of(ruling.body),
+            "is_body_kept": command.response.body is not None,
+        }
+
 
 def _page_of(text: str) -> str:
     """The page to go to after the sign-in."""
     is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(SIGN_IN_PATH)
     return text if is_page_to_see else "/ui/"
+
+
+def _explained(form: Form, **values: Any) -> dict[str, Any]:
+    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, "mistake": None, "found": None, **values}
+
+
+def token_of(text: str) -> int:
+    """A fencing token, or another number of the store. Raises `Malformed`."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Malformed("expected a number")
+    return int(text)
+
+
+def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers, one a line. Raises `Malformed`, which quotes none."""
+    found = []
+    for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or number > _HEADERS_MAX:
+            raise Malformed(f"line {number} is not a header such as Idempotency-Key: 4711")
+        found.append((name.strip().encode(), value.strip().encode()))
+    return tuple(found)
+
+
+def _request_in(form: Form) -> bytes:
+    """The request of a form, as a file of `explain` has it. Raises `Malformed`."""
+    method, url = text_in(form, "method").strip(), text_in(form, "url").strip()
+    if not method or not url or len(f"{method} {url}".split()) != 2:
+        raise Malformed("write a method, and the whole URL without blanks")
+    if "://" not in url:
+        raise Malformed("write the whole URL, such as http://api.example.com/v1/payments: its host is compared, too")
+    head = [f"{method} {url}".encode(), *(b": ".join(header) for header in _headers_in(text_in(form, "headers")))]
+    body = file_in(form, "file") or text_in(form, "body").encode()
+    return b"\r\n".join([*head, b"", b""]) + body
+
+
+def _timeline(inspected: Inspected) -> list[tuple[int, str, str]]:
+    """What happened and what is due, in order: the time, what it is, and who and why."""
+    record = inspected.snapshot.record
+    if record is None:
+        return []
+    found = [(at_us, name.removesuffix("_at").replace("_", " "), "") for name, at_us in times_of(record)]
+    found += [(entry.at_us, entry.event.value, f"{entry.who}: {entry.why}") for entry in inspected.audits]
+    probes = None if inspected.doubt is None else inspected.doubt.asked
+    if probes is not None and probes.asked_us:
+        found.append((probes.asked_us, "probe", probes.finding))
+    return sorted(found)
+
+
+_TOLD_ELSEWHERE: Final = frozenset(("operation_id", "audits", "journal", "recovery", "next", "state", "now", "request"))
+
+
+def _facts(inspected: Inspected) -> list[tuple[str, str]]:
+    """What is known, as labels and texts; times are in the timeline."""
+    about = full_json(inspected)
+    request = {f"request {name}": value for name, value in about.get("request", {}).items()}
+    nested = {
+        f"{part} {name}": value for part in ("delivery", "response") for name, value in about.get(part, {}).items()
+    }
+    flat = {name: value for name, value in about.items() if name not in _TOLD_ELSEWHERE and not isinstance(value, dict)}
+    if flat.pop("carries_doubt", False):
+        flat["an earlier attempt"] = "may have had its effect"
+    return [
+        (name.replace("_", " "), _in_words(name, value))
+        for name, value in {**flat, **request, **nested}.items()
+        if not name.endswith(("_at", "_until", "_since"))
+    ]
+
+
+def _in_words(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return doubt_text(str(value)) if name in ("doubt", "delivery failure", "delivery reason") else str(value)
+
+
+def _route(policy: RoutePolicy) -> dict[str, Any]:
+    treatment = policy.treatment
+    meanings = []
+    if treatment.status is not None:
+        status_policy = treatment.status
+        each = [
+            (status, meaning_of(status, {}, status_policy, carries_doubt=False).value) for status in range(200, 600)
+        ]
+        for meaning, group in groupby(each, key=lambda found: found[1]):
+            statuses = [status for status, _ in group]
+            first, last = statuses[0], statuses[-1]
+            meanings.append((str(first) if first == last else f"{first}–{last}", meaning))
+    return {
+        "name": policy.name,
+        "operation": policy.operation,
+        "recovery": type(treatment.recovery).__name__.lower(),
+        "replay": span(treatment.replay_us),
+        "remember": span(treatment.remember_us),
+        "settle": span(treatment.settle_us),
+        "reads_body": treatment.status is not None and bool(treatment.status.when),
+        "meanings": meanings,
+    }
+
+
+def _shown(headers: Headers) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+def _beginning_of(body: bytes) -> str:
+    """What a person can recognise a body by; empty where it is no text."""
+    try:
+        text = body[:_SHOWN_BYTES].decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < _SHOWN_BYTES - 4:
+            return ""
+        text = body[: error.start].decode("utf-8")
+    return text if len(body) <= _SHOWN_BYTES else f"{text}…"
+
+
+def _beginning(request: web.Request) -> str:
+    """What has to be typed to confirm a change of an operation."""
+    return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
+
+
+def _audit(request: web.Request, form: Form) -> Audit:
+    """Who acts, and why. Raises `Malformed`."""
+    text = text_in(form, "why").strip()
+    if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
+        raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
+    return audit_by(request[PERSON].acting_for(None), text)
+
+
+def _token_in(form: Form) -> int | None:
+    """The token of the record that the form was made for. Raises `Malformed`."""
+    text = text_in(form, "token")
+    return token_of(text) if text else None
+
+
+def _response_in(form: Form) -> bytes:
+    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`.
+
+    Browsers end the lines of what was pasted in CRLF, whatever they were; a terminal shows LF.
+    """
+    if carried := text_in(form, "carried"):
+        try:
+            return urlsafe_b64decode(carried.encode())
+        except ValueError:
+            raise Malformed("the response did not come back whole; begin again") from None
+    return file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
+
+
+def _back(request: web.Request) -> str:
+    """The page that leads to this change."""
+    parts = request.path.split("/")
+    if parts[2] == "operations":
+        return "/".join(parts[:4])
+    return {"events": "/ui/sinks"}.get(parts[2], f"/ui/{parts[2]}")

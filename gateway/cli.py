@@ -147,7 +147,6 @@ def _print_routes(path: Path, config: Config) -> None:
 
 
 def _route_rows(config: Config) -> list[str]:
-    """The route table that `check` prints, aligned."""
     rows = [
         (
             route.name,

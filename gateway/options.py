@@ -30,7 +30,6 @@ _Command = tuple[str, dict[str, Any], tuple[_Add, ...]]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
     program = argparse.ArgumentParser(
         prog=PROGRAM,
         description="A reverse proxy that makes retries of writes safe, in front of any HTTP service.",

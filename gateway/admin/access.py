@@ -1,21 +1,39 @@
-"""Who may do what on the admin port: people with tokens and roles, and their sessions in a browser. Pure.
+"""Who may do what on the admin port: people with tokens and roles, and their sessions in a browser.
 
-`Action` is the one table of what each action needs, for the API and the pages.
+An `Action` is what is asked for; `actions` has those that change something. A program sends its token with each
+request, as `Authorization: Bearer`.
 
-A session is a signed value in a cookie and kept nowhere: it survives restarts and is good at every gateway that has the
-same token, and it ends with the token that it was made with. It names the origin where it began, so that a change can
-be required to come from there. `now` is Unix time in seconds.
+A browser signs in once and has a session in a cookie, which only pages accept. A session is a signed value and kept
+nowhere: it survives restarts and is good at every gateway that has the same token, and it ends with the token that it
+was made with. Of browsers more is asked, because any web page can make them send requests:
+
+- The `Host` is one that the gateway knows: a name that somebody else made resolve to this address is not (DNS
+  rebinding).
+- A change comes by POST from a page of the origin where the session began (`Origin`, and `Sec-Fetch-Site` where it is
+  sent, which browsers leave out on plain HTTP), with the token of a form that was made for this session and path. A
+  `SameSite` cookie does not replace this: it is sent from other ports of the same host.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
+import math
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final, Self
+from hmac import compare_digest
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.typedefs import Handler
 
 from gateway.admin.fault import Fault
 
@@ -37,31 +55,20 @@ class Role(StrEnum):
 _RANK: Final = {role: rank for rank, role in enumerate(Role)}
 
 
-class Action(StrEnum):
+@dataclass(frozen=True, slots=True)
+class Action:
     """What can be done on the admin port, and the least role for it; None: no token is needed."""
 
+    value: str
     role: Role | None
 
-    def __new__(cls, name: str, role: Role | None) -> Self:
-        action = str.__new__(cls, name)
-        action._value_, action.role = name, role
-        return action
 
-    ENTER = "enter", None  # sign in, and what the page for that needs
-    READ = "read", Role.VIEWER
-    READ_RESPONSE = "read_response", Role.OPERATOR
-    RESOLVE = "resolve", Role.OPERATOR
-    FORCE = "force", Role.ADMIN  # overrule a refusal
-    REQUEUE = "requeue", Role.OPERATOR
-    WITHDRAW = "withdraw", Role.OPERATOR
-    PAUSE = "pause", Role.OPERATOR
-    SINK = "sink", Role.OPERATOR  # suspend and resume a sink
-    REDELIVER = "redeliver", Role.OPERATOR
-    PURGE = "purge", Role.ADMIN
-    ERASE = "erase", Role.ADMIN
-    ACKNOWLEDGE = "acknowledge", Role.OPERATOR  # a refused outcome of the journal
-    ACCEPT_LOSS = "accept_loss", Role.ADMIN
-    RELOAD = "reload", Role.ADMIN  # of the configuration
+ENTER: Final = Action("enter", None)  # sign in, and what the page for that needs
+READ: Final = Action("read", Role.VIEWER)
+READ_RESPONSE: Final = Action("read_response", Role.OPERATOR)
+FORCE: Final = Action("force", Role.ADMIN)  # overrule a refusal
+ACKNOWLEDGE: Final = Action("acknowledge", Role.OPERATOR)  # a refused outcome of the journal
+RELOAD: Final = Action("reload", Role.ADMIN)  # of the configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +81,9 @@ class Person:
     session_key: bytes = field(repr=False)
 
     def may(self, action: Action) -> bool:
-        """Whether the role is enough."""
         return action.role is None or _RANK[self.role] >= _RANK[action.role]
 
     def require(self, action: Action) -> None:
-        """Raises `Fault` where the role is not enough."""
         if not self.may(action):
             text = f"The role of {self.name} is {self.role}, which is not enough; nothing was changed."
             raise Fault(403, "forbidden", text)
@@ -111,7 +116,6 @@ class People:
         return found
 
     def named(self, name: str) -> Person | None:
-        """Who has this name."""
         return self._people.get(name)
 
 
@@ -133,7 +137,6 @@ class Session:
 
     @property
     def cookie(self) -> str:
-        """The value of its cookie."""
         return f"{urlsafe_b64encode(self._content).decode().rstrip('=')}.{self._signature(b'session')}"
 
     def form_token(self, path: str) -> str:
@@ -159,3 +162,293 @@ def session_of(cookie: str, people: People, now: float) -> Session | None:
         return None
     age = now - session.begun
     return session if -_CLOCKS_APART_SECONDS <= age < SESSION_SECONDS else None
+
+
+_LOG = logging.getLogger("gateway")
+
+COOKIE: Final = "idempotency_gateway_session"
+SIGN_IN_PATH: Final = "/ui/sign-in"
+FORM_TOKEN: Final = "form_token"
+
+FAILURES_MAX: Final = 10
+WINDOW_SECONDS: Final = 60.0
+_ADDRESSES_MAX: Final = 1_000
+_NOTES_MAX: Final = 200
+_HOST_CHARACTERS_MAX: Final = 260
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path of the admin port, and what it needs."""
+
+    method: str
+    path: str
+    action: Action
+    handler: Handler
+
+
+PERSON: Final = web.RequestKey("person", Person)
+"""Who sends the request."""
+SESSION: Final = web.RequestKey("session", Session)
+"""Of a browser; a program with its token has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What somebody did that changes no operation. `at` is Unix time in seconds."""
+
+    at: float
+    who: str
+    what: str
+
+
+def is_page(request: web.BaseRequest) -> bool:
+    if request.path == "/":
+        return "text/html" in request.headers.get("Accept", "")
+    return request.path == "/ui" or request.path.startswith("/ui/")
+
+
+class Authentication:
+    """`hosts`: the names that browsers may use besides localhost and addresses. `clock` gives seconds that never go
+    back, `wall_clock` Unix time."""
+
+    def __init__(
+        self,
+        people: People,
+        hosts: Collection[str],
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        before: Authentication | None = None,
+    ) -> None:
+        self._people = people
+        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        self.throttle: Throttle = Throttle(clock) if before is None else before.throttle
+        self._wall_clock = wall_clock
+        self.notes: deque[Note] = deque(maxlen=_NOTES_MAX) if before is None else before.notes
+        """The latest of this process."""
+
+    def note(self, who: str, what: str) -> None:
+        self.notes.append(Note(self._wall_clock(), who, what))
+        _LOG.info("the console: %s %s", who, what)
+
+    async def person_of(self, request: web.Request) -> Person:
+        """Who sends this. Raises `Fault`: the response to one without the right token."""
+        values = request.headers.getall("Authorization", [])
+        if values:
+            return self._with_token(values, request.remote)
+        if not is_page(request):
+            # Neither counted nor logged: any web page can make an operator's browser send such requests.
+            raise _unauthorized('Bearer realm="admin"')
+        self.check_host(request)
+        session = session_of(request.cookies.get(COOKIE, ""), self._people, self._wall_clock())
+        if session is None:
+            raise Fault(401, "signed-out", "You are not signed in, or your session has ended. Nothing was changed.")
+        if request.method == "POST":
+            given = text_in(await form_of(request), FORM_TOKEN).encode("utf-8", "surrogateescape")
+            is_ours = compare_digest(given, session.form_token(request.path).encode())
+            if not is_ours or self.own_origin(request) != session.origin:
+                raise _forged()
+        elif request.method != "GET":
+            raise _forged()
+        request[SESSION] = session
+        return session.person
+
+    def _with_token(self, values: list[str], remote: str | None) -> Person:
+        self._check_throttle(remote)
+        scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+        person = self._people.with_token(given.strip(" ").encode("utf-8", "surrogateescape"))
+        if person is None or scheme.lower() != "bearer":
+            self._failed(remote)
+            raise _unauthorized('Bearer realm="admin", error="invalid_token"')
+        return person
+
+    def _check_throttle(self, remote: str | None) -> None:
+        wait_seconds = self.throttle.wait_seconds(remote)
+        if wait_seconds:
+            after = {"Retry-After": str(math.ceil(wait_seconds))}
+            raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
+
+    def _failed(self, remote: str | None) -> None:
+        failures = self.throttle.failed(remote)
+        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
+        _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+
+    # -- browsers -----------------------------------------------------------------------------------------------------
+
+    def sign_in(self, request: web.Request, token: str) -> Session | None:
+        """Begin a session; None if the token is wrong. Raises `Fault` if another page sent this, or it is throttled."""
+        self.check_host(request)
+        origin = self.own_origin(request)
+        self._check_throttle(request.remote)
+        person = self._people.with_token(token.strip().encode("utf-8", "surrogateescape"))
+        if person is None:
+            self._failed(request.remote)
+            return None
+        self.note(person.name, f"signed in as {person.role} from {request.remote}")
+        return Session(person, int(self._wall_clock()), secrets.token_bytes(16), origin)
+
+    def check_host(self, request: web.BaseRequest) -> None:
+        """Raises `Fault` where a browser was led here by a name that is not known."""
+        name = _host_name(request.headers.getall("Host", []))
+        if name is None or not (name == "localhost" or name in self._hosts or _is_address(name)):
+            raise Fault(421, "host", "This host name is not known here: add it to admin.hosts.")
+
+    def own_origin(self, request: web.BaseRequest) -> str:
+        """The origin of the page that sent this, which is one of ours. Raises `Fault`."""
+        origins, sites = request.headers.getall("Origin", []), request.headers.getall("Sec-Fetch-Site", [])
+        if len(origins) != 1 or sites not in ([], ["same-origin"]):
+            raise _forged()
+        (origin,) = origins
+        scheme, _, authority = origin.partition("://")
+        if scheme not in ("http", "https"):
+            raise _forged()
+        # A proxy may have written its own `Host`; then the name has to be in the configuration.
+        is_host = authority.lower() == request.headers["Host"].lower()
+        if not is_host and _host_name([authority]) not in self._hosts:
+            raise _forged()
+        return origin
+
+
+def _host_name(values: list[str]) -> str | None:
+    """The host of an authority, without its port and without the brackets of IPv6."""
+    if len(values) != 1 or len(values[0]) > _HOST_CHARACTERS_MAX or not values[0].isascii():
+        return None
+    try:
+        parts = urlsplit(f"//{values[0]}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.netloc != values[0] or "@" in values[0]:
+        return None
+    return None if parts.hostname is None else parts.hostname.rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def session_cookie(session: Session) -> dict[str, Any]:
+    """The attributes of its cookie. `Secure` where the browser came by TLS."""
+    return {
+        "value": session.cookie,
+        "max_age": SESSION_SECONDS,
+        "path": "/",
+        "httponly": True,
+        "samesite": "Strict",
+        "secure": session.origin.startswith("https:"),
+    }
+
+
+def _forged() -> Fault:
+    return Fault(
+        403, "forged", "This did not come from a page of this console, or the page is too old. Nothing was changed."
+    )
+
+
+def _unauthorized(challenge: str) -> Fault:
+    headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
+    return Fault(401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", headers)
+
+
+# -- forms ---------------------------------------------------------------------------------------------------------
+# They may carry a file, and are read into memory. aiohttp's own reading keeps each upload in a temporary file, where a
+# response of the service would lie in the clear. The port bounds how long a body is, and how many requests there are.
+
+Form = Mapping[str, str | bytes]
+"""The fields by name, the first of each: texts, and files as bytes. A file that was not chosen is empty."""
+
+_FIELDS_MAX: Final = 50
+_FORM: Final = web.RequestKey("form", dict[str, str | bytes])
+
+
+async def form_of(request: web.Request) -> Form:
+    """The form in the body of a request. May be asked for again. Raises `web.HTTPException`."""
+    form = request.get(_FORM)
+    if form is None:
+        form = request[_FORM] = await _read(request)
+    return form
+
+
+def text_in(form: Form, name: str) -> str:
+    value = form.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def file_in(form: Form, name: str) -> bytes:
+    """The content of a file; empty where none was chosen."""
+    value = form.get(name, b"")
+    return value if isinstance(value, bytes) else b""
+
+
+async def _read(request: web.Request) -> dict[str, str | bytes]:
+    found: dict[str, str | bytes] = {}
+    if request.content_type != "multipart/form-data":
+        for name, value in (await request.post()).items():
+            if isinstance(value, str):
+                found.setdefault(name, value)
+        return found
+    left, fields = request.client_max_size, 0
+    try:
+        parts = await request.multipart()
+        while (part := await parts.next()) is not None:
+            fields += 1
+            if not isinstance(part, BodyPartReader) or part.name is None or fields > _FIELDS_MAX:
+                raise web.HTTPBadRequest
+            content = bytearray()
+            while chunk := await part.read_chunk():
+                content += chunk
+                left -= len(chunk)
+                if left < 0:
+                    raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.client_max_size - left)
+            is_file = part.filename is not None
+            found.setdefault(part.name, bytes(content) if is_file else content.decode("utf-8", "replace"))
+    except (ValueError, RuntimeError, AssertionError, BadHttpMessage):
+        raise web.HTTPBadRequest from None
+    return found
+
+
+# -- the throttle -----------------------------------------------------------------------------------------------------
+
+
+class Throttle:
+    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back.
+
+    Failures are counted by address, in windows that begin with the first one. An address with too many is refused
+    before its token is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts,
+    because one host has all of it. The table is bounded: the address whose last failure is the oldest is dropped first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def wait_seconds(self, address: str | None) -> float:
+        """How long this address has to wait before its token is compared; 0 when it need not."""
+        until, failures = self._windows.get(_place(address), (0.0, 0))
+        return max(0.0, until - self._clock()) if failures >= FAILURES_MAX else 0.0
+
+    def failed(self, address: str | None) -> int:
+        """Count a failure; returns how many there were in this window."""
+        place, now = _place(address), self._clock()
+        until, failures = self._windows.pop(place, (0.0, 0))
+        if until <= now:
+            until, failures = now + WINDOW_SECONDS, 0
+        self._windows[place] = (until, failures + 1)
+        while len(self._windows) > _ADDRESSES_MAX:
+            self._windows.popitem(last=False)
+        return failures + 1
+
+
+def _place(address: str | None) -> str:
+    try:
+        parsed_address = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(parsed_address, IPv6Address):
+        return str(parsed_address.ipv4_mapped or ip_network((parsed_address, 64), strict=False))
+    return str(parsed_address)

@@ -12,12 +12,13 @@ import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Protocol, Self, TypeVar
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.admin.access import Action, Person
+from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
+from gateway.admin.bulk import Requeueing, dead_letters, listed
 from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
 from gateway.admin.inspection import full_json
 from gateway.admin.journal import REFUSED, WAITING
@@ -25,10 +26,8 @@ from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import response_of
-from gateway.admin.requeueing import Requeueing, dead_letters, listed
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
-from gateway.admin.sinks import event_document
-from gateway.admin.view import described, moment
+from gateway.admin.view import described
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, State, microseconds
@@ -97,7 +96,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _only(values: list[str]) -> str:
-    """The value of a name that may be given only once."""
     if len(values) > 1:
         raise ValueError("it is given more than once")
     return values[0]
@@ -165,8 +163,6 @@ class ListQuery(Asking):
 
 
 class JournalQuery(Asking):
-    """Which outcomes in the journals to list."""
-
     state: frozenset[Literal["waiting", "refused"]] = frozenset((WAITING, REFUSED))
 
     @property
@@ -214,8 +210,6 @@ class EraseAsked(Asked):
 
 
 class _Completed(BaseModel):
-    """A response of the service."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     status: int
@@ -234,7 +228,6 @@ class ResolveAsked(Asked):
 
     @property
     def ruling(self) -> Ruling:
-        """Raises `Malformed`."""
         if (self.completed is not None) == self.never_happened:
             raise Malformed("say either completed, with the response, or never_happened: true")
         if self.completed is None:
@@ -266,7 +259,6 @@ class RequeueAsked(Asked):
 
     @property
     def query(self) -> Query:
-        """Raises `Malformed`."""
         if self.route is None and self.reason is None and self.older_than is None:
             raise Malformed("say which: by route, reason or older_than")
         routes = None if self.route is None else frozenset((self.route,))
@@ -305,13 +297,24 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[A]):
-    """A change, by POST. Without a `page` the console has none, or one of another kind."""
+    """A change, by POST. Without a `page` the console has none, or one of another kind.
+
+    `command`: the command line that asks for it, and the option that does, as in `purge --erase`. `has_copies`: the
+    copies in the fast tier are dropped, and requests that wait are woken.
+    """
 
     action: Action
     path: str
     asked: type[A]
     carry_out: Callable[[Operations, Place, A, Audit], Awaitable[Result]]
     page: Page | None = None
+    command: str = ""
+    has_copies: bool = False
+
+    @property
+    def option(self) -> str:
+        """The name of the value that the option of its command has; empty without one."""
+        return self.command.partition(" --")[2].replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +354,14 @@ async def _requeue_many(operations: Operations, _: Place, asked: RequeueAsked, a
     return bulk
 
 
+_REQUEUE: Final = Action("requeue", Role.OPERATOR)
+_PAUSE: Final = Action("pause", Role.OPERATOR)
+_SINK: Final = Action("sink", Role.OPERATOR)  # suspend and resume a sink
+
 CHANGES: Final[tuple[Change[Any], ...]] = (
-    Change(Action.RESOLVE, "/operations/{id}/resolve", ResolveAsked, _resolve),
+    Change(Action("resolve", Role.OPERATOR), "/operations/{id}/resolve", ResolveAsked, _resolve),
     Change(
-        Action.REQUEUE,
+        _REQUEUE,
         "/operations/{id}/requeue",
         DecideAsked,
         lambda here, at, asked, audit: here.requeue(operation_id_of(at), audit, token=asked.token),
@@ -364,9 +371,11 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Requeue it",
             states=(State.DEAD_LETTER,),
         ),
+        command="requeue",
+        has_copies=True,
     ),
     Change(
-        Action.WITHDRAW,
+        Action("withdraw", Role.OPERATOR),
         "/operations/{id}/withdraw",
         DecideAsked,
         lambda here, at, asked, audit: here.withdraw(operation_id_of(at), audit, token=asked.token),
@@ -376,10 +385,12 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Withdraw it",
             states=(State.DEAD_LETTER, State.ACCEPTED),
         ),
+        command="withdraw",
+        has_copies=True,
     ),
-    Change(Action.REQUEUE, "/requeue", RequeueAsked, _requeue_many),
+    Change(_REQUEUE, "/requeue", RequeueAsked, _requeue_many),
     Change(
-        Action.PURGE,
+        Action("purge", Role.ADMIN),
         "/operations/{id}/purge",
         Asked,
         lambda here, at, asked, audit: here.purge(operation_id_of(at), audit),
@@ -390,9 +401,11 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Drop the response",
             states=(State.COMPLETED,),
         ),
+        command="purge",
+        has_copies=True,
     ),
     Change(
-        Action.ERASE,
+        Action("erase", Role.ADMIN),
         "/operations/{id}/erase",
         EraseAsked,
         lambda here, at, asked, audit: here.erase(operation_id_of(at), audit, is_sure=asked.yes),
@@ -404,9 +417,11 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             typed=True,
             states=(State.RELEASED, State.TOMBSTONE),
         ),
+        command="purge --erase",
+        has_copies=True,
     ),
     Change(
-        Action.PAUSE,
+        _PAUSE,
         "/pause",
         PauseAsked,
         lambda here, _, asked, audit: here.pause(asked.route, audit),
@@ -417,9 +432,10 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Pause it",
             path="/pauses/{name}/pause",
         ),
+        command="pause",
     ),
     Change(
-        Action.PAUSE,
+        _PAUSE,
         "/resume",
         PauseAsked,
         lambda here, _, asked, audit: here.resume(asked.route, audit),
@@ -429,23 +445,26 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Resume it",
             path="/pauses/{name}/resume",
         ),
+        command="resume",
     ),
     Change(
-        Action.SINK,
+        _SINK,
         "/sinks/{name}/suspend",
         Asked,
         lambda here, at, asked, audit: here.suspend_sink(at["name"], audit),
         Page("Suspend the sink", "Nothing is published to it any more; its events are kept.", "Suspend it"),
+        command="sinks --suspend",
     ),
     Change(
-        Action.SINK,
+        _SINK,
         "/sinks/{name}/resume",
         Asked,
         lambda here, at, asked, audit: here.resume_sink(at["name"]),
         Page("Resume the sink", "Everything that waits for it is published, in order.", "Resume it"),
+        command="sinks --resume",
     ),
     Change(
-        Action.REDELIVER,
+        Action("redeliver", Role.OPERATOR),
         "/events/{id}/redeliver",
         RedeliverAsked,
         lambda here, at, asked, audit: here.redeliver(at["id"], asked.sink),
@@ -455,9 +474,10 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "already.",
             "Publish it again",
         ),
+        command="redeliver",
     ),
     Change(
-        Action.ACCEPT_LOSS,
+        Action("accept_loss", Role.ADMIN),
         "/memory/accept-loss",
         Asked,
         lambda here, _, asked, audit: here.accept_loss(audit),
@@ -468,8 +488,48 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
             "Trust the store",
             typed=True,
         ),
+        command="memory --accept-loss",
+        has_copies=True,
     ),
 )
+
+ACTIONS: Final = {
+    each.value.upper(): each
+    for each in (ENTER, READ, READ_RESPONSE, FORCE, ACKNOWLEDGE, RELOAD, *(change.action for change in CHANGES))
+}
+"""By the names that templates have for them."""
+
+
+# -- the process --------------------------------------------------------------------------------------------------
+
+
+class Reloaded(Protocol):
+    """The report of a reload: `applied`, `unchanged` or `refused`."""
+
+    @property
+    def result(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def is_file_wrong(self) -> bool: ...
+    @property
+    def document(self) -> dict[str, Any]: ...
+
+
+Reload = Callable[[], Awaitable[Reloaded]]
+"""Read the file again, and wait for what comes of it. Never raises."""
+
+
+async def reloaded(reload: Reload | None, refused: str = "") -> Reloaded:
+    """The report of a reload. Raises `Fault` where it is refused, with the text `refused` before its own."""
+    if reload is None:
+        raise Fault(409, "no-file", "This gateway was not started from a file.")
+    report = await reload()
+    if report.result == "refused":
+        members = {name: value for name, value in report.document.items() if name != "detail"}
+        status = 422 if report.is_file_wrong else 409
+        raise Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
+    return report
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -490,28 +550,18 @@ async def _inspect(operations: Operations, place: Place, _: None) -> dict[str, A
 
 
 async def _paused(operations: Operations, _: Place, __: None) -> dict[str, Any]:
-    audits = [
-        {
-            "at": moment(entry.at_us),
-            "operation": entry.operation,
-            "event": "resume" if entry.is_resumed else "pause",
-            "by": entry.who,
-            "why": entry.why,
-        }
-        for entry in await operations.pause_audits()
-    ]
-    return {"paused": [each.document for each in await operations.paused()], "audits": audits}
+    audits = await operations.pause_audits()
+    return {"paused": await operations.paused(), "audits": audits}
 
 
 async def _sinks(operations: Operations, _: Place, __: None) -> dict[str, Any]:
-    return {"sinks": [each.document for each in await operations.sinks()]}
+    return {"sinks": await operations.sinks()}
 
 
 async def _events(operations: Operations, _: Place, asked: EventsQuery) -> dict[str, Any]:
     is_dead, size = asked.state == "dead", asked.limit
     page = await operations.events(asked.sink, is_dead=is_dead, after=asked.after, limit=size)
-    after = page[-1].event_id if len(page) == size else None
-    return {"events": [event_document(event) for event in page], "next": after}
+    return {"events": page, "next": page[-1]["id"] if len(page) == size else None}
 
 
 async def _memory(operations: Operations, _: Place, __: None) -> dict[str, Any]:
@@ -525,7 +575,7 @@ async def _journal(operations: Operations, _: Place, asked: JournalQuery) -> dic
 
 async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> dict[str, Any]:
     try:
-        return {"routes": [each.document for each in await operations.observed(asked.route)]}
+        return {"routes": await operations.observed(asked.route)}
     except NoSuch as error:
         raise Fault(404, error.code, f"{error}.") from None
 

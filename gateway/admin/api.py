@@ -20,12 +20,21 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin.access import Action
-from gateway.admin.actions import CHANGES, LOOKS, Change, Look, ResolveAsked, json_object, operation_id_of, parsed
-from gateway.admin.authentication import PERSON, SIGN_IN_PATH, Authentication, Endpoint, is_page
+from gateway.admin.access import FORCE, PERSON, READ, RELOAD, SIGN_IN_PATH, Action, Authentication, Endpoint, is_page
+from gateway.admin.actions import (
+    CHANGES,
+    LOOKS,
+    Change,
+    Look,
+    Reload,
+    ResolveAsked,
+    json_object,
+    operation_id_of,
+    parsed,
+    reloaded,
+)
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
-from gateway.admin.process import Reload, reloaded
 from gateway.admin.resolution import Changed, Refusal, Refused
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
@@ -77,11 +86,9 @@ _RECORD: Final = web.RequestKey("record", Record)
 class Pages(Protocol):
     """What people see under `/ui/`."""
 
-    def endpoints(self, app: web.Application) -> list[Endpoint]:
-        """Its paths in this application."""
+    def endpoints(self, app: web.Application) -> list[Endpoint]: ...
 
-    def fault(self, request: web.Request, fault: Fault) -> web.Response:
-        """The page for a request that is not carried out."""
+    def fault(self, request: web.Request, fault: Fault) -> web.Response: ...
 
 
 class AdminApi:
@@ -116,9 +123,9 @@ class AdminApi:
 
     def _endpoints(self) -> list[Endpoint]:
         return [
-            *(Endpoint("GET", each.path, Action.READ, self._responding(each)) for each in LOOKS),
+            *(Endpoint("GET", each.path, READ, self._responding(each)) for each in LOOKS),
             *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in CHANGES),
-            Endpoint("POST", "/config/reload", Action.RELOAD, self._reload_config),
+            Endpoint("POST", "/config/reload", RELOAD, self._reload_config),
         ]
 
     # -- access -------------------------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ class AdminApi:
             asked = parsed(change.asked, json_object(await _body(request)))
             audit = asked.audit_as(request[PERSON])
             if isinstance(asked, ResolveAsked) and asked.force:
-                request[PERSON].require(Action.FORCE)
+                request[PERSON].require(FORCE)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
             if isinstance(result, Changed | Refused):
@@ -238,7 +245,6 @@ class AdminApi:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The body of a change. Raises `web.HTTPException` if it is not read."""
     is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType
@@ -279,7 +285,6 @@ def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:
 
 
 def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
-    """The problem for what never comes to the application."""
     fault = _fault_of_status(status, headers)
     return problem(fault.status, fault.code, fault.detail, fault.headers)
 

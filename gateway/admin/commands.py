@@ -17,25 +17,29 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
-from gateway.admin.console import full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.actions import CHANGES, Change, Result
+from gateway.admin.bulk import LIST_BYTES_MAX, End, ListWrong, dead_letters, listed, read_list, resolve_all
 from gateway.admin.fault import Malformed
-from gateway.admin.inspection import full_json
+from gateway.admin.inspection import full_json, full_text, journal_table, json_line, table_head, table_row
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
-from gateway.admin.listing import LIST_BYTES_MAX, End, ListWrong, read_list, resolve_all
-from gateway.admin.memory import MemoryState
-from gateway.admin.observed import NO_MEMORY, ObservedRoute
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
-from gateway.admin.requeueing import dead_letters, listed
+from gateway.admin.reports import (
+    NO_MEMORY,
+    Report,
+    event_line,
+    observed_lines,
+    pause_audit_line,
+    paused_line,
+    sink_line,
+)
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling, no_such_route
-from gateway.admin.sinks import event_document, event_line
-from gateway.admin.view import described, moment, printable
+from gateway.admin.view import described
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
@@ -73,17 +77,35 @@ class Job:
 
 def job_of(chosen: argparse.Namespace) -> Job:
     """The job of a command line. Reads the files that it names; raises `CommandWrong`."""
-    return _JOBS[chosen.command](chosen)
+    return _JOBS.get(chosen.command, _change)(chosen)
 
 
-def _change(
-    work: Callable[[Operations], Awaitable[Changed | Refused | MemoryState | str]],
-    needs: Needs = Needs.TIERS,
-    *,
-    changes: bool = True,
+def _change_of(chosen: argparse.Namespace) -> Change[Any] | None:
+    of_command = [each for each in CHANGES if each.command.partition(" ")[0] == chosen.command]
+    asked = [each for each in of_command if each.option and getattr(chosen, each.option)]
+    return next(iter(asked or (each for each in of_command if not each.option)), None)
+
+
+def _change(chosen: argparse.Namespace, without_why: str = "") -> Job:
+    """The job of the change that this command line asks for. `without_why` as in `_audit`.
+
+    What the change is given has the names of the options.
+    """
+    change, audit = _change_of(chosen), _audit(chosen, without_why)
+    if change is None:
+        raise RuntimeError(f"no change has the command {chosen.command}")
+    given = {name: getattr(chosen, name) for name in change.asked.model_fields if hasattr(chosen, name)}
+    asked = change.asked.model_construct(**given)
+    place = {"id": str(getattr(chosen, "operation", getattr(chosen, "event", ""))), "name": ""}
+    if change.option:
+        place["name"] = getattr(chosen, change.option)
+    needs = Needs.TIERS if change.has_copies else Needs.RECORD
+    return _telling(lambda operations: change.carry_out(operations, place, asked, audit), needs)
+
+
+def _telling(
+    work: Callable[[Operations], Awaitable[Result]], needs: Needs = Needs.TIERS, *, changes: bool = True
 ) -> Job:
-    """The job of a change, which says what became of it."""
-
     async def run(operations: Operations, _: HostJournals) -> int | None:
         result = await work(operations)
         if isinstance(result, Refused):
@@ -127,7 +149,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
 
 async def _show(operations: Operations, operation_id: UUID, form: str) -> None:
     inspected = await operations.inspect(operation_id)
-    _print(form, inspected, full_text, full_json)
+    print(json_line(full_json(inspected)) if form == "jsonl" else "\n".join(full_text(inspected)))
 
 
 async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
@@ -149,7 +171,7 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
         if is_table and not count:
             print(table_head())
         for snapshot in page:
-            _print(chosen.format, snapshot, table_row, partial(described, has_body=False))
+            print(table_row(snapshot) if is_table else json_line(described(snapshot, has_body=False)))
         count += len(page)
         sys.stdout.flush()
     if is_table and not count:
@@ -172,7 +194,7 @@ def _resolve(chosen: argparse.Namespace) -> Job:
         except ResponseRefused as error:
             raise CommandWrong(f"{chosen.completed}: {error}") from None
 
-    return _change(
+    return _telling(
         lambda operations: operations.resolve(
             chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token, is_dry_run=chosen.dry_run
         ),
@@ -212,7 +234,7 @@ def _requeue(chosen: argparse.Namespace) -> Job:
     if chosen.operation is not None:
         many_only = ("--route", "--reason", "--older-than", "--limit", "--rate")
         _refuse(chosen, "chooses many; leave out OPERATION_ID", *many_only)
-        return _change(lambda operations: operations.requeue(chosen.operation, audit, token=chosen.token))
+        return _change(chosen)
     _refuse(chosen, "is for one operation", "--token")
     if not (chosen.route or chosen.reason or chosen.older_than is not None):
         raise CommandWrong(
@@ -250,57 +272,45 @@ async def _requeue_many(operations: Operations, wanted: Query, rate: int, audit:
     print(bulk)
 
 
-def _withdraw(chosen: argparse.Namespace) -> Job:
-    audit = _audit(chosen)
-    return _change(lambda operations: operations.withdraw(chosen.operation, audit, token=chosen.token))
-
-
 def _pause(chosen: argparse.Namespace) -> Job:
-    if chosen.route is None:
-        _refuse(chosen, "is for a ROUTE", "--why", "--by")
-        return Job(_paused)
-    audit = _audit(chosen, "a pause needs --why; it is recorded")
-    if chosen.command == "pause":
-        return _change(lambda operations: operations.pause(chosen.route, audit), Needs.RECORD)
-    return _change(lambda operations: operations.resume(chosen.route, audit), Needs.RECORD)
+    if chosen.route is not None:
+        return _change(chosen, "a pause needs --why; it is recorded")
+    _refuse(chosen, "is for a ROUTE", "--why", "--by")
+    return Job(_paused)
 
 
 async def _paused(operations: Operations, _: HostJournals) -> None:
     paused = await operations.paused()
     for each in paused:
-        print(each)
+        print(paused_line(each))
     if not paused:
         print("Nothing is paused.")
     audits = await operations.pause_audits()
     if audits:
         print("What was done:")
     for entry in audits:
-        done = "resumed" if entry.is_resumed else "paused"
-        print(f"  {moment(entry.at_us)}  {entry.operation} {done} by {printable(entry.who)}: {printable(entry.why)}")
+        print(pause_audit_line(entry))
 
 
 async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:
     routes = await operations.observed(chosen.route)
     for each in routes:
-        _print(chosen.format, each, ObservedRoute.lines, lambda route: route.document)
+        _print(chosen.format, each, observed_lines)
     if chosen.format == "table":
         print(f"note: {NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
 
 
 def _sinks(chosen: argparse.Namespace) -> Job:
-    if chosen.suspend is None and chosen.resume is None:
-        _refuse(chosen, "is for --suspend and --resume", "--why", "--by")
-        return Job(lambda operations, _: _list_sinks(operations, chosen.format))
-    audit = _audit(chosen, "--suspend and --resume need --why; it is recorded")
-    if chosen.suspend is not None:
-        return _change(lambda operations: operations.suspend_sink(chosen.suspend, audit), Needs.RECORD)
-    return _change(lambda operations: operations.resume_sink(chosen.resume), Needs.RECORD)
+    if _change_of(chosen) is not None:
+        return _change(chosen, "--suspend and --resume need --why; it is recorded")
+    _refuse(chosen, "is for --suspend and --resume", "--why", "--by")
+    return Job(lambda operations, _: _list_sinks(operations, chosen.format))
 
 
 async def _list_sinks(operations: Operations, form: str) -> None:
     found = await operations.sinks()
     for each in found:
-        _print(form, each, str, lambda sink: sink.document)
+        _print(form, each, sink_line)
     if form == "table" and not found:
         print("There are no sinks.")
 
@@ -311,35 +321,27 @@ async def _events(operations: Operations, chosen: argparse.Namespace) -> None:
         size = min(left, PAGE_SIZE_MAX)
         page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
         for event in page:
-            _print(chosen.format, event, event_line, event_document)
+            _print(chosen.format, event, event_line)
         count, left = count + len(page), left - size
         if len(page) < size:
             break
-        after = page[-1].event_id
+        after = page[-1]["id"]
     if chosen.format == "table" and not count:
         print(f"No event of {chosen.sink} is {chosen.state}.")
 
 
-def _redeliver(chosen: argparse.Namespace) -> Job:
-    _audit(chosen)
-    return _change(lambda operations: operations.redeliver(chosen.event, chosen.sink), Needs.RECORD)
-
-
 def _purge(chosen: argparse.Namespace) -> Job:
-    audit = _audit(chosen)
     if chosen.yes and not chosen.erase:
+        _audit(chosen)
         raise CommandWrong("--yes confirms --erase, and is not needed to purge")
-    if chosen.erase:
-        return _change(lambda operations: operations.erase(chosen.operation, audit, is_sure=chosen.yes))
-    return _change(lambda operations: operations.purge(chosen.operation, audit))
+    return _change(chosen)
 
 
 def _memory(chosen: argparse.Namespace) -> Job:
-    if not chosen.accept_loss:
-        _refuse(chosen, "is for --accept-loss", "--why", "--by")
-        return _change(Operations.memory, Needs.RECORD, changes=False)
-    audit = _audit(chosen, "--accept-loss needs --why: say why keys that were used may run again")
-    return _change(lambda operations: operations.accept_loss(audit))
+    if chosen.accept_loss:
+        return _change(chosen, "--accept-loss needs --why: say why keys that were used may run again")
+    _refuse(chosen, "is for --accept-loss", "--why", "--by")
+    return _telling(Operations.memory, Needs.RECORD, changes=False)
 
 
 def _journal(chosen: argparse.Namespace) -> Job:
@@ -385,27 +387,22 @@ _JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {
     "inspect": _inspect,
     "resolve": _resolve,
     "requeue": _requeue,
-    "withdraw": _withdraw,
     "pause": _pause,
-    "resume": _pause,
     "sinks": _sinks,
     "events": lambda chosen: Job(lambda operations, _: _events(operations, chosen)),
-    "redeliver": _redeliver,
     "purge": _purge,
     "memory": _memory,
     "journal": _journal,
     "observe": lambda chosen: Job(lambda operations, _: _observe(operations, chosen)),
 }
+"""Those that are more than one change."""
 
 
 # -- words and lines --------------------------------------------------------------------------------------------------
 
 
-def _print(
-    form: str, each: T, text: Callable[[T], str | Iterable[str]], document: Callable[[T], dict[str, Any]]
-) -> None:
-    """A row, for people or as JSON."""
-    lines = text(each) if form == "table" else json_line(document(each))
+def _print(form: str, row: Report, text: Callable[[Report], str | Iterable[str]]) -> None:
+    lines = text(row) if form == "table" else json_line(row)
     print(lines if isinstance(lines, str) else "\n".join(lines))
 
 

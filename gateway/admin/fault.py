@@ -28,8 +28,7 @@ class OutcomeRefused(Declined):
     """An outcome in a journal is not exported, or not acknowledged."""
 
 
-class NotDead(Declined):
-    """There is no such dead event."""
+class NotDead(Declined): ...
 
 
 class NoSuch(Declined):
@@ -57,7 +56,6 @@ def unavailable(detail: str, **members: Any) -> Fault:
 
 
 def fault_of(error: Declined | StoreError, *, is_read: bool) -> Fault:
-    """The fault for an error. `is_read`: the request changes nothing."""
     match error:
         case NoSuch():
             return Fault(404, error.code, f"Nothing was changed: {error}.")

@@ -1,18 +1,23 @@
-"""All that is known of one operation, and what happens to it next, for the console and the admin API.
+"""All that is known of one operation, what happens to it next, and many as a table.
 
-Pure: values in, values and sentences out. Does not know whether a gateway is running that would recover the operation.
+Pure: values in, values, sentences and lines out. Does not know whether a gateway is running that would recover the
+operation. Characters of foreign texts (a route's name, a header's value) that are not printable are replaced.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.admin.journal import advice_of, kept
+from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
 from gateway.admin.memory import MemoryState
-from gateway.admin.resolution import Paused, Treatment
-from gateway.admin.view import advice, ago, described, foreign, moment, stranded_advice
+from gateway.admin.reports import Report, paused_line
+from gateway.admin.resolution import Treatment
+from gateway.admin.view import advice, ago, described, foreign, moment, printable, span, stranded_advice, times_of
+from gateway.admin.view import since_us as record_since_us
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
 from gateway.store.journal import JournalView
@@ -48,7 +53,6 @@ class Doubt:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """The same as labels and texts."""
         rows = [("recovery", type(self.recovery).__name__.lower())]
         asked = self.asked
         if asked is not None and asked.asked_us:
@@ -113,7 +117,7 @@ class Inspected:
     """The state of the store's memory, if its loss makes the next request with this key be refused."""
     probes: RecoveryState | None = None
     """Its probes, if it is in doubt and there were any."""
-    pause: Paused | None = None
+    pause: Report | None = None
     """The pause of its operation name, if it is accepted."""
     is_stranded: bool = False
     """It is accepted, and no route of this configuration delivers it."""
@@ -128,13 +132,12 @@ class Inspected:
 
 
 def full_json(inspected: Inspected) -> dict[str, Any]:
-    """All of it as JSON values."""
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
     doubt, journal = inspected.doubt, inspected.journal
     if doubt is not None:
         about["recovery"] = doubt.document
     if inspected.pause is not None:
-        about["paused"] = inspected.pause.document
+        about["paused"] = inspected.pause
     if journal.entries:
         about["journal"] = [kept(entry, journal.now_us) for entry in journal.entries]
     audits = [
@@ -160,5 +163,156 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
         return stranded_advice(record, inspected.snapshot.now_us, is_page=is_page)
     if inspected.pause is not None:
         goes_on = "It goes on when that is resumed, on the page Pauses." if is_page else "It goes on with: resume."
-        return f"Its delivery is paused: {inspected.pause}. {goes_on} {text}"
+        return f"Its delivery is paused: {paused_line(inspected.pause)}. {goes_on} {text}"
     return text if inspected.doubt is None else f"{inspected.doubt.step} {text}"
+
+
+Columns = tuple[tuple[str, int], ...]
+# The table is written while it is read: widths cannot depend on later rows.
+_COLUMNS: Final[Columns] = (
+    ("OPERATION", 36),
+    ("STATE", 11),
+    ("SINCE", 20),
+    ("AGE", 8),
+    ("TOKEN", 7),
+    ("TRIES", 5),
+    ("STATUS", 6),
+    ("WHY", 18),
+)
+_JOURNAL_COLUMNS: Final[Columns] = (
+    ("OPERATION", 36),
+    ("STATE", 7),
+    ("SINCE", 20),
+    ("AGE", 8),
+    ("EVENT", 8),
+    ("TOKEN", 7),
+    ("STATUS", 6),
+    ("ROUTE", 20),
+)
+_LABELS: Final = {
+    "first_claimed_at": "first claimed",
+    "accepted_at": "accepted",
+    "claimed_at": "last claimed",
+    "requeued_at": "requeued",
+    "dead_since": "dead letter",
+    "in_doubt_since": "in doubt since",
+    "next_attempt_at": "next attempt",
+    "deliver_until": "deliver until",
+    "completed_at": "completed",
+    "lease_until": "lease until",
+    "replay_until": "replay until",
+    "remember_until": "remember until",
+}
+_LABEL_WIDTH: Final = 16
+
+
+def table_head() -> str:
+    return _head(_COLUMNS, "ROUTE")
+
+
+def table_row(snapshot: Snapshot) -> str:
+    record = snapshot.record
+    if record is None:
+        raise ValueError("there is no record to show")
+    cells = (
+        str(record.identity.operation_id),
+        record.state.value,
+        moment(record_since_us(record)),
+        span(snapshot.now_us - record.first_claimed_us),
+        str(record.token),
+        str(record.attempts),
+        "" if record.response is None else str(record.response.status),
+        _why(record),
+    )
+    return _row(_COLUMNS, cells, record.identity.route)
+
+
+def _why(record: Record) -> str:
+    delivery = record.delivery
+    if delivery is None:
+        return record.doubt or ""
+    waits = "waits for lane" if delivery.is_behind and record.state is State.ACCEPTED else ""
+    return record.doubt or delivery.reason or delivery.failure or waits
+
+
+def journal_table(view: JournalView) -> Iterator[str]:
+    """The outcomes in the journals of this host; nothing where there are none."""
+    if view.entries:
+        yield _head(_JOURNAL_COLUMNS, "WHY")
+    for entry in view.entries:
+        cells = (
+            str(entry.operation_id),
+            state_of(entry),
+            moment(since_us(entry)),
+            span(view.now_us - since_us(entry)),
+            printable(entry.event),
+            str(entry.token),
+            "" if entry.status is None else str(entry.status),
+            printable(entry.route),
+        )
+        yield _row(_JOURNAL_COLUMNS, cells, why_of(entry))
+
+
+def _head(columns: Columns, last: str) -> str:
+    return _row(columns, tuple(name for name, _ in columns), last)
+
+
+def _row(columns: Columns, cells: tuple[str, ...], last: str) -> str:
+    """A line of a table. The last column has no fixed width."""
+    padded = [cell.ljust(width) for cell, (_, width) in zip(cells, columns, strict=True)]
+    return "  ".join([*padded, printable(last)])
+
+
+def json_line(about: dict[str, Any]) -> str:
+    """A value as one line of ASCII, which cannot control a terminal. orjson would write UTF-8."""
+    return json.dumps(about, ensure_ascii=True, separators=(",", ":"))
+
+
+def full_text(inspected: Inspected) -> Iterator[str]:
+    record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
+    rows: list[tuple[str, object]] = [("operation", inspected.operation_id), ("state", inspected.snapshot.state)]
+    if record is not None:
+        rows += _rows_of(record, inspected)
+    rows.append(("store's now", moment(now_us)))
+    rows += [
+        ("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}") for entry in inspected.audits
+    ]
+    rows += [("journal here", sentence(entry, inspected.journal.now_us)) for entry in inspected.journal.entries]
+    for label, value in (*rows, ("what to do", next_step(inspected))):
+        if value is not None:
+            yield f"{label.ljust(_LABEL_WIDTH)}  {printable(str(value))}"
+
+
+def _rows_of(record: Record, inspected: Inspected) -> Iterator[tuple[str, object]]:
+    """What is known of a record, as labels and values; None is not shown."""
+    identity, request, delivery = record.identity, record.request, record.delivery
+    yield "route", identity.route
+    yield "operation name", identity.operation if identity.operation != identity.route else None
+    yield "key", identity.key
+    yield "token", record.token
+    yield "attempts", record.attempts
+    yield "holder", record.holder or None
+    if request is not None:
+        yield "request", f"{request.method} {request.host}{request.path}"
+        yield "request id", request.request_id
+        yield "trace id", request.trace_id
+    yield "last event", record.last_event
+    yield "in doubt because", record.doubt
+    if inspected.doubt is not None:
+        yield from inspected.doubt.rows
+    yield "carries doubt", "yes: an earlier attempt may have had its effect" if record.carries_doubt else None
+    for name, at_us in times_of(record):
+        yield _LABELS[name], f"{moment(at_us)} ({ago(at_us, inspected.snapshot.now_us)})"
+    if delivery is not None:
+        yield "kept request", f"{delivery.request_bytes} bytes, encrypted"
+        yield "answers", delivery.answers
+        yield "last failure", delivery.failure
+        yield "dead letter, as", delivery.reason
+    if delivery is not None and delivery.lane is not None:
+        turn = "others of it go first" if delivery.is_behind else "it goes first"
+        yield "lane", f"{delivery.lane.hex()}, number {delivery.lane_number}; {turn}"
+    yield "resource", record.resource
+    if record.response is not None:
+        about = described(inspected.snapshot, has_body=True)["response"]
+        size = f", {about['body_bytes']} bytes" if "body_bytes" in about else ""
+        yield "response", f"{about['status']}, body {about['body']}{size}"

@@ -50,22 +50,20 @@ _TO_RESOLVE: Final = (
 class ViewJournals(Protocol):
     """Reads the journals of this host. Blocks, raises nothing."""
 
-    def __call__(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-        """See `store.journal.view.view_journals`."""
+    def __call__(
+        self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
+    ) -> JournalView: ...
 
 
 def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-    """Where there is no journal."""
     return JournalView(0)
 
 
 def state_of(entry: KeptEntry) -> str:
-    """`waiting` or `refused`."""
     return WAITING if entry.refused_us is None else REFUSED
 
 
 def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
-    """An outcome as JSON values."""
     about: dict[str, Any] = {
         "operation_id": str(entry.operation_id),
         "state": state_of(entry),
@@ -83,7 +81,6 @@ def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
 
 
 def listed(view: JournalView) -> dict[str, Any]:
-    """All of a view as JSON values."""
     return {
         "journal": [kept(entry, view.now_us) for entry in view.entries],
         "strangers": [{"file": name, "belongs_to": owner} for name, owner in view.strangers],
@@ -132,7 +129,6 @@ def why_it_happened(operation_id: UUID, view: JournalView) -> str | None:
 
 
 def notes(view: JournalView) -> Iterator[str]:
-    """What else to know about a view."""
     states = {state_of(entry) for entry in view.entries}
     if WAITING in states:
         yield f"{WAITING}: {TO_WAIT}"
@@ -150,7 +146,6 @@ def since_us(entry: KeptEntry) -> int:
 
 
 def why_of(entry: KeptEntry) -> str:
-    """Why it is still in the journal."""
     return _WHY_WAITING if entry.refused_us is None else entry.refused_why or ""
 
 

@@ -34,12 +34,10 @@ class MemoryState:
 
     @property
     def text(self) -> str:
-        """The same as text, with what to do."""
         return self.told(is_page=False)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The same as JSON values."""
         return {"is_lost": self.is_lost, "detail": self.text}
 
     def told(self, *, is_page: bool) -> str:

@@ -20,44 +20,24 @@ from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from gateway.admin import reports
+from gateway.admin import resolution as rulings
 from gateway.admin.fault import CannotIdentify, Malformed, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
-from gateway.admin.observed import ObservedRoute, report
+from gateway.admin.reports import Report
 from gateway.admin.resolution import (
     Changed,
     Decision,
     NothingHappened,
-    Paused,
     Policies,
     Refusal,
     Refused,
     Resolution,
     Ruling,
     Treatment,
-    asserted_value,
-    decided,
-    decided_before,
-    earlier,
-    forced,
-    moved,
-    named,
-    no_such_route,
-    nothing_to_decide,
-    nothing_to_resolve,
-    objection,
-    operation_named,
-    requeueing,
-    resolution,
-    resolved,
-    unknown,
-    when,
-    withdrawal,
-    without_peer,
-    would_resolve,
 )
-from gateway.admin.sinks import SinkView, views
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest
@@ -79,7 +59,7 @@ from gateway.core.operation import (
 from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import AuditEntry, Backlog, KeptEvent, NumberedAudit, PauseAudit, Query, Tally
+from gateway.store.operations import AuditEntry, Backlog, NumberedAudit, Query, Tally
 
 T = TypeVar("T")
 
@@ -113,7 +93,7 @@ class Operations:
         journal: ViewJournals = no_journal,
         observations: ObservationStore | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
         self.policies = policies
         self._purges_pending = purges_pending
         self._cache_seconds = cache_seconds
@@ -123,12 +103,12 @@ class Operations:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def observed(self, route: str | None = None) -> list[ObservedRoute]:
-        """What was observed of the observed routes, or of this one. Raises as `observed.report`."""
+    async def observed(self, route: str | None = None) -> list[Report]:
+        """What was observed of the observed routes, or of this one. Raises as `reports.observed`."""
         if self._observations is None:
             raise NotApplied("this store keeps no observations")
         async with asyncio.timeout(_CALL_SECONDS):
-            return await report(self._observations, self.policies, route)
+            return await reports.observed(self._observations, self.policies, route)
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
         """The operation of a request, identified as the request would be, wherever its connection came from.
@@ -137,7 +117,7 @@ class Operations:
         """
         route = self.policies.named(route_name)
         if route is None:
-            raise CannotIdentify(str(no_such_route(route_name, self.policies)))
+            raise CannotIdentify(str(rulings.no_such_route(route_name, self.policies)))
         if body is None and route.key.needs_body:
             raise CannotIdentify(f"the key of route {route_name} is in the body of the request: give that too")
         by_name = values_by_name(headers)
@@ -145,9 +125,9 @@ class Operations:
         if isinstance(key, KeyFault):
             raise CannotIdentify(key.detail)
         asserted: dict[VerifiedSpec, bytes] = {}
-        spec = without_peer(route.scope)
+        spec = rulings.without_peer(route.scope)
         while isinstance(scope := spec.find_scope(by_name, None, asserted), Unverified):
-            value = asserted_value(scope.part, headers)
+            value = rulings.asserted_value(scope.part, headers)
             if value is None:
                 raise CannotIdentify(
                     f"these headers do not show whom route {route_name} would take for the caller: give the id of the "
@@ -163,7 +143,6 @@ class Operations:
         return derive_operation_id(service, route.operation, *digests)
 
     async def inspect(self, operation_id: UUID) -> Inspected:
-        """Everything known of one operation."""
         snapshot = await self.read(operation_id)
         audits = await self.audits(operation_id)
         record = snapshot.record
@@ -173,31 +152,27 @@ class Operations:
         lost = memory if memory.refuses(snapshot.record) else None
         probes, pause, is_stranded = None, None, False
         if record is not None and record.state is State.IN_DOUBT:
-            probes = await _bounded(self._store.cold.recovery(operation_id))
+            probes = await bounded(self.store.cold.recovery(operation_id))
         if record is not None and record.state is State.ACCEPTED:
-            pause = next((each for each in await self.paused() if each.operation == record.identity.operation), None)
+            pause = next((each for each in await self.paused() if each["operation"] == record.identity.operation), None)
             is_stranded = self.policies.is_own(record) and not self.policies.is_delivered(record)
         return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes, pause, is_stranded)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        """The record. Raises `NotApplied`, `Unreadable`."""
-        return await _bounded(self._store.read(operation_id))
+        return await bounded(self.store.read(operation_id))
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        """Who changed it. Raises `NotApplied`."""
-        return await _bounded(self._store.cold.audits(operation_id))
+        return await bounded(self.store.cold.audits(operation_id))
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
         """The audits of all operations, latest first; see `Audits`. Raises `NotApplied`, `Unreadable`."""
-        return await _bounded(self._store.cold.latest_audits(before, limit))
+        return await bounded(self.store.cold.latest_audits(before, limit))
 
     async def tally(self) -> Tally:
-        """How many operations are in doubt. Raises `NotApplied`."""
-        return await _bounded(self._store.cold.tally())
+        return await bounded(self.store.cold.tally())
 
     async def backlog(self) -> Backlog:
-        """What is not delivered. Raises `NotApplied`."""
-        return await _bounded(self._store.cold.backlog(self.policies.service))
+        return await bounded(self.store.cold.backlog(self.policies.service))
 
     async def journal(
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
@@ -219,8 +194,7 @@ class Operations:
             query = replace(query, after=_last_id(page))
 
     async def page(self, query: Query) -> list[Snapshot]:
-        """One page."""
-        return await _bounded(self._store.cold.find(query))
+        return await bounded(self.store.cold.find(query))
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
@@ -242,36 +216,38 @@ class Operations:
         snapshot = await self.read(operation_id)
         record = snapshot.record
         if record is None:
-            return unknown(operation_id, snapshot)
+            return rulings.unknown(operation_id, snapshot)
         if not self.policies.is_own(record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         treatment = self.policies.treatment_of(record)
-        command = resolution(record, ruling, audit, treatment)
+        command = rulings.resolution(record, ruling, audit, treatment)
         ids = self.policies.stored_ids(command.resolution_id)
         if record.resolution_id in ids:
-            return Changed(f"The same command has resolved it already, {when(snapshot)}.", snapshot, is_repeat=True)
+            return Changed(
+                f"The same command has resolved it already, {rulings.when(snapshot)}.", snapshot, is_repeat=True
+            )
         command = replace(command, resolution_id=ids[0])
         if token is not None and token != record.token:
-            return moved(token, snapshot)
+            return rulings.moved(token, snapshot)
         if (refusal := await self._why_no_doubt(operation_id, ruling, snapshot)) is not None:
             return refusal
-        refusal = objection(ruling, snapshot, treatment)
+        refusal = rulings.objection(ruling, snapshot, treatment)
         if refusal is not None:
             if not is_forced:
                 return refusal
-            command = replace(command, audit=forced(audit, refusal.reason))
+            command = replace(command, audit=rulings.forced(audit, refusal.reason))
         if is_dry_run:
-            return Changed(would_resolve(command, record), snapshot)
+            return Changed(rulings.would_resolve(command, record), snapshot)
         result, _ = await self._apply(command)
         if isinstance(result, Applied):
-            text = resolved(command, record, result.snapshot)
+            text = rulings.resolved(command, record, result.snapshot)
             return Changed(text, result.snapshot, self._notes_on(record, command))
         after = result.snapshot.record
         if after is None:
-            return unknown(operation_id, result.snapshot)
+            return rulings.unknown(operation_id, result.snapshot)
         if after.state is State.IN_DOUBT:
-            return moved(record.token, result.snapshot)
-        return nothing_to_resolve(result.snapshot)
+            return rulings.moved(record.token, result.snapshot)
+        return rulings.nothing_to_resolve(result.snapshot)
 
     async def _why_no_doubt(self, operation_id: UUID, ruling: Ruling, snapshot: Snapshot) -> Refused | None:
         """Why there is nothing to resolve so, whatever the operator knows; None where there is."""
@@ -279,7 +255,7 @@ class Operations:
             journal = await self.journal(operation_id=operation_id, limit=OF_ONE_MAX)
             if (why := why_it_happened(operation_id, journal)) is not None:
                 return Refused(Refusal.JOURNALED, why, snapshot)
-        return None if snapshot.state is State.IN_DOUBT else nothing_to_resolve(snapshot)
+        return None if snapshot.state is State.IN_DOUBT else rulings.nothing_to_resolve(snapshot)
 
     def _notes_on(self, record: Record, command: Resolution) -> tuple[str, ...]:
         notes = []
@@ -299,11 +275,11 @@ class Operations:
 
     async def requeue(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
         """Deliver a dead letter after all. `token`: only if it is the record's. Raises as `resolve`."""
-        return await self._decide(operation_id, requeueing, audit, token)
+        return await self._decide(operation_id, rulings.requeueing, audit, token)
 
     async def withdraw(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
         """Call off what is accepted or a dead letter, and drop its request. Otherwise as `requeue`."""
-        return await self._decide(operation_id, withdrawal, audit, token)
+        return await self._decide(operation_id, rulings.withdrawal, audit, token)
 
     async def _decide(
         self,
@@ -315,16 +291,16 @@ class Operations:
         snapshot = await self.read(operation_id)
         record = snapshot.record
         if record is None:
-            return unknown(operation_id, snapshot)
+            return rulings.unknown(operation_id, snapshot)
         if not self.policies.is_own(record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
         command = decision(record, audit, self.policies.treatment_of(record))
         command = replace(command, resolution_id=self.policies.stored_ids(command.resolution_id)[0])
-        before = earlier(await self.audits(operation_id), command)
+        before = rulings.earlier(await self.audits(operation_id), command)
         if before is not None and token in (None, before.token):
-            return Changed(decided_before(before, snapshot), snapshot, is_repeat=True)
+            return Changed(rulings.decided_before(before, snapshot), snapshot, is_repeat=True)
         if token is not None and token != record.token:
-            return moved(token, snapshot)
+            return rulings.moved(token, snapshot)
         memory = await self.memory()
         if memory.refuses(record):
             # An attempt may be among what was lost: then "no attempt had an effect" is not known any more.
@@ -333,56 +309,57 @@ class Operations:
         if isinstance(result, Applied):
             is_stranded = isinstance(command, Requeue) and not self.policies.is_delivered(record)
             notes = (_WITHOUT_ROUTE,) if is_stranded else ()
-            return Changed(decided(command, result.snapshot), result.snapshot, notes)
+            return Changed(rulings.decided(command, result.snapshot), result.snapshot, notes)
         if result.snapshot.record is None:
-            return unknown(operation_id, result.snapshot)
+            return rulings.unknown(operation_id, result.snapshot)
         audits = await self.audits(operation_id)
-        done = earlier(audits, command)
+        done = rulings.earlier(audits, command)
         if done is not None and done != before:
             # The result of the first try was lost, and the operation has gone on since.
-            return Changed(decided_before(done, result.snapshot), result.snapshot)
-        return nothing_to_decide(command, result.snapshot, audits)
+            return Changed(rulings.decided_before(done, result.snapshot), result.snapshot)
+        return rulings.nothing_to_decide(command, result.snapshot, audits)
 
-    async def paused(self) -> list[Paused]:
-        """The operation names that are paused."""
+    async def paused(self) -> list[Report]:
         paused = (await self.backlog()).paused
-        return [Paused(name, self.policies.routes_with(name), pause) for name, pause in sorted(paused.items())]
+        return [reports.paused(name, self.policies.routes_with(name), pause) for name, pause in sorted(paused.items())]
 
     async def pause(self, name: str, audit: Audit) -> str:
         """Deliver nothing new of this route, or operation name; returns the text. Repeatable.
 
         Raises `NoSuch`, `NotApplied`, `Indefinite` (give the same command again).
         """
-        operation = operation_named(name, self.policies)
-        is_new = await self._changed(self._store.cold.pause(self.policies.service, operation, audit))
-        paused, about = "Paused" if is_new else "Paused already", named(operation, self.policies.routes_with(operation))
+        operation = rulings.operation_named(name, self.policies)
+        is_new = await self.changed(self.store.cold.pause(self.policies.service, operation, audit))
+        paused = "Paused" if is_new else "Paused already"
+        about = rulings.named(operation, self.policies.routes_with(operation))
         return (
             f"{paused}: {about}. Within seconds gateways deliver nothing of it any more. Requests are accepted and "
             "kept, and the time does not count against their deadline; attempts under way go on. To end it: resume."
         )
 
-    async def pause_audits(self) -> list[PauseAudit]:
+    async def pause_audits(self) -> list[Report]:
         """The last pauses and their ends, oldest first. Raises `NotApplied`."""
-        return await _bounded(self._store.cold.pause_audits(self.policies.service))
+        audits = await bounded(self.store.cold.pause_audits(self.policies.service))
+        return [reports.pause_audit(entry) for entry in audits]
 
     async def resume(self, name: str, audit: Audit) -> str:
         """End a pause, also one of a name that no route has any more. Otherwise as `pause`."""
-        operation = operation_named(name, self.policies, await self.paused())
-        was_paused = await self._changed(self._store.cold.resume(self.policies.service, operation, audit))
-        about = named(operation, self.policies.routes_with(operation))
+        operation = rulings.operation_named(name, self.policies, (await self.backlog()).paused)
+        was_paused = await self.changed(self.store.cold.resume(self.policies.service, operation, audit))
+        about = rulings.named(operation, self.policies.routes_with(operation))
         return f"Resumed: {about} is delivered again within seconds." if was_paused else f"It is not paused: {about}."
 
     # -- sinks --------------------------------------------------------------------------------------------------------
 
-    async def sinks(self) -> list[SinkView]:
+    async def sinks(self) -> list[Report]:
         """The sinks of the configuration, and those that have events left. Raises `NotApplied`."""
-        return views(self.policies.sinks, await _bounded(self._store.cold.sinks(self.policies.service)))
+        return reports.sinks(self.policies.sinks, await bounded(self.store.cold.sinks(self.policies.service)))
 
-    async def events(self, sink: str, *, is_dead: bool, after: str | None, limit: int) -> list[KeptEvent]:
+    async def events(self, sink: str, *, is_dead: bool, after: str | None, limit: int) -> list[Report]:
         """A page of events that a sink has not received, by id. Raises `NoSuch`, `NotApplied`."""
         await self._known_sink(sink)
-        find = self._store.cold.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
-        return await _bounded(find)
+        find = self.store.cold.find_events(self.policies.service, sink, is_dead=is_dead, after=after, limit=limit)
+        return [reports.event(each) for each in await bounded(find)]
 
     async def redeliver(self, event_id: str, sink: str | None) -> str:
         """Publish a dead event again, to this sink or to all where it is dead; returns the text.
@@ -391,7 +368,7 @@ class Operations:
         """
         if sink is not None:
             await self._known_sink(sink)
-        number = await self._changed(self._store.cold.redeliver_event(self.policies.service, event_id, sink))
+        number = await self.changed(self.store.cold.redeliver_event(self.policies.service, event_id, sink))
         if not number:
             raise NotDead(f"There is no dead event {event_id} there; nothing was changed.")
         sinks = "1 sink" if number == 1 else f"{number} sinks"
@@ -400,21 +377,21 @@ class Operations:
     async def suspend_sink(self, name: str, audit: Audit) -> str:
         """Publish nothing to this sink any more; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
-        suspend = self._store.cold.suspend_sink(self.policies.service, name, f"{audit.who}: {audit.why}")
-        suspended = "Suspended" if await self._changed(suspend) else "Suspended already"
+        suspend = self.store.cold.suspend_sink(self.policies.service, name, f"{audit.who}: {audit.why}")
+        suspended = "Suspended" if await self.changed(suspend) else "Suspended already"
         kept = "all other events are kept until it is resumed"
         return f"{suspended}: {name}. Publications under way go on; {kept}."
 
     async def resume_sink(self, name: str) -> str:
         """Publish to this sink again; returns the text. Repeatable. Raises as `redeliver`."""
         await self._known_sink(name)
-        if await self._changed(self._store.cold.resume_sink(self.policies.service, name)):
+        if await self.changed(self.store.cold.resume_sink(self.policies.service, name)):
             return f"Resumed: {name} gets what waited within seconds."
         return f"It is not suspended: {name}."
 
     async def _known_sink(self, name: str) -> None:
         if name not in self.policies.sinks:
-            names = [each.name for each in await self.sinks()]
+            names = [each["name"] for each in await self.sinks()]
             if name not in names:
                 raise NoSuch("no-such-sink", f"there is no sink {name!r}; there are {', '.join(names) or 'none'}")
 
@@ -431,7 +408,7 @@ class Operations:
         result, _ = await self._apply(Purge(operation_id, audit))
         snapshot = result.snapshot
         if snapshot.record is None:
-            return unknown(operation_id, snapshot)
+            return rulings.unknown(operation_id, snapshot)
         if isinstance(result, Applied):
             text = "Its response is dropped. The key is remembered and does not run again"
             return self._dropped(f"{text}, until {moment(snapshot.record.remember_until_us)}.", snapshot)
@@ -452,7 +429,7 @@ class Operations:
             if isinstance(result, Applied) or (was_lost and is_gone):
                 return self._dropped("The key is forgotten: the next request with it runs.", snapshot)
         if snapshot.state is State.ABSENT:
-            return unknown(operation_id, snapshot)
+            return rulings.unknown(operation_id, snapshot)
         if snapshot.state in (State.RELEASED, State.TOMBSTONE) and not is_sure:
             return Refused(Refusal.UNSURE, _ERASING, snapshot)
         text = _NOT_TO_ERASE.get(snapshot.state, "It changed meanwhile; look again.")
@@ -474,11 +451,10 @@ class Operations:
 
     async def memory(self) -> MemoryState:
         """Whether the store is trusted when it does not know a key."""
-        return await _bounded(memory_state(self._store.cold))
+        return await bounded(memory_state(self.store.cold))
 
     async def accept_loss(self, audit: Audit) -> MemoryState:
-        """Trust the store again, although it lost its memory. May be repeated."""
-        return await _bounded(accept_loss(self._store.cold, audit))
+        return await bounded(accept_loss(self.store.cold, audit))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -501,7 +477,7 @@ class Operations:
         was_lost = False
         while True:
             try:
-                return await self._changed(self._store.apply(command)), was_lost
+                return await self.changed(self.store.apply(command)), was_lost
             except Indefinite:
                 was_lost = True
             except (NotApplied, Unreadable):
@@ -515,7 +491,7 @@ class Operations:
                 )
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _changed(self, call: Awaitable[T]) -> T:
+    async def changed(self, call: Awaitable[T]) -> T:
         """A change with a time limit, announced to workers. Raises as the change, and `Indefinite` at the limit."""
         try:
             async with asyncio.timeout(_CALL_SECONDS):
@@ -525,7 +501,7 @@ class Operations:
                 "the durable store did not respond. Give the same command again; it is not done twice"
             ) from error
         finally:
-            self._store.cold.announce_work()
+            self.store.cold.announce_work()
 
 
 _NOTHING_TO_PURGE: Final = {
@@ -555,7 +531,6 @@ _WITHOUT_ROUTE: Final = (
 
 
 def audit_by(who: str, why: str) -> Audit:
-    """The audit of who acts and why. Raises `Malformed`."""
     who, why = who.strip(), why.strip()
     if not why:
         raise Malformed("say why; it is recorded")
@@ -567,7 +542,7 @@ def audit_by(who: str, why: str) -> Audit:
     return Audit(who, why)
 
 
-async def _bounded(call: Awaitable[T]) -> T:
+async def bounded(call: Awaitable[T]) -> T:
     """A read with a time limit. Raises `NotApplied`, `Unreadable`."""
     try:
         async with asyncio.timeout(_CALL_SECONDS):

@@ -52,7 +52,6 @@ def written(response: StoredResponse) -> bytes:
 
 
 def response_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> tuple[ResponseHead, bytes]:
-    """A response from its parts. Raises `ResponseRefused`."""
     found: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         try:
@@ -111,7 +110,6 @@ def _check_coding(headers: Headers, body: bytes) -> None:
 
 
 def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
-    """The first head, and the data behind it."""
     line_end = b"\r\n" if data[: data.find(b"\n") + 1].endswith(b"\r\n") else b"\n"
     end = data.find(line_end * 2, 0, HEAD_BYTES_MAX)
     if end < 0:

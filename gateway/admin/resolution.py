@@ -14,14 +14,14 @@ and the longest retention of the routes that it may have been.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from gateway.admin.fault import NoSuch
-from gateway.admin.view import ago, moment, printable, span
+from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity.body import MISSING
@@ -56,7 +56,7 @@ from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, wi
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy, Redaction, resource_in, stored_response, version_of
 from gateway.protect.decoding import document_in
-from gateway.store.operations import AuditEntry, Pause
+from gateway.store.operations import AuditEntry
 
 T = TypeVar("T")
 
@@ -117,11 +117,9 @@ class Policies:
         return [UUID(bytes=each, version=5) for each in keyed] or [decision_id]
 
     def named(self, name: str) -> RoutePolicy | None:
-        """The route of that name."""
         return next((route for route in self.routes if route.name == name), None)
 
     def routes_with(self, operation: str) -> tuple[str, ...]:
-        """The names of the routes with this operation name."""
         return tuple(route.name for route in self.routes if route.operation == operation)
 
     def is_own(self, record: Record) -> bool:
@@ -207,7 +205,6 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
 
 
 def _common(values: Sequence[T | None]) -> T | None:
-    """The value if all are the same."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
@@ -215,8 +212,6 @@ _FORCED: Final = " [forced: "
 
 
 class Refusal(StrEnum):
-    """Why nothing is changed."""
-
     UNKNOWN = "unknown"  # nothing is remembered under this id
     STATE = "state"  # the record is not in a state for it
     MOVED = "moved"  # the record has changed since it was read
@@ -414,7 +409,6 @@ def _delivered_until(snapshot: Snapshot) -> str:
 
 
 def unknown(operation_id: UUID, snapshot: Snapshot) -> Refused:
-    """The refusal when there is no record."""
     text = (
         f"Nothing is remembered of operation {operation_id}: it never began, was forgotten, or belongs to another "
         "service or store. Check the id."
@@ -464,7 +458,6 @@ def nothing_to_resolve(snapshot: Snapshot) -> Refused:
 
 
 def when(snapshot: Snapshot) -> str:
-    """When it completed, and with what."""
     record = snapshot.record
     if record is None or record.completed_us is None:
         return "before"
@@ -572,53 +565,22 @@ def _by(audits: Sequence[AuditEntry], snapshot: Snapshot) -> str:
     return f": {last.who} {_DONE[last.event]} it {ago(last.at_us, snapshot.now_us)} ({last.why})"
 
 
-# -- pauses -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """An operation name that is paused, with the routes that have it."""
-
-    operation: str
-    routes: tuple[str, ...]
-    pause: Pause
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """It as JSON values."""
-        pause = self.pause
-        return {
-            "operation": self.operation,
-            "routes": self.routes,
-            "since": moment(pause.since_us),
-            "by": pause.who,
-            "why": pause.why,
-        }
-
-    def __str__(self) -> str:
-        pause = self.pause
-        about = named(self.operation, self.routes)
-        return f"{about}, since {moment(pause.since_us)}, by {printable(pause.who)}: {printable(pause.why)}"
-
-
-def operation_named(name: str, policies: Policies, paused: Sequence[Paused] = ()) -> str:
+def operation_named(name: str, policies: Policies, paused: Iterable[str] = ()) -> str:
     """The operation name of a route of this name, else the operation name itself. Raises `NoSuch`."""
     route = policies.named(name)
     if route is not None:
         return route.operation
-    if policies.routes_with(name) or any(each.operation == name for each in paused):
+    if policies.routes_with(name) or name in paused:
         return name
     raise no_such_route(name, policies)
 
 
 def no_such_route(name: str, policies: Policies) -> NoSuch:
-    """The error for a name that is no route."""
     names = ", ".join(sorted(route.name for route in policies.routes))
     return NoSuch("no-such-route", f"there is no route {name!r}; the configuration has {names}")
 
 
 def named(operation: str, routes: Sequence[str]) -> str:
-    """An operation name, with its routes unless it is the name of the only one."""
     if tuple(routes) == (operation,):
         return operation
     return f"{operation} ({', '.join(routes) if routes else 'no route of this configuration'})"

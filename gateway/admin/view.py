@@ -49,7 +49,6 @@ def span(duration_us: int) -> str:
 
 
 def ago(at_us: int, now_us: int) -> str:
-    """How long ago, or how far ahead."""
     return f"{span(now_us - at_us)} ago" if at_us <= now_us else f"in {span(at_us - now_us)}"
 
 
@@ -83,12 +82,10 @@ def doubt_text(reason: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without characters that control a terminal."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def present(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is, without what is None."""
     return {name: value for name, value in about.items() if value is not None}
 
 

@@ -12,15 +12,13 @@ from time import time
 from uuid import UUID, uuid4
 
 from gateway import EXIT_OK, PROGRAM, CommandError
-from gateway.admin.access import People
+from gateway.admin.access import Authentication, People
 from gateway.admin.api import AdminApi
-from gateway.admin.authentication import Authentication
 from gateway.admin.commands import Job, Needs
 from gateway.admin.fault import Declined
 from gateway.admin.journal import ViewJournals
 from gateway.admin.memory import memory_state
 from gateway.admin.operations import Operations
-from gateway.admin.process import Process
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
@@ -127,8 +125,8 @@ def admin_api(
     if not config.admin.is_on:
         return None
     # Loaded only here: a gateway without the port, and a command, start faster without templates.
-    from gateway.admin.pages.console import Console
-    from gateway.explain.serving import Explainer
+    from gateway.admin.pages.console import Console, Process
+    from gateway.explain.explaining import Explainer
 
     authentication = Authentication(
         _people_of(config),

@@ -90,8 +90,7 @@ class _Offline:
         self._part = part
         self._verifier = verifier
 
-    def start(self) -> None:
-        """Nothing runs in the background."""
+    def start(self) -> None: ...
 
     async def close(self) -> None:
         await self._verifier.close()
@@ -138,11 +137,7 @@ class _Table(RouteTable[Route]):
     """Notes what it was asked for."""
 
     def __init__(
-        self,
-        rules: Iterable[tuple[Rule, Route]],
-        default_host: bytes | None,
-        unprotected: Iterable[Rule],
-        found: Found,
+        self, rules: Iterable[tuple[Rule, Route]], default_host: bytes | None, unprotected: Iterable[Rule], found: Found
     ) -> None:
         super().__init__(rules, default_host, unprotected)
         self._found = found
@@ -215,7 +210,6 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         return _EMPTY
 
     async def look_at(request: Request, route: Route) -> Reply:
-        """As `Observing` does."""
         found.is_observed = True
         fault = ambiguity(request.head, route.once, route.compared)
         if fault is not None:
@@ -285,7 +279,6 @@ async def _exchange(edge: Edge, wire: bytes) -> bytes:
 
 
 def _read(response: bytes) -> tuple[int, str]:
-    """Status and detail of a response of the gateway."""
     head, _, body = response.partition(b"\r\n\r\n")
     status = int(head.split(b" ")[1])
     try:

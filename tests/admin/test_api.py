@@ -17,9 +17,8 @@ import apsw
 import pytest
 
 from gateway import EXIT_WORK_LEFT
-from gateway.admin.access import People
+from gateway.admin.access import Authentication, People
 from gateway.admin.api import AdminApi
-from gateway.admin.authentication import Authentication
 from gateway.core.delivery import REASONS
 from gateway.core.operation import State
 from gateway.observe.facts import Events

@@ -8,10 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.bulk import Requeueing, dead_letters, listed
 from gateway.admin.fault import NoSuch
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
-from gateway.admin.requeueing import Requeueing, dead_letters, listed
+from gateway.admin.reports import paused_line
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
@@ -300,13 +301,13 @@ async def test_pause_and_resume() -> None:
         "Paused: charge (charge, charge_v2)",
         "Paused already: charge (charge, charge_v2)",
     ]
-    assert list(map(str, await desk.operations.paused())) == [
+    assert list(map(paused_line, await desk.operations.paused())) == [
         "charge (charge, charge_v2), since 2027-01-15T08:00:00Z, by alice: ticket 7"
     ]
     about = full_json(await desk.operations.inspect(operation_id))
     assert about["paused"]["by"] == AUDIT.who
     (paused,) = await desk.operations.paused()
-    assert about["next"].startswith(f"Its delivery is paused: {paused}.")
+    assert about["next"].startswith(f"Its delivery is paused: {paused_line(paused)}.")
     assert (await desk.store.cold.find_due("shop", all_of("charge"), 10)).found == []
     assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
     assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")

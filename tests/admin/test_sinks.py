@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.admin.sinks import views
+from gateway.admin.reports import sinks
 from gateway.store.operations import EventFate, EventReport, SinkBacklog
 from tests.admin.shell import shell_for
 from tests.admin.test_api import Store, served
@@ -136,7 +136,7 @@ async def test_a_consumer_that_fails_while_events_come(store: Store, tmp_path: P
 
 def test_a_sink_that_nobody_publishes_to() -> None:
     """It is not called active while events wait for it."""
-    assert [views({"s": "nats"}, {"s": SinkBacklog(3, seconds)})[0].state for seconds in (1.0, 90.0)] == [
+    assert [sinks({"s": "nats"}, {"s": SinkBacklog(3, seconds)})[0]["state"] for seconds in (1.0, 90.0)] == [
         "active",
         "behind",
     ]

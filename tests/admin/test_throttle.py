@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admin.authentication import FAILURES_MAX, WINDOW_SECONDS, Throttle
+from gateway.admin.access import FAILURES_MAX, WINDOW_SECONDS, Throttle
 from tests.support.memory_store import ManualClock
 
 

@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.console import full_text, json_line, table_head, table_row
-from gateway.admin.inspection import Inspected, full_json
+from gateway.admin.inspection import Inspected, full_json, full_text, json_line, table_head, table_row
 from gateway.admin.resolution import Policies
 from gateway.admin.view import advice, ago, described, moment, span
 from gateway.core.message import StoredResponse

@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gateway.admin.access import Action
+from gateway.admin.access import READ, RELOAD
 from gateway.admin.actions import CHANGES, LOOKS
 from gateway.config import Config
 from gateway.config.descriptions import descriptions
@@ -338,11 +338,11 @@ def _usage(action: argparse.Action) -> str:
 def admin_api() -> str:
     """Every question and change, with its role and what may be given."""
     rows = [
-        (f"`GET {look.path}`", Action.READ.role or "", [] if look.query is None else list(look.query.model_fields))
+        (f"`GET {look.path}`", READ.role or "", [] if look.query is None else list(look.query.model_fields))
         for look in LOOKS
     ]
     rows += [(f"`POST {change.path}`", change.action.role or "", list(change.asked.model_fields)) for change in CHANGES]
-    rows.append(("`POST /config/reload`", Action.RELOAD.role or "", []))
+    rows.append(("`POST /config/reload`", RELOAD.role or "", []))
     return _table(("request", "role", "query or body"), [(*row, _names(names)) for *row, names in rows])
 
 

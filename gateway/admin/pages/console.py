@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Generic, TypeVar
@@ -22,11 +22,15 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin.access import Action
-from gateway.admin.actions import CHANGES, Asked, Change, ListQuery, Page, Place, Result, operation_id_of, parsed
-from gateway.admin.authentication import (
+from gateway.admin.access import (
+    ACKNOWLEDGE,
     COOKIE,
+    ENTER,
+    FORCE,
     PERSON,
+    READ,
+    READ_RESPONSE,
+    RELOAD,
     SIGN_IN_PATH,
     Authentication,
     Endpoint,
@@ -37,14 +41,27 @@ from gateway.admin.authentication import (
     session_cookie,
     text_in,
 )
+from gateway.admin.actions import (
+    ACTIONS,
+    CHANGES,
+    Asked,
+    Change,
+    ListQuery,
+    Page,
+    Place,
+    Reload,
+    Result,
+    operation_id_of,
+    parsed,
+    reloaded,
+)
 from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step
 from gateway.admin.journal import acknowledge, exported, kept
-from gateway.admin.observed import NO_MEMORY
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.site import Site, see_other
-from gateway.admin.process import Process, reloaded
 from gateway.admin.provided_response import read_response, written
+from gateway.admin.reports import NO_MEMORY
 from gateway.admin.resolution import (
     Changed,
     Happened,
@@ -55,7 +72,6 @@ from gateway.admin.resolution import (
     Ruling,
     resolution,
 )
-from gateway.admin.sinks import event_document
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
@@ -63,6 +79,7 @@ from gateway.core.outcome import meaning_of
 from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError
+from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
 
 T = TypeVar("T")
@@ -103,11 +120,30 @@ class Loaded(Generic[T]):
 
 
 async def load(call: Awaitable[T]) -> Loaded[T]:
-    """The value, or why there is none. Raises no `StoreError`."""
     try:
         return Loaded(await call)
     except StoreError as error:
         return Loaded(None, str(error) or type(error).__name__)
+
+
+Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]
+"""Says what the gateway would do with a request: see `explain.explaining`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`health` is what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
+    names it. `requests` counts requests since its start, by route and verdict. `journals` is for the journals of this
+    host. `reload` is None where it was not started from a file.
+    """
+
+    health: Callable[[], Mapping[str, Any]]
+    configuration: Callable[[], str]
+    digest: Callable[[], str]
+    requests: Callable[[], Mapping[str, Mapping[str, int]]]
+    journals: HostJournals
+    explain: Explain
+    reload: Reload | None = None
 
 
 class Console:
@@ -139,25 +175,25 @@ class Console:
             "/ui/configuration": ("configuration", self._configured),
         }
         confirmed: tuple[Change[Any], ...] = (
-            Change(Action.RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
-            Change(Action.ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
+            Change(RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
+            Change(ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
             *CHANGES,
         )
         return [
-            Endpoint("GET", "/", Action.READ, self._root),
-            Endpoint("GET", "/ui", Action.READ, self._root),
-            Endpoint("GET", SIGN_IN_PATH, Action.ENTER, self._sign_in_page),
-            Endpoint("POST", SIGN_IN_PATH, Action.ENTER, self._sign_in),
-            Endpoint("POST", "/ui/sign-out", Action.READ, self._sign_out),
+            Endpoint("GET", "/", READ, self._root),
+            Endpoint("GET", "/ui", READ, self._root),
+            Endpoint("GET", SIGN_IN_PATH, ENTER, self._sign_in_page),
+            Endpoint("POST", SIGN_IN_PATH, ENTER, self._sign_in),
+            Endpoint("POST", "/ui/sign-out", READ, self._sign_out),
             *self._site.endpoints(app),
-            *(Endpoint("GET", path, Action.READ, self._showing(*each)) for path, each in shown.items()),
-            Endpoint("GET", "/ui/operations/{id}", Action.READ, self._operation),
-            Endpoint("GET", "/ui/operations/{id}/response", Action.READ_RESPONSE, self._response),
-            Endpoint("GET", "/ui/journal/{id}/{token}/response", Action.READ_RESPONSE, self._journaled_response),
-            Endpoint("POST", "/ui/find", Action.READ, self._find),
-            Endpoint("POST", "/ui/explain", Action.READ, self._explain),
-            Endpoint("GET", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolving),
-            Endpoint("POST", "/ui/operations/{id}/resolve", Action.RESOLVE, self._resolve),
+            *(Endpoint("GET", path, READ, self._showing(*each)) for path, each in shown.items()),
+            Endpoint("GET", "/ui/operations/{id}", READ, self._operation),
+            Endpoint("GET", "/ui/operations/{id}/response", READ_RESPONSE, self._response),
+            Endpoint("GET", "/ui/journal/{id}/{token}/response", READ_RESPONSE, self._journaled_response),
+            Endpoint("POST", "/ui/find", READ, self._find),
+            Endpoint("POST", "/ui/explain", READ, self._explain),
+            Endpoint("GET", "/ui/operations/{id}/resolve", ACTIONS["RESOLVE"], self._resolving),
+            Endpoint("POST", "/ui/operations/{id}/resolve", ACTIONS["RESOLVE"], self._resolve),
             *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
         ]
 
@@ -237,7 +273,6 @@ class Console:
         }
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
-        """The oldest of those that are found."""
         found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]
         found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
         return found[:_WORK_LIST_MAX]
@@ -344,8 +379,8 @@ class Console:
     async def _events(self, request: web.Request) -> dict[str, Any]:
         name, after = request.match_info["name"], request.query.get("after") or None
         page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
-        next_after = request.rel_url.with_query(after=page[-1].event_id) if len(page) == _PAGE_SIZE else None
-        return {"name": name, "events": [event_document(event) for event in page], "after": next_after}
+        next_after = request.rel_url.with_query(after=page[-1]["id"]) if len(page) == _PAGE_SIZE else None
+        return {"name": name, "events": page, "after": next_after}
 
     async def _pauses(self, _: web.Request) -> dict[str, Any]:
         return {
@@ -516,7 +551,7 @@ class Console:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
             if is_forced:
-                request[PERSON].require(Action.FORCE)
+                request[PERSON].require(FORCE)
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
@@ -613,7 +648,6 @@ def _request_in(form: Form) -> bytes:
 
 
 def _timeline(inspected: Inspected) -> list[tuple[int, str, str]]:
-    """What happened and what is due, in order: the time, what it is, and who and why."""
     record = inspected.snapshot.record
     if record is None:
         return []
@@ -629,7 +663,6 @@ _TOLD_ELSEWHERE: Final = frozenset(("operation_id", "audits", "journal", "recove
 
 
 def _facts(inspected: Inspected) -> list[tuple[str, str]]:
-    """What is known, as labels and texts; times are in the timeline."""
     about = full_json(inspected)
     request = {f"request {name}": value for name, value in about.get("request", {}).items()}
     nested = {
@@ -696,7 +729,6 @@ def _beginning(request: web.Request) -> str:
 
 
 def _audit(request: web.Request, form: Form) -> Audit:
-    """Who acts, and why. Raises `Malformed`."""
     text = text_in(form, "why").strip()
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
@@ -723,7 +755,6 @@ def _response_in(form: Form) -> bytes:
 
 
 def _back(request: web.Request) -> str:
-    """The page that leads to this change."""
     parts = request.path.split("/")
     if parts[2] == "operations":
         return "/".join(parts[:4])

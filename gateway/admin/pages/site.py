@@ -18,8 +18,9 @@ from aiohttp import web
 from markupsafe import Markup, escape
 
 from gateway import __version__
-from gateway.admin.access import Action
-from gateway.admin.authentication import PERSON, SESSION, Endpoint
+from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
+from gateway.admin.actions import ACTIONS
+from gateway.admin.reports import paused_line
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
@@ -65,6 +66,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "prose": _prose,
     "doubt": doubt_text,
     "since": since_us,
+    "pause": paused_line,
 }
 
 
@@ -93,7 +95,7 @@ class Site:
             lstrip_blocks=True,
             filters=_FILTERS,
         )
-        return [Endpoint("GET", url, Action.ENTER, self._file) for url in self._static]
+        return [Endpoint("GET", url, ENTER, self._file) for url in self._static]
 
     async def _file(self, request: web.Request) -> web.Response:
         content, media_type = self._static[request.path]
@@ -114,7 +116,7 @@ class Site:
                 "static": self._urls,
                 "person": request.get(PERSON),
                 "form_token": form_token,
-                "Action": Action,
+                "Action": ACTIONS,
                 "asked_at": moment(time_ns() // 1000),
                 **values,
             },
@@ -123,5 +125,4 @@ class Site:
 
 
 def see_other(target: str) -> web.Response:
-    """Leads to another page of the console."""
     return terse(303, b"", "text/plain", {"Location": target})

@@ -112,7 +112,7 @@ DEFECTS = (
         "an upload of the console is kept in a temporary file",
         (
             Edit(
-                "admin/authentication.py",
+                "admin/access.py",
                 '    if request.content_type != "multipart/form-data":\n',
                 "    if await request.post() is not None:\n",
             ),

@@ -1,26 +1,31 @@
-"""A list of resolutions: the file of `resolve --from FILE`, and the result of each line.
+"""Many operations by one command: the file of `resolve --from FILE`, and dead letters that match a filter.
 
-One operation per line: `OPERATION_ID never-happened`, with ` drop` behind it if a kept request must not be delivered
-again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one attempt. Empty lines and lines that
-begin with `#` are skipped. A file with a mistake is refused as a whole, before anything is done. Lines are applied in
-order, and the same file may be given again.
+*A file of resolutions.* One operation per line: `OPERATION_ID never-happened`, with ` drop` behind it if a kept request
+must not be delivered again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one attempt. Empty
+lines and lines that begin with `#` are skipped. A file with a mistake is refused as a whole, before anything is done.
+
+*Dead letters* are listed first, up to a limit, and then requeued at a rate. Each is done in order, as a single one
+would be: fenced, audited, and not twice by the same person for the same reason. So both may be given again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from gateway.admin.operations import Operations
+from gateway.admin.operations import PAGE_SIZE_MAX, Operations
 from gateway.admin.provided_response import ResponseRefused, read_response
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refused, Ruling, is_said_by, moved
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling, is_said_by, moved
 from gateway.admin.view import moment
-from gateway.core.operation import Audit, State
-from gateway.store.base import Indefinite, NotApplied, StoreError
+from gateway.core.operation import Audit, Snapshot, State
+from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable
+from gateway.store.operations import Query
 
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
 _LINES_MAX: Final = 10_000
@@ -45,8 +50,6 @@ class Line:
 
 
 class End(StrEnum):
-    """The result of a line."""
-
     RESOLVED = "resolved"
     POSSIBLE = "would be resolved"
     ALREADY = "resolved already"
@@ -161,3 +164,99 @@ async def _done_before(operations: Operations, line: Line, audit: Audit) -> Chan
     if snapshot.state is not State.IN_DOUBT or line.token == earlier.token:
         return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
     return moved(earlier.token, snapshot) if line.token is None else None
+
+
+# Matches beyond the limit are counted up to this.
+_COUNT_MAX: Final = 100_000
+
+
+def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int, limit: int) -> Query:
+    """At most `limit` dead letters: of these routes (None: all), for this reason (None: any), dead for `age_us`."""
+    return Query(frozenset((State.DEAD_LETTER,)), routes, age_us, reason=reason, limit=limit)
+
+
+@dataclass(slots=True)
+class Requeueing:
+    """A bulk requeue. The counts hold at any time; one that is under way, or ended unknown, counts as left."""
+
+    operation_ids: list[UUID]
+    rate: int
+    beyond: int = 0
+    requeued: int = 0
+    skipped: int = 0
+
+    @property
+    def left(self) -> int:
+        """Matches that were not tried, those beyond the limit included."""
+        return len(self.operation_ids) - self.requeued - self.skipped + self.beyond
+
+    def __str__(self) -> str:
+        return f"{self.requeued} requeued, {self.skipped} skipped, {self.left} left"
+
+    @property
+    def text(self) -> str:
+        return f"{self}."
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"detail": self.text, **self.counts}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"requeued": self.requeued, "skipped": self.skipped, "left": self.left}
+
+    async def run(
+        self,
+        operations: Operations,
+        audit: Audit,
+        *,
+        seconds_max: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> AsyncIterator[tuple[UUID, Changed | Refused]]:
+        """Requeue them in order, and yield what became of each; none begins later than `seconds_max` from now.
+
+        Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped.
+        """
+        started = due = clock()
+        for operation_id in self.operation_ids:
+            if due > clock():
+                await sleep(due - clock())
+            now = clock()
+            if seconds_max is not None and now - started >= seconds_max:
+                return
+            # Counted from the later one, so that a slow store is not followed by a burst.
+            due = max(due, now) + 1 / self.rate
+            outcome = await _requeue(operations, operation_id, audit)
+            if isinstance(outcome, Changed) and not outcome.is_repeat:
+                self.requeued += 1
+            else:
+                self.skipped += 1
+            yield operation_id, outcome
+
+
+async def _requeue(operations: Operations, operation_id: UUID, audit: Audit) -> Changed | Refused:
+    try:
+        return await operations.requeue(operation_id, audit)
+    except Unreadable as error:
+        return Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
+
+
+async def listed(operations: Operations, wanted: Query, rate: int) -> Requeueing:
+    """The requeue of the dead letters that match now, `rate` a second. Raises `NotApplied`."""
+    found = Requeueing([], rate)
+    async for page in operations.pages(replace(wanted, limit=PAGE_SIZE_MAX)):
+        for snapshot in page:
+            record = snapshot.record
+            if record is None or record.delivery is None or not operations.policies.is_own(record):
+                continue
+            # The query's age is since the acceptance.
+            if record.delivery.since_us > snapshot.now_us - wanted.age_us:
+                continue
+            if len(found.operation_ids) < wanted.limit:
+                found.operation_ids.append(record.identity.operation_id)
+            else:
+                found.beyond += 1
+        if found.beyond >= _COUNT_MAX:
+            break
+    return found

@@ -1,0 +1,181 @@
+"""What operators see of pauses, sinks, their events, and observed routes: as JSON values, and these as text. Pure.
+
+What a sink answered is shown here alone: it may hold a part of a response. The numbers of observed routes are those of
+the last day. A gateway that was just switched to `enforce` remembers none of them: an observed key is a new key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.admin.fault import NoSuch
+from gateway.admin.resolution import Policies, named
+from gateway.admin.view import moment, printable, span
+from gateway.core.operation import microseconds
+from gateway.store.observations import ObservationStore, ObservedCount
+from gateway.store.operations import KeptEvent, Pause, PauseAudit, SinkBacklog
+
+Report = dict[str, Any]
+
+# So long a publication takes at most, and the search for it.
+_BEHIND_SECONDS: Final = 60.0
+
+NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new key, and its next repeat runs once more."
+"""What an operator has to know before the switch."""
+
+
+# -- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def paused(operation: str, routes: Sequence[str], pause: Pause) -> Report:
+    """An operation name that is paused, with the routes that have it."""
+    since = moment(pause.since_us)
+    return {"operation": operation, "routes": routes, "since": since, "by": pause.who, "why": pause.why}
+
+
+def paused_line(pause: Report) -> str:
+    about = named(pause["operation"], pause["routes"])
+    return f"{about}, since {pause['since']}, by {printable(pause['by'])}: {printable(pause['why'])}"
+
+
+def pause_audit(entry: PauseAudit) -> Report:
+    at, event = moment(entry.at_us), "resume" if entry.is_resumed else "pause"
+    return {"at": at, "operation": entry.operation, "event": event, "by": entry.who, "why": entry.why}
+
+
+def pause_audit_line(entry: Report) -> str:
+    said = f"{printable(entry['by'])}: {printable(entry['why'])}"
+    return f"  {entry['at']}  {entry['operation']} {entry['event']}d by {said}"
+
+
+# -- sinks and their events -------------------------------------------------------------------------------------------
+
+
+def sinks(kinds: Mapping[str, str], backlogs: Mapping[str, SinkBacklog]) -> list[Report]:
+    """Those of the configuration (kinds by name) first, and then those that have events left."""
+    removed = sorted(backlogs.keys() - kinds.keys())
+    return [_sink(name, kinds.get(name), backlogs.get(name, SinkBacklog())) for name in (*kinds, *removed)]
+
+
+def _sink(name: str, kind: str | None, backlog: SinkBacklog) -> Report:
+    """`kind` is None where the configuration has it no more."""
+    return {
+        "name": name,
+        "kind": kind,
+        "state": _state(kind, backlog),
+        "pending": backlog.pending,
+        "oldest_seconds": round(backlog.oldest_seconds, 3),
+        "dead": backlog.dead,
+        "last_error": backlog.suspended_why or backlog.last_error or None,
+    }
+
+
+def _state(kind: str | None, backlog: SinkBacklog) -> str:
+    """What waits is what all gateways know of a sink. One that failed and is not through yet shows that it fails. What
+    nobody tried for long shows that nobody publishes to it, or not as fast as events come."""
+    if backlog.suspended_why is not None:
+        return "suspended"
+    if kind is None:
+        return "removed"
+    if backlog.last_error:
+        return "failing"
+    return "behind" if backlog.oldest_seconds > _BEHIND_SECONDS else "active"
+
+
+def sink_line(sink: Report) -> str:
+    oldest = f", oldest {span(microseconds(sink['oldest_seconds']))}" if sink["pending"] else ""
+    return (
+        f"{sink['name']}  {sink['kind'] or '-'}  {sink['state']}, {sink['pending']} wait{oldest}, {sink['dead']} dead"
+        f"{_because(': ', sink)}"
+    )
+
+
+def event(kept: KeptEvent) -> Report:
+    """An event that was not published."""
+    return {
+        "id": kept.event_id,
+        "sink": kept.sink,
+        "type": kept.type.value,
+        "operation_id": str(kept.operation_id),
+        "time": moment(kept.at_us),
+        "state": "dead" if kept.is_dead else "waiting",
+        "tries": kept.tries,
+        "last_error": kept.why or None,
+    }
+
+
+def event_line(event: Report) -> str:
+    about = "  ".join(event[name] for name in ("id", "type", "operation_id", "time"))
+    return f"{about}  {event['tries']} tries{_because('  ', event)}"
+
+
+def _because(separator: str, about: Report) -> str:
+    return f"{separator}{printable(about['last_error'])}" if about["last_error"] else ""
+
+
+# -- observed routes --------------------------------------------------------------------------------------------------
+
+
+def _observed(name: str, mode: str | None, share: float, counts: Sequence[ObservedCount]) -> Report:
+    """What was observed of one route. `mode` is `enforce`, `observe`, or None where the configuration has it no more;
+    `share` is the enforced share of its keys. `counts` are by verdict, with examples of what would be refused."""
+    about = {
+        "requests": sum(each.number for each in counts),
+        "refused": sum(each.number for each in counts if each.is_refused),
+        "repeats": sum(each.repeats for each in counts),
+        "rekeyed": sum(each.rekeyed for each in counts),
+    }
+    verdicts = [
+        {
+            "verdict": each.verdict.value,
+            "refused": each.is_refused,
+            "requests": each.number,
+            "share": round(each.number / about["requests"], 6),
+            "operations": [str(operation_id) for operation_id in each.operations],
+        }
+        for each in sorted(counts, key=lambda each: (not each.is_refused, -each.number))
+    ]
+    route = {"route": name, "mode": mode, "enforce_share": share, **about, "verdicts": verdicts}
+    return {**route, "readiness": _readiness(**about), "note": NO_MEMORY if mode == "observe" else None}
+
+
+def _readiness(requests: int, refused: int, repeats: int, rekeyed: int) -> str:
+    """Whether it is ready to be enforced, in a sentence."""
+    if not requests:
+        return "Nothing was observed in the last 24 hours."
+    more = f" {rekeyed:,} came under a new key each: fix that client first." if rekeyed else ""
+    return f"{refused:,} of {requests:,} would have been refused; {repeats:,} would not have run again.{more}"
+
+
+def observed_lines(route: Report) -> Iterator[str]:
+    mode = {None: "no longer configured", "observe": "observed", "enforce": "enforced"}[route["mode"]]
+    share = route["enforce_share"]
+    enforced = f", {share:.4g} of its keys enforced" if 0 < share < 1 else ""
+    yield f"{route['route']} ({mode}{enforced}): {route['readiness']}"
+    for each in route["verdicts"]:
+        refused, number = ", refused" if each["refused"] else "", each["requests"]
+        yield f"  {each['verdict'].ljust(20)} {number:>10,}  {number / route['requests']:7.2%}{refused}"
+        for operation_id in each["operations"]:
+            yield f"      {operation_id}"
+
+
+async def observed(store: ObservationStore, policies: Policies, route: str | None = None) -> list[Report]:
+    """The observed routes, and those that were in the last day, by name. Raises as the store's verbs, and
+    `NoSuch` for a route that neither the configuration nor the store knows."""
+    configured = {each.name: each for each in policies.routes}
+    by_route: dict[str, list[ObservedCount]] = {
+        name: [] for name, each in configured.items() if each.mode == "observe" and route in (None, name)
+    }
+    for count in await store.count_observed(policies.service, route):
+        by_route.setdefault(count.route, []).append(count)
+    if route is not None and route not in by_route:
+        if route not in configured:
+            raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(configured))}")
+        by_route[route] = []
+    found = []
+    for name, counts in sorted(by_route.items()):
+        policy = configured.get(name)
+        mode, share = (None, 0.0) if policy is None else (policy.mode, policy.enforce_share)
+        found.append(_observed(name, mode, share, counts))
+    return found

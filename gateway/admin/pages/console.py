@@ -44,6 +44,7 @@ from gateway.admin.access import (
 from gateway.admin.actions import (
     ACTIONS,
     CHANGES,
+    LOOKS,
     Asked,
     Change,
     ListQuery,
@@ -61,7 +62,6 @@ from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
-from gateway.admin.reports import NO_MEMORY
 from gateway.admin.resolution import (
     Changed,
     Happened,
@@ -83,6 +83,8 @@ from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
 
 T = TypeVar("T")
+_Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
+"""What a template names."""
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
@@ -153,25 +155,25 @@ class Console:
         self._operations = operations
         self._authentication = authentication
         self._process = process
-        self._site = Site(operations.policies.service)
+        self._site = Site(operations.policies)
         self._page = self._site.page
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
         """See `api.Pages`. The page of a change has the same path as the change, and needs the same role."""
-        shown: dict[str, tuple[str, Callable[[web.Request], Awaitable[dict[str, Any]]]]] = {
+        shown: dict[str, tuple[str, _Values]] = {
             "/ui/": ("overview", self._overview),
-            "/ui/find": ("find", self._find_form),
+            "/ui/find": ("find", _nothing),
             "/ui/explain": ("explain", self._explain_form),
             "/ui/operations": ("operations", lambda request: self._listed(request, {})),
             "/ui/dead-letters": ("dead_letters", lambda request: self._listed(request, {"state": ["dead_letter"]})),
-            "/ui/sinks": ("sinks", self._sinks),
+            "/ui/sinks": ("sinks", self._looked_at("/sinks")),
             "/ui/sinks/{name}": ("events", self._events),
-            "/ui/pauses": ("pauses", self._pauses),
-            "/ui/journal": ("journal", self._journal),
+            "/ui/pauses": ("pauses", self._looked_at("/paused")),
+            "/ui/journal": ("journal", self._looked_at("/journal", limit=[str(_JOURNAL_MAX)])),
             "/ui/memory": ("memory", self._memory),
             "/ui/audit": ("audit", self._audit),
             "/ui/routes": ("routes", self._routes),
-            "/ui/observe": ("observe", self._observed),
+            "/ui/observe": ("observe", self._looked_at("/observed")),
             "/ui/configuration": ("configuration", self._configured),
         }
         confirmed: tuple[Change[Any], ...] = (
@@ -197,7 +199,13 @@ class Console:
             *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
         ]
 
-    def _showing(self, template: str, values: Callable[[web.Request], Awaitable[dict[str, Any]]]) -> Handler:
+    def _looked_at(self, path: str, **given: list[str]) -> _Values:
+        """What the API responds to this question, for a page about it."""
+        look = next(each for each in LOOKS if each.path == path)
+        asked = None if look.query is None else parsed(look.query, given)
+        return lambda request: look.find(self._operations, request.match_info, asked)
+
+    def _showing(self, template: str, values: _Values) -> Handler:
         async def show(request: web.Request) -> web.Response:
             return self._page(request, template, **await values(request))
 
@@ -301,28 +309,17 @@ class Console:
             "after": after,
             "query": request.query,
             "states": (*STATES, EVERY_STATE),
-            "routes": [route.name for route in self._operations.policies.routes],
         }
 
     async def _operation(self, request: web.Request) -> web.Response:
         inspected = await self._operations.inspect(operation_id_of(request.match_info))
         record = inspected.snapshot.record
-        values: dict[str, Any] = {"id": inspected.operation_id, "next": next_step(inspected, is_page=True)}
+        values: dict[str, Any] = {"inspected": inspected, "next": next_step(inspected, is_page=True)}
         if record is None:
             return self._page(request, "unknown", 404, **values)
-        return self._page(
-            request,
-            "operation",
-            **values,
-            record=record,
-            now_us=inspected.snapshot.now_us,
-            is_own=inspected.treatment is not None,
-            changes=[each for each in CHANGES if each.page is not None and record.state in each.page.states],
-            timeline=_timeline(inspected),
-            facts=_facts(inspected),
-            recovery=[] if inspected.doubt is None else inspected.doubt.rows,
-            journal=[kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
-        )
+        values["changes"] = [each for each in CHANGES if each.page is not None and record.state in each.page.states]
+        values["journal"] = [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries]
+        return self._page(request, "operation", **values, timeline=_timeline(inspected), facts=_facts(inspected))
 
     async def _response(self, request: web.Request) -> web.Response:
         operation_id = operation_id_of(request.match_info)
@@ -347,51 +344,29 @@ class Console:
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
-    async def _find_form(self, _: web.Request) -> dict[str, Any]:
-        return self._found()
-
-    def _found(self, **values: Any) -> dict[str, Any]:
-        routes = [route.name for route in self._operations.policies.routes]
-        return {"routes": routes, "mistake": None, "unknown": None, "chosen": "", "id": "", **values}
-
     async def _find(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         if given := text_in(form, "id").strip():
             try:
                 return see_other(f"/ui/operations/{UUID(given)}")
             except ValueError:
-                about = self._found(mistake="this is not the id of an operation", id=given)
-                return self._page(request, "find", 400, **about)
+                return self._page(request, "find", 400, mistake="this is not the id of an operation", id=given)
         route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
         except (CannotIdentify, Malformed) as error:
-            return self._page(request, "find", 400, **self._found(mistake=str(error), chosen=route))
+            return self._page(request, "find", 400, mistake=str(error), chosen=route)
         if (await self._operations.read(operation_id)).record is None:
-            return self._page(request, "find", 404, **self._found(unknown=operation_id, chosen=route))
+            return self._page(request, "find", 404, unknown=operation_id, chosen=route)
         return see_other(f"/ui/operations/{operation_id}")
 
     # -- the rest -----------------------------------------------------------------------------------------------------
-
-    async def _sinks(self, _: web.Request) -> dict[str, Any]:
-        return {"sinks": await self._operations.sinks()}
 
     async def _events(self, request: web.Request) -> dict[str, Any]:
         name, after = request.match_info["name"], request.query.get("after") or None
         page = await self._operations.events(name, is_dead=True, after=after, limit=_PAGE_SIZE)
         next_after = request.rel_url.with_query(after=page[-1]["id"]) if len(page) == _PAGE_SIZE else None
         return {"name": name, "events": page, "after": next_after}
-
-    async def _pauses(self, _: web.Request) -> dict[str, Any]:
-        return {
-            "paused": await self._operations.paused(),
-            "audits": list(reversed(await self._operations.pause_audits())),
-            "names": sorted({route.operation for route in self._operations.policies.routes}),
-        }
-
-    async def _journal(self, _: web.Request) -> dict[str, Any]:
-        view = await self._operations.journal(limit=_JOURNAL_MAX)
-        return {"view": view, "entries": [kept(entry, view.now_us) for entry in view.entries]}
 
     async def _memory(self, _: web.Request) -> dict[str, Any]:
         return {"memory": await self._operations.memory()}
@@ -414,9 +389,6 @@ class Console:
             "refused": process.health().get("configuration", ""),
             "can_reload": process.reload is not None,
         }
-
-    async def _observed(self, _: web.Request) -> dict[str, Any]:
-        return {"routes": await self._operations.observed(), "note": NO_MEMORY}
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
@@ -475,19 +447,9 @@ class Console:
     async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
         record = (await self._snapshot(request)).record if "/operations/" in request.path else None
         form = await form_of(request) if status != 200 else {}
-        return self._page(
-            request,
-            "confirm",
-            status,
-            change=page,
-            typed=self._typed(request),
-            mistake=mistake,
-            why=text_in(form, "why"),
-            subject=request.match_info.get("id", request.match_info.get("name", "")),
-            record_token=text_in(form, "token") or ("" if record is None else record.token),
-            state=None if record is None else record.state,
-            back=_back(request),
-        )
+        values = {"change": page, "typed": self._typed(request), "mistake": mistake, "why": text_in(form, "why")}
+        token = text_in(form, "token") or ("" if record is None else record.token)
+        return self._page(request, "confirm", status, **values, record=record, token=token, place=request.match_info)
 
     async def _snapshot(self, request: web.Request) -> Snapshot:
         """The operation of the path. Raises `Fault` where it is not remembered."""
@@ -510,16 +472,9 @@ class Console:
         return "Applied. Changed:\n" + "\n".join(report.document["changed"])
 
     def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
-        return self._page(
-            request,
-            "done",
-            result.status if isinstance(result, Refused) else 200,
-            title=title,
-            text=result if isinstance(result, str) else result.text,
-            notes=result.notes if isinstance(result, Changed) else (),
-            is_refused=isinstance(result, Refused),
-            back=_back(request),
-        )
+        is_refused = isinstance(result, Refused)
+        status = result.status if isinstance(result, Refused) else 200
+        return self._page(request, "done", status, title=title, result=result, is_refused=is_refused)
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
@@ -531,18 +486,9 @@ class Console:
         if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
             text = f"It is {snapshot.state}: there is nothing to resolve."
             return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
-        return self._page(
-            request,
-            "resolve",
-            status,
-            id=record.identity.operation_id,
-            record=record,
-            now_us=snapshot.now_us,
-            settled_us=record.lease_until_us + policies.treatment_of(record).settle_us,
-            mistake=mistake,
-            why=why,
-            way=way,
-        )
+        settled_us = record.lease_until_us + policies.treatment_of(record).settle_us
+        values = {"snapshot": snapshot, "settled_us": settled_us, "mistake": mistake, "why": why, "way": way}
+        return self._page(request, "resolve", status, **values)
 
     async def _resolve(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -569,23 +515,16 @@ class Console:
             if is_confirmed and isinstance(result, Changed):
                 self._authentication.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
             return self._done(request, "Resolve", result)
-        return self._page(
-            request,
-            "preview",
-            409 if may_be_forced else 200,
-            id=operation_id,
-            record=result.snapshot.record,
-            now_us=result.snapshot.now_us,
-            text=result.text,
-            may_be_forced=may_be_forced,
-            way=way,
-            why=why,
-            drop=form.get("drop") == "yes",
-            record_token="" if token is None else token,
-            response=urlsafe_b64encode(data).decode(),
-            beginning=_beginning(request),
-            replayed=self._replayed(ruling, result, audit),
-        )
+        values: dict[str, Any] = {
+            "result": result,
+            "form": form,
+            "may_be_forced": may_be_forced,
+            "way": way,
+            "why": why,
+        }
+        replayed, response = self._replayed(ruling, result, audit), urlsafe_b64encode(data).decode()
+        values |= {"token": token, "response": response, "beginning": _beginning(request), "replayed": replayed}
+        return self._page(request, "preview", 409 if may_be_forced else 200, **values)
 
     def _replayed(self, ruling: Ruling, result: Changed | Refused, audit: Audit) -> dict[str, Any] | None:
         """What repeats would get: the status, the headers that are kept and dropped, the size."""
@@ -607,6 +546,10 @@ class Console:
         }
 
 
+async def _nothing(_: web.Request) -> dict[str, Any]:
+    return {}
+
+
 def _page_of(text: str) -> str:
     """The page to go to after the sign-in."""
     is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(SIGN_IN_PATH)
@@ -614,7 +557,7 @@ def _page_of(text: str) -> str:
 
 
 def _explained(form: Form, **values: Any) -> dict[str, Any]:
-    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, "mistake": None, "found": None, **values}
+    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, **values}
 
 
 def token_of(text: str) -> int:
@@ -752,10 +695,3 @@ def _response_in(form: Form) -> bytes:
         except ValueError:
             raise Malformed("the response did not come back whole; begin again") from None
     return file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
-
-
-def _back(request: web.Request) -> str:
-    parts = request.path.split("/")
-    if parts[2] == "operations":
-        return "/".join(parts[:4])
-    return {"events": "/ui/sinks"}.get(parts[2], f"/ui/{parts[2]}")

@@ -21,6 +21,7 @@ from gateway import __version__
 from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
 from gateway.admin.actions import ACTIONS
 from gateway.admin.reports import paused_line
+from gateway.admin.resolution import Policies
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
@@ -58,6 +59,14 @@ def _prose(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
+def _back(path: str) -> str:
+    """The page that leads to a change."""
+    parts = path.split("/")
+    if parts[2] == "operations":
+        return "/".join(parts[:4])
+    return {"events": "/ui/sinks"}.get(parts[2], f"/ui/{parts[2]}")
+
+
 _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
     "ago": ago,
@@ -67,14 +76,13 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "doubt": doubt_text,
     "since": since_us,
     "pause": paused_line,
+    "back": _back,
 }
 
 
 class Site:
-    """`service` is the name of the service that the gateway protects."""
-
-    def __init__(self, service: str) -> None:
-        self._service = service
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
         self._static = {}
         self._urls = {}
         for name, media_type in _TYPES.items():
@@ -109,7 +117,9 @@ class Site:
             f"{template}.html",
             request,
             {
-                "service": self._service,
+                "service": self._policies.service,
+                "policies": self._policies,
+                "mistake": None,
                 "version": __version__,
                 "navigation": NAVIGATION,
                 "path": request.path,

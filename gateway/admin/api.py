@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import orjson
@@ -42,6 +42,9 @@ from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.status import SidePort, terse
 from gateway.protect.problem import PROBLEM_TYPE, problem_body
 from gateway.store.base import StoreError
+
+if TYPE_CHECKING:
+    from gateway.admin.pages.console import Console
 
 _LOG = logging.getLogger("gateway")
 
@@ -83,14 +86,6 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 _RECORD: Final = web.RequestKey("record", Record)
 
 
-class Pages(Protocol):
-    """What people see under `/ui/`."""
-
-    def endpoints(self, app: web.Application) -> list[Endpoint]: ...
-
-    def fault(self, request: web.Request, fault: Fault) -> web.Response: ...
-
-
 class AdminApi:
     """What its `port` serves. `response_bytes_max`: the longest response that a route keeps."""
 
@@ -102,7 +97,7 @@ class AdminApi:
         *,
         response_bytes_max: int,
         reload: Reload | None = None,
-        pages: Pages | None = None,
+        pages: Console | None = None,
     ) -> None:
         self._operations = operations
         self.authentication = authentication

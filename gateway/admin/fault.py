@@ -16,14 +16,6 @@ class Malformed(Declined, ValueError):
     """The request is not valid. The text never quotes what was sent."""
 
 
-class CannotIdentify(Declined):
-    """These values do not identify an operation. The text says what is missing and quotes no key."""
-
-
-class CannotExplain(Declined):
-    """There is no request in this, or a file that the configuration names cannot be used."""
-
-
 class OutcomeRefused(Declined):
     """An outcome in a journal is not exported, or not acknowledged."""
 

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from gateway.admin import reports
 from gateway.admin import resolution as rulings
-from gateway.admin.fault import CannotIdentify, Malformed, NoSuch, NotDead
+from gateway.admin.fault import Malformed, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
@@ -113,31 +113,31 @@ class Operations:
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
         """The operation of a request, identified as the request would be, wherever its connection came from.
 
-        Raises `CannotIdentify`.
+        Raises `Malformed`.
         """
         route = self.policies.named(route_name)
         if route is None:
-            raise CannotIdentify(str(rulings.no_such_route(route_name, self.policies)))
+            raise Malformed(str(rulings.no_such_route(route_name, self.policies)))
         if body is None and route.key.needs_body:
-            raise CannotIdentify(f"the key of route {route_name} is in the body of the request: give that too")
+            raise Malformed(f"the key of route {route_name} is in the body of the request: give that too")
         by_name = values_by_name(headers)
         key = route.key.find_key(by_name, body)
         if isinstance(key, KeyFault):
-            raise CannotIdentify(key.detail)
+            raise Malformed(key.detail)
         asserted: dict[VerifiedSpec, bytes] = {}
         spec = rulings.without_peer(route.scope)
         while isinstance(scope := spec.find_scope(by_name, None, asserted), Unverified):
             value = rulings.asserted_value(scope.part, headers)
             if value is None:
-                raise CannotIdentify(
+                raise Malformed(
                     f"these headers do not show whom route {route_name} would take for the caller: give the id of the "
                     "operation"
                 )
             asserted[scope.part] = value
         if not isinstance(scope, Scope):
-            raise CannotIdentify(f"the caller of route {route_name} is not identified: {scope.detail}")
+            raise Malformed(f"the caller of route {route_name} is not identified: {scope.detail}")
         if not isinstance(key, Key):
-            raise CannotIdentify(f"these headers have no key for route {route_name}")
+            raise Malformed(f"these headers have no key for route {route_name}")
         service, secret = self.policies.service, self.policies.identity_secret
         digests = stored_digest(scope, secret), stored_digest(key, secret)
         return derive_operation_id(service, route.operation, *digests)

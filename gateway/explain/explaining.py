@@ -16,7 +16,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.commands import Job
-from gateway.admin.fault import CannotExplain
+from gateway.admin.fault import Malformed
 from gateway.admin.operations import Operations
 from gateway.app.life import StartError
 from gateway.app.operating import operate
@@ -565,13 +565,13 @@ class Explainer:
         self._document: Document | None = None
 
     async def __call__(self, request: bytes, peer: str, response: int | None, with_record: bool) -> Mapping[str, Any]:
-        """The explanation as JSON values. Raises `CannotExplain`, and `StoreError` where the record is not read."""
+        """The explanation as JSON values. Raises `Malformed`, and `StoreError` where the record is not read."""
         if response is not None and not 200 <= response <= 599:
-            raise CannotExplain("a status of a response is from 200 to 599")
+            raise Malformed("a status of a response is from 200 to 599")
         try:
             peer = str(ip_address(peer))
         except ValueError:
-            raise CannotExplain("the address that it comes from is one such as 192.0.2.1") from None
+            raise Malformed("the address that it comes from is one such as 192.0.2.1") from None
         config = self._config
         if self._document is None:
             # In a thread: of many routes it takes long.
@@ -584,4 +584,4 @@ class Explainer:
             hop = hop_of(given, peer, None)
             return (await explain(config, document, given.wire, hop, response=response, look=look)).document()
         except (RequestWrong, Incomplete, StartError) as error:
-            raise CannotExplain(str(error)) from None
+            raise Malformed(str(error)) from None

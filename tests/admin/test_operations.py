@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.admin.inspection import full_json
-from gateway.admin.operations import CannotIdentify, Operations, audit_by
+from gateway.admin.operations import Malformed, Operations, audit_by
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
 from gateway.config.authorization import PrincipalAuth
 from gateway.config.scope import TokenIssuer
@@ -509,7 +509,7 @@ def test_identify_by_what_would_be_verified() -> None:
         expected = derive_operation_id("shop", policy.operation, scope.digest, found.digest)
         assert operations.identify(policy.name, (key, user, token), None) == expected
     for name, headers in (("jwt", (key,)), ("principal", (key, token)), ("certificate", (key, user, token))):
-        with pytest.raises(CannotIdentify, match="give the id of the operation"):
+        with pytest.raises(Malformed, match="give the id of the operation"):
             operations.identify(name, headers, None)
 
 
@@ -529,7 +529,7 @@ def test_cannot_identify(name: str, headers: tuple[tuple[bytes, bytes], ...], te
     scope = ComposedScope((HeaderScope(b"X-Tenant", ()), HeaderScope(b"X-User", None)))
     body = RoutePolicy("body", "body", ComposedKey((BodyPart(parse_pointer("/id")),)), scope, TREATMENT)
     operations = Desk(Policies("shop", [CHARGE, body])).operations
-    with pytest.raises(CannotIdentify) as caught:
+    with pytest.raises(Malformed) as caught:
         operations.identify(name, headers, None)
     assert str(caught.value) == text
     both = ((b"X-Tenant", b"t1"), (b"X-User", b"u"))

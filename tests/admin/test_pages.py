@@ -17,7 +17,7 @@ import pytest
 from gateway.admin.access import FAILURES_MAX, SESSION_SECONDS, Authentication, People
 from gateway.admin.actions import ACTIONS
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
-from gateway.admin.fault import CannotExplain
+from gateway.admin.fault import Malformed
 from gateway.admin.pages.console import Console, Process
 from gateway.core.operation import Abandon, State
 from gateway.observe.facts import Events
@@ -143,7 +143,7 @@ class Port:
 
 async def nothing_explained(request: bytes, peer: str, response: int | None, with_record: bool) -> dict[str, Any]:
     """Satisfies `Explain`."""
-    raise CannotExplain("there is nothing to explain with")
+    raise Malformed("there is nothing to explain with")
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ from gateway.admin.actions import (
     parsed,
     reloaded,
 )
-from gateway.admin.fault import CannotExplain, CannotIdentify, Fault, Malformed, NotDead, OutcomeRefused
+from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step
 from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by
@@ -155,11 +155,11 @@ class Console:
         self._operations = operations
         self._authentication = authentication
         self._process = process
-        self._site = Site(operations.policies)
+        self._site = Site(service=operations.policies.service, policies=operations.policies, process=process)
         self._page = self._site.page
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
-        """See `api.Pages`. The page of a change has the same path as the change, and needs the same role."""
+        """Its paths in this application. The page of a change has the path of the change, and needs the same role."""
         shown: dict[str, tuple[str, _Values]] = {
             "/ui/": ("overview", self._overview),
             "/ui/find": ("find", _nothing),
@@ -174,7 +174,7 @@ class Console:
             "/ui/audit": ("audit", self._audit),
             "/ui/routes": ("routes", self._routes),
             "/ui/observe": ("observe", self._looked_at("/observed")),
-            "/ui/configuration": ("configuration", self._configured),
+            "/ui/configuration": ("configuration", _nothing),
         }
         confirmed: tuple[Change[Any], ...] = (
             Change(RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
@@ -214,7 +214,7 @@ class Console:
     # -- signing in and out, and what fails -------------------------------------------------------------------------
 
     def fault(self, request: web.Request, fault: Fault) -> web.Response:
-        """See `api.Pages`."""
+        """The page for a request that is not carried out."""
         if fault.code == "signed-out" and request.method == "GET":
             asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
             return see_other(SIGN_IN_PATH + asked)
@@ -264,8 +264,7 @@ class Console:
     # -- operations ---------------------------------------------------------------------------------------------------
 
     async def _overview(self, _: web.Request) -> dict[str, Any]:
-        operations, process = self._operations, self._process
-        health = process.health()
+        operations = self._operations
         return {
             "tally": await load(operations.tally()),
             "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
@@ -273,11 +272,6 @@ class Console:
             "sinks": await load(operations.sinks()),
             "memory": await load(operations.memory()),
             "journal": await operations.journal(limit=1),
-            "health": health,
-            "refused": health.get("configuration", ""),
-            "workers": health.get("workers", {}),
-            "digest": process.digest(),
-            "counts": process.requests(),
         }
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
@@ -354,7 +348,7 @@ class Console:
         route, body = text_in(form, "route"), file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
-        except (CannotIdentify, Malformed) as error:
+        except Malformed as error:
             return self._page(request, "find", 400, mistake=str(error), chosen=route)
         if (await self._operations.read(operation_id)).record is None:
             return self._page(request, "find", 404, unknown=operation_id, chosen=route)
@@ -381,15 +375,6 @@ class Console:
     async def _routes(self, _: web.Request) -> dict[str, Any]:
         return {"routes": [_route(policy) for policy in self._operations.policies.routes]}
 
-    async def _configured(self, _: web.Request) -> dict[str, Any]:
-        process = self._process
-        return {
-            "lines": process.configuration().splitlines(),
-            "digest": process.digest(),
-            "refused": process.health().get("configuration", ""),
-            "can_reload": process.reload is not None,
-        }
-
     # -- explaining ---------------------------------------------------------------------------------------------------
 
     async def _explain_form(self, _: web.Request) -> dict[str, Any]:
@@ -401,7 +386,7 @@ class Console:
             response = token_of(text) if (text := text_in(form, "response")) else None
             peer, with_record = text_in(form, "peer"), "with_record" in form
             found = await self._process.explain(_request_in(form), peer, response, with_record)
-        except (CannotExplain, Malformed) as error:
+        except Malformed as error:
             return self._page(request, "explain", 400, **_explained(form, mistake=str(error)))
         return self._page(request, "explain", **_explained(form, found=found))
 

@@ -21,7 +21,6 @@ from gateway import __version__
 from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
 from gateway.admin.actions import ACTIONS
 from gateway.admin.reports import paused_line
-from gateway.admin.resolution import Policies
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
@@ -81,8 +80,10 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 class Site:
-    def __init__(self, policies: Policies) -> None:
-        self._policies = policies
+    """`values` are for all templates."""
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
         self._static = {}
         self._urls = {}
         for name, media_type in _TYPES.items():
@@ -113,24 +114,19 @@ class Site:
         """A page of a template. `values` are escaped where they stand."""
         session = request.get(SESSION)
         form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
-        text = aiohttp_jinja2.render_string(
-            f"{template}.html",
-            request,
-            {
-                "service": self._policies.service,
-                "policies": self._policies,
-                "mistake": None,
-                "version": __version__,
-                "navigation": NAVIGATION,
-                "path": request.path,
-                "static": self._urls,
-                "person": request.get(PERSON),
-                "form_token": form_token,
-                "Action": ACTIONS,
-                "asked_at": moment(time_ns() // 1000),
-                **values,
-            },
-        )
+        always = {
+            **self._values,
+            "mistake": None,
+            "version": __version__,
+            "navigation": NAVIGATION,
+            "path": request.path,
+            "static": self._urls,
+            "person": request.get(PERSON),
+            "form_token": form_token,
+            "Action": ACTIONS,
+            "asked_at": moment(time_ns() // 1000),
+        }
+        text = aiohttp_jinja2.render_string(f"{template}.html", request, {**always, **values})
         return terse(status, text.encode(), "text/html; charset=utf-8")
 
 

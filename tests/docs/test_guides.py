@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.demo.upstream import CardService
+from gateway.demo.upstream import CARDS, CardService
 from tests.support import http
 from tests.support.curl import curl
 from tests.support.demo import DemoProcess
@@ -145,9 +145,9 @@ async def test_readme(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def trial(directory: Path) -> AsyncIterator[tuple[GatewayProcess, int]]:
-    """The set-up of the quick start, and the port of its admin API."""
-    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "quick-start.md").read_text(), re.DOTALL | re.MULTILINE)
+async def trial(directory: Path, guide: str = "quick-start.md") -> AsyncIterator[tuple[GatewayProcess, int]]:
+    """The set-up of the quick start, or of another guide with its service, and the port of its admin API."""
+    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
     config = yaml.safe_load(text)
     config["admin"]["listen"] = f"127.0.0.1:{free_port()}"
     async with CardService("127.0.0.1", 0) as service:
@@ -175,6 +175,15 @@ async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 def _ageless(output: str) -> list[str]:
     """What a command prints, without what differs from run to run."""
     return [re.sub(r"\b\d+(?:ms|s) +", "N ", VARYING.sub("*", line)).rstrip() for line in output.splitlines()]
+
+
+async def test_losing_responses(tmp_path: Path) -> None:
+    """A lost response, its repeat and the ledger are as shown, and the table has the cards of the service."""
+    page = (DOCS / "operate" / "losing-responses.md").read_text()
+    assert dict(re.findall(r"^\| `(tok_\w+)` \| (.*) \|$", page, re.MULTILINE)) == CARDS
+    async with trial(tmp_path, "operate/losing-responses.md") as (gateway, _):
+        for each in shown_in("operate/losing-responses.md"):
+            await compare(each, gateway.port)
 
 
 async def test_admin_api(tmp_path: Path) -> None:

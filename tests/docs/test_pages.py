@@ -235,7 +235,7 @@ def command_lines() -> list[str]:
         block for page in TEXTS for block in (*blocks("sh", TEXTS[page]), *blocks("console", TEXTS[page]))
     )
     return [
-        *re.findall(r"^(?:\$ )?\S*idempotency-gateway (.+)$", typed, re.MULTILINE),
+        *re.findall(r"^(?:\$ )?\S*idempotency-gateway (.+?)(?: &)?$", typed, re.MULTILINE),
         *re.findall(r"`idempotency-gateway ([^`]*)`", re.sub(r"\s+", " ", PROSE)),
     ]
 
@@ -270,6 +270,28 @@ def test_every_verdict_is_explained() -> None:
     """On the page of the verdicts."""
     text = TEXTS[DOCS / "reference" / "verdicts.md"]
     assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
+
+
+def test_the_room_that_keys_take_is_calculated_by_the_formula() -> None:
+    """Of the bytes of the table above, for the windows that are the defaults."""
+    text = TEXTS[DOCS / "operate" / "storage-per-key.md"]
+    row = r"^\| %s \| ([\d,]+) bytes.* \| (\d+) bytes.* \|$"
+    bytes_of = [
+        tuple(int(number.replace(",", "")) for number in re.search(row % store, text, re.MULTILINE).groups())
+        for store in ("Postgres", "Redis alone")
+    ]
+    kept, known = ROUTE.retention.replay, ROUTE.retention.remember
+    measured = f"| {bytes_of[0][1]} instead of {bytes_of[0][0] + 200:,}; SQLite after a vacuum"
+    assert measured in TEXTS[DOCS / "performance.md"]
+    columns = [(bytes_of[0], 200), (bytes_of[0], 2_000), (bytes_of[0], 20_000), (bytes_of[1], 200)]
+    shown = re.findall(r"^\| ([\d,]+) \|" + r" ([\d,.]+) GB \|" * len(columns) + "$", text, re.MULTILINE)
+    assert len(shown) == 4
+    for rate, *room in shown:
+        keys = int(rate.replace(",", ""))
+        assert room == [
+            f"{keys * (kept * (with_response + response) + (known - kept) * alone) / 1e9:,.1f}"
+            for (with_response, alone), response in columns
+        ]
 
 
 def spoken(text: str) -> str:

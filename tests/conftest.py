@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.store.postgres.store import migrate
 from tests.support import programs
-from tests.support.postgres import Postgres, PostgresInstallation, PostgresServer, workspace
+from tests.support.postgres import MigratedDatabases, Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import GATEWAY_USER, Redis, RedisServer
 
@@ -26,6 +27,7 @@ _SERVERS = frozenset(
     (
         "postgres_server",
         "postgres_url",
+        "migrated_url",
         "own_postgres",
         "redis_server",
         "redis_url",
@@ -71,12 +73,32 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
 
 @pytest.fixture
 async def postgres_url(postgres_server: Postgres) -> AsyncIterator[str]:
-    """A database of this test alone."""
+    """A database of this test alone, with nothing in it."""
     url = await postgres_server.new_database()
     try:
         yield url
     finally:
         await postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def migrated_databases(postgres_server: Postgres) -> Iterator[MigratedDatabases]:
+    """Those that are used again."""
+    databases = MigratedDatabases(postgres_server, migrate)
+    try:
+        yield databases
+    finally:
+        asyncio.run(databases.drop())
+
+
+@pytest.fixture
+async def migrated_url(migrated_databases: MigratedDatabases) -> AsyncIterator[str]:
+    """A database of this test alone with the gateway's tables, which are empty."""
+    url = await migrated_databases.take()
+    try:
+        yield url
+    finally:
+        await migrated_databases.give_back(url)
 
 
 @pytest.fixture

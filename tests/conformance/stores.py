@@ -121,7 +121,7 @@ class PostgresDatabase:
 
 @contextmanager
 def postgres(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
-    yield PostgresDatabase(request.getfixturevalue("postgres_url"))
+    yield PostgresDatabase(request.getfixturevalue("migrated_url"))
 
 
 @dataclass

@@ -83,7 +83,7 @@ class Pair:
             await self.set_synchronous("*")
 
     async def set_synchronous(self, names: str) -> None:
-        await self.primary._execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        await self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         await self.primary.fetch("SELECT pg_reload_conf()")
 
     async def catch_up(self) -> None:

@@ -46,7 +46,7 @@ class Place:
         """The `store` section for an empty store of this name."""
         if self.server is None:
             return {"durable": f"sqlite://{self.data}/{name}/operations.db"}
-        await self.server._execute(f"CREATE DATABASE {name}")
+        await self.server.execute(f"CREATE DATABASE {name}")
         return {"durable": urlsplit(self.server.url)._replace(path=f"/{name}").geturl()}
 
     def copy(self) -> None:

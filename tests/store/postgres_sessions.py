@@ -7,22 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import asyncpg
-
 from gateway.store.postgres.store import PostgresStore
+from tests.support.postgres import session
 
 # Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
 EXECUTE: Final = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
-
-
-@asynccontextmanager
-async def session(url: str) -> AsyncIterator[Any]:
-    """A connection of the test's own."""
-    connection = await asyncpg.connect(url, statement_cache_size=0)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 def url_as(role: str, url: str) -> str:

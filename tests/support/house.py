@@ -96,7 +96,7 @@ def store_section(request: pytest.FixtureRequest, directory: Path) -> dict[str, 
     """The `store` section that a fixture's parameter names, on an empty store: sqlite, postgres or postgres-redis."""
     if request.param == "sqlite":
         return sqlite_store(directory)
-    section: dict[str, Any] = {"durable": request.getfixturevalue("postgres_url")}
+    section: dict[str, Any] = {"durable": request.getfixturevalue("migrated_url")}
     if request.param == "postgres-redis":
         section["fast"] = request.getfixturevalue("redis_url")
     return section

@@ -6,14 +6,15 @@ files are copied to where that user can read them when it cannot read them where
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,6 +40,20 @@ _SETTINGS = {
 }
 
 
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the test's own."""
+    # What is meant for the gateway would be taken for a setting of the server.
+    url = url.replace("?pgbouncer=true", "")
+    connection = await asyncpg.connect(
+        url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS, statement_cache_size=0
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=CLIENT_SECONDS)
+
+
 class Postgres:
     """A server that answers under a URL, whoever runs it."""
 
@@ -48,29 +63,128 @@ class Postgres:
     async def new_database(self, template: str = "template1") -> str:
         """Create a database that nobody else uses and return its URL; the caller drops it."""
         name = f"gateway_test_{secrets.token_hex(6)}"
-        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        await self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     async def drop_database(self, url: str) -> None:
         """Drop a database of `new_database`, together with whoever is still connected to it."""
-        await self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.removeprefix('/')} WITH (FORCE)")
+        await self.execute(f"DROP DATABASE IF EXISTS {_name(url)} WITH (FORCE)")
 
     async def fetch(self, statement: str) -> Any:
         """The only value of a query's answer."""
-        connection = await asyncpg.connect(self.url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
-        try:
+        async with session(self.url) as connection:
             return await connection.fetchval(statement)
-        finally:
-            await connection.close(timeout=CLIENT_SECONDS)
 
-    async def _execute(self, statement: str) -> None:
-        # What is meant for the gateway would be taken for a setting of the server.
-        url = self.url.replace("?pgbouncer=true", "")
-        connection = await asyncpg.connect(url, timeout=CLIENT_SECONDS, command_timeout=CLIENT_SECONDS)
-        try:
+    async def execute(self, statement: str) -> None:
+        """Have a statement carried out."""
+        async with session(self.url) as connection:
             await connection.execute(statement)
-        finally:
-            await connection.close(timeout=CLIENT_SECONDS)
+
+
+_SCHEMA = "idempotency_gateway"
+# What is in the catalog of a database, but for what a server notes there by itself, and for partitions, which gateways
+# make and drop.
+_CATALOG = """
+SELECT md5(string_agg(each, chr(10) ORDER BY each)) FROM (
+    SELECT (to_jsonb(c) - ARRAY['relpages', 'reltuples', 'relallvisible', 'relallfrozen', 'relfrozenxid', 'relminmxid',
+                                'relhassubclass'])::text
+    FROM pg_class c WHERE relnamespace >= 16384 AND relkind <> 't' AND NOT relispartition
+    UNION ALL SELECT to_jsonb(a)::text FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+    WHERE relnamespace >= 16384 AND relkind <> 't' AND NOT relispartition
+    UNION ALL SELECT to_jsonb(n)::text FROM pg_namespace n WHERE nspname !~ '^pg_(temp|toast)'
+    UNION ALL SELECT to_jsonb(p)::text FROM pg_proc p WHERE pronamespace >= 16384
+    UNION ALL SELECT to_jsonb(t)::text FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE NOT relispartition
+    UNION ALL SELECT to_jsonb(s)::text FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase
+    WHERE datname = current_database()
+    UNION ALL SELECT concat(datdba, datacl, datconnlimit) FROM pg_database WHERE datname = current_database()
+) AS catalog (each)
+"""
+_PARTITIONS = (
+    f"SELECT relname FROM pg_class WHERE relnamespace = '{_SCHEMA}'::regnamespace AND relispartition AND relkind = 'r'"
+)
+_OTHERS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
+
+class MigratedDatabases:
+    """Databases with the gateway's tables and nothing in them, each given to one test after the other.
+
+    One whose tables a test has changed, or that somebody is still connected to, is not given again.
+    """
+
+    def __init__(self, server: Postgres, migrate: Callable[[str], Awaitable[object]]) -> None:
+        self._server = server
+        self._migrate = migrate
+        self._template = ""
+        self._catalog = ""
+        self._empty = ""
+        self._spare: list[str] = []
+
+    async def take(self) -> str:
+        """The URL of one that nobody else uses."""
+        if not self._template:
+            self._template = await self._make_template()
+        return self._spare.pop() if self._spare else await self._server.new_database(_name(self._template))
+
+    async def give_back(self, url: str) -> None:
+        """Empty it for the next test."""
+        if await self._is_emptied(url):
+            self._spare.append(url)
+        else:
+            await self._server.drop_database(url)
+
+    async def drop(self) -> None:
+        """Drop all of them."""
+        for url in (*self._spare, *filter(None, [self._template])):
+            await self._server.drop_database(url)
+
+    async def _make_template(self) -> str:
+        url = await self._server.new_database()
+        await self._migrate(url)
+        async with session(url) as connection:
+            tables = await connection.fetch(
+                "SELECT relname::text, oid::regclass::text, relkind = 'S' FROM pg_class "
+                f"WHERE relnamespace = '{_SCHEMA}'::regnamespace AND relkind IN ('r', 'p', 'S') AND NOT relispartition"
+            )
+            statements = ["SET session_replication_role = replica"]
+            await connection.execute("CREATE SCHEMA kept")
+            for name, table, is_sequence in tables:
+                if is_sequence:
+                    statements.append(f"SELECT setval('{table}', 1, false)")
+                    continue
+                statements.append(f"DELETE FROM {table}")
+                if await connection.fetchval(f"SELECT count(*) FROM {table}"):
+                    await connection.execute(f"CREATE TABLE kept.{name} AS TABLE {table}")
+                    statements.append(f"INSERT INTO {table} TABLE kept.{name}")
+            self._empty = ";".join(statements)
+            self._catalog = await connection.fetchval(_CATALOG)
+        # A pooler may keep connections, and a template must have none.
+        await self._server.execute(
+            f"ALTER DATABASE {_name(url)} ALLOW_CONNECTIONS false; "
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{_name(url)}'"
+        )
+        return url
+
+    async def _is_emptied(self, url: str) -> bool:
+        async with session(url) as connection:
+            # The server ends a session a moment after it was closed.
+            for pause in (0.002, 0.01, 0.05):
+                if not await connection.fetchval(_OTHERS):
+                    break
+                await asyncio.sleep(pause)
+            else:
+                return False
+            if await connection.fetchval(_CATALOG) != self._catalog:
+                return False
+            partitions = [f"DROP TABLE {_SCHEMA}.{name}" for (name,) in await connection.fetch(_PARTITIONS)]
+            await connection.execute(";".join([*partitions, self._empty]))
+        return True
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.removeprefix("/")
 
 
 class PostgresServer(Postgres, ServerProcess):

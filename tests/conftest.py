@@ -195,7 +195,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the check first, so that it is torn down after everything else that the test used."""
     if not config.getoption("full"):
-        short = [item for item in items if item.get_closest_marker("full") is None]
+        # What runs on both event loops is run on the one that the product uses.
+        short = [item for item in items if item.get_closest_marker("full") is None and "[asyncio" not in item.name]
         config.stash[_LEFT_TO_PROOF] = len(items) - len(short)
         items[:] = short
     if config.getoption("quick") and (left_out := [item for item in items if not _is_quick(item)]):
@@ -212,14 +213,11 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell.
-
-    What runs on both event loops is run on the one that the product uses.
-    """
+    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell."""
     if item.path.name in _OF_PROCESSES:
         return False
     names = set(getattr(item, "fixturenames", ()))
-    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis", "[asyncio"))
+    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis"))
 
 
 # These start a process in each test.

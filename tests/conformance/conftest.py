@@ -10,15 +10,21 @@ import pytest
 
 from gateway.store.base import Store
 from gateway.store.redis.durable import Unsupported
-from tests.conformance.stores import STORES, Database, cases, is_refused
+from tests.conformance.stores import STORES, Database, is_left_to_proof, is_refused
 
 
-def _is_refused(item: pytest.Item) -> bool:
+def _place(item: pytest.Item) -> tuple[str, str, str]:
+    """The store of a test, its module and its name; without parameters it is of no store."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
-        # Without parameters, and so of no store.
-        return False
-    store = item.callspec.params.get("database")
-    return is_refused(str(store), item.module.__name__.rpartition(".")[2], item.originalname)
+        return "", "", ""
+    return str(item.callspec.params.get("database")), item.module.__name__.rpartition(".")[2], item.originalname
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave to `make proof` what is of little use on a store."""
+    store, module, _ = _place(item)
+    if is_left_to_proof(store, module):
+        item.add_marker(pytest.mark.full)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -27,7 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except Unsupported as error:
-        if not _is_refused(item):
+        if not is_refused(*_place(item)):
             raise
         item.runtest = partial(_raise, error)  # type: ignore[method-assign]
 
@@ -39,14 +45,14 @@ def _raise(error: Exception) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """What a store refuses it refuses by this error, and by no other."""
-    if not _is_refused(item):
+    if not is_refused(*_place(item)):
         yield
         return
     with pytest.raises(Unsupported):
         yield
 
 
-@pytest.fixture(params=cases(STORES))
+@pytest.fixture(params=STORES)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """One backend, empty."""
     with STORES[request.param](request, tmp_path) as database:

@@ -6,11 +6,11 @@ A `Database` is what outlives store objects: two opened on it are two gateways, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -263,15 +263,23 @@ STORES: dict[str, Opener] = {
     "tiered-memory": tiered(memory),
     "tiered-postgres": tiered(postgres),
 }
-# Their parts are in others.
-_LEFT_TO_PROOF = frozenset(("tiered-postgres",))
+# These are made of stores that the whole suite is run on, or are a mode of one: what of it is about their own part. The
+# rest is left to `make proof`.
+_OF_PARTS: dict[str, frozenset[str]] = {
+    "portable": frozenset(("test_fences", "test_machine", "test_races")),
+    "sealed-sqlite": frozenset(
+        ("test_events", "test_kept_requests", "test_machine", "test_sealed_examples", "test_values", "test_witness")
+    ),
+    "tiered-memory": frozenset(("test_fences", "test_lifetime", "test_machine", "test_races", "test_values")),
+    "tiered-postgres": frozenset(),
+}
 # Where tokens grow within an operation alone.
 OF_OWN_TOKENS = frozenset(("portable", "redis"))
 
 
-def cases(names: Iterable[str]) -> list[Any]:
-    """Stores as parameters of a test."""
-    return [pytest.param(name, marks=[pytest.mark.full] if name in _LEFT_TO_PROOF else []) for name in names]
+def is_left_to_proof(store: str, module: str) -> bool:
+    """Whether the module's tests say little about this store that they do not say about another."""
+    return module not in _OF_PARTS.get(store, (module,))
 
 
 # What a store refuses, because it is over several records: tests, or whole modules of them, that have to end with

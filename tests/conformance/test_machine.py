@@ -17,7 +17,7 @@ from gateway.store.base import Store
 from tests.conformance.cases import MOVES, PAUSES, SPEECHES
 from tests.conformance.hand import Speech, increasing
 from tests.conformance.pair import Pair
-from tests.conformance.stores import STORES, Database, MemoryDatabase, cases
+from tests.conformance.stores import STORES, Database, MemoryDatabase
 from tests.support.memory_store import ManualClock, MemoryStore
 
 OPERATIONS = 3
@@ -120,7 +120,7 @@ def tell(database: Database, how: settings = SETTINGS) -> None:
 
 
 # The store in memory is the model.
-@pytest.mark.parametrize("database", cases(sorted(STORES.keys() - {"memory"})), indirect=True)
+@pytest.mark.parametrize("database", sorted(STORES.keys() - {"memory"}), indirect=True)
 def test_the_store_and_the_model_tell_the_same_history(database: Database) -> None:
     """Whatever is said, in whatever order, by whomever: each answer and each record is the model's."""
     tell(database)

@@ -1,4 +1,5 @@
-"""Everything here runs on asyncio's own loop and on uvloop: they see the end of a connection differently."""
+"""Everything here runs on uvloop, which the product uses, and with `--full` also on asyncio's own loop: they see the
+end of a connection differently."""
 
 from __future__ import annotations
 

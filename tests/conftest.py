@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.postgres.store import migrate
-from tests.support import programs
+from tests.support import nursery, programs
 from tests.support.postgres import MigratedDatabases, Postgres, PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import GATEWAY_USER, Redis, RedisServer
@@ -299,6 +299,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """No process outlives the tests that started it."""
+    nursery.close()
     if left := descendants(os.getpid()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print(f"\nprocesses left behind: {left}")

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import yaml
 
-from tests.support import http
+from tests.support import http, nursery
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import end, pause, resume, spawn
@@ -48,7 +48,7 @@ class GatewayProcess:
         self.config_file = directory / "gateway.yaml"
         self.log = directory / "gateway.log"
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         whole = {
             "state_dir": str(directory / "state"),
             **config,
@@ -97,10 +97,14 @@ class GatewayProcess:
 
     def _spawn(self, terminal: int | None = None) -> None:
         assert self._process is None, "the gateway is running already"
-        command = [sys.executable, "-m", "gateway", self._command, "--config", str(self.config_file)]
-        self._process = spawn(
-            command, output=self.log, directory=self.root, environment=self._environment, terminal=terminal
-        )
+        arguments = [self._command, "--config", str(self.config_file)]
+        if terminal is None and self.root == _ROOT:
+            self._process = nursery.fork(arguments, self.log, self._environment)
+        if self._process is None:
+            command = [sys.executable, "-m", "gateway", *arguments]
+            self._process = spawn(
+                command, output=self.log, directory=self.root, environment=self._environment, terminal=terminal
+            )
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:
         """Return when `/readyz` answers 200; an AssertionError with the program's output when it does not."""
@@ -131,7 +135,7 @@ class GatewayProcess:
         assert process is not None, "the gateway is not running"
         await eventually(lambda: process.poll() is not None, deadline_seconds, "the gateway ends")
         self._process = None
-        return process.returncode
+        return process.wait()
 
     def pause(self) -> None:
         """Freeze it: connections stay open and nothing moves."""

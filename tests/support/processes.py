@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import leash
+from tests.support.nursery import Forked
 
 END_SECONDS = 15.0
 
@@ -74,14 +75,14 @@ def run(
     return done.stdout
 
 
-def end(process: subprocess.Popen[bytes], how: signal.Signals, deadline_seconds: float = END_SECONDS) -> int:
+def end(process: subprocess.Popen[bytes] | Forked, how: signal.Signals, deadline_seconds: float = END_SECONDS) -> int:
     """Send `how` to the process, wake it and its descendants if they are frozen, and return its exit status.
 
     A sudden end, SIGKILL or SIGQUIT, goes to the descendants as well and first: nobody who was frozen does one step
     more. One that does not obey within the deadline is killed with its descendants, and that is an AssertionError.
     """
-    if process.poll() is not None:
-        return process.returncode
+    if (code := process.poll()) is not None:
+        return code
     if how in (signal.SIGKILL, signal.SIGQUIT):
         for child in descendants(process.pid):
             _signal(child, how)

@@ -23,8 +23,10 @@ from tests.simulation.world import has_regions, run
 _ROOT = Path(__file__).parents[2]
 SEEDS = 200
 _BATCH = 50
+# How many of them are run without `--full`.
+_SHORT = 100
 _CALM_SEEDS = 60
-_WALL_SEEDS = 40
+_WALL_SEEDS = 15
 
 # Seeds that once showed a fault of the program. What a seed does changes whenever the simulation does, so each has a
 # test of its own elsewhere; they stay here because they cost little.
@@ -83,7 +85,13 @@ def _failures(seeds: range | tuple[int, ...], plan: Plan = STORMY) -> str:
     return "\n".join("\n  ".join([repeat_line(seed, plan), *faults]) for seed, faults in found if faults)
 
 
-@pytest.mark.parametrize("first", [pytest.param(first, id=f"from-{first}") for first in range(0, SEEDS, _BATCH)])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, id=f"from-{first}", marks=[pytest.mark.full] if first >= _SHORT else [])
+        for first in range(0, SEEDS, _BATCH)
+    ],
+)
 def test_no_invariant_breaks(first: int) -> None:
     """Whatever goes wrong, no invariant breaks."""
     failures = _failures(range(first, first + _BATCH))
@@ -108,6 +116,7 @@ def test_without_faults_nothing_is_wrong() -> None:
     assert not failures, failures
 
 
+@pytest.mark.full
 def test_an_hour_of_load_without_faults() -> None:
     """An hour of load, slow operations too, leaves no doubt, no lapse and no error of the gateway's own."""
     plan = Plan(is_calm=True, load_seconds=3600.0)
@@ -151,6 +160,7 @@ def test_different_seeds_differ() -> None:
     assert len({_seen(seed, STORMY).digest for seed in range(5)}) == 5
 
 
+@pytest.mark.full
 def test_the_runs_are_about_something() -> None:
     """Under the seeds that are run everything happens that is to be judged: faults of each kind, words, transitions."""
     seen = [_seen(seed, STORMY) for seed in range(150)]

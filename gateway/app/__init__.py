@@ -12,4 +12,7 @@ starting.
 *Several processes.* `supervisor` starts, watches and stops workers. `cpus` counts processors, `share` the workers and
 each one's share of the limits; `seats` are the sockets that they accept connections on. `worker_process` is a worker as
 its supervisor sees it, `worker` runs inside it, and `channel` carries the messages between them.
+
+Entered by life.run, gateway.Gateway.
+Imports admin, callers, config, core, deliver, events, explain, http, observe, protect, store, upkeep, upstream.
 """

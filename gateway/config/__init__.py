@@ -18,6 +18,9 @@ allowed but questionable.
 `descriptions` reads what its keys are for.
 
 *For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
+
+Entered by load, parse.
+Imports core.
 """
 
 from __future__ import annotations

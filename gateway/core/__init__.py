@@ -16,4 +16,7 @@ requests when routes change, `spelling` what else services may read from a path.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
 `sealing` encrypts values, and `confidential` says which of them are.
+
+Entered by lifecycle.step, verdict.judge, outcome.conclude_answered, routing.RouteTable.
+Imports no other room.
 """

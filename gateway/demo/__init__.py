@@ -6,6 +6,9 @@ same scenes by itself, with requests of a `client`.
 
 `triangle` plays requests that are kept, webhooks and events with a `consumer`, and kills the gateway, a
 `process` of its own.
+
+Entered by demo.
+Imports app, config, core, http, observe.
 """
 
 from __future__ import annotations

@@ -5,4 +5,7 @@ acknowledged its own. `sink` is the contract of a sink, and the result of a publ
 
 *Sinks.* `webhook` is HTTP; `egress` guards which addresses it may connect to. `redis_stream`, `nats` and `kafka`
 are brokers, `stdout` is for trying. The library of an extra is imported by its sink alone, when that is used.
+
+Entered by relay.Relay.
+Imports config, core, observe, store, upkeep, upstream.
 """

@@ -6,4 +6,7 @@ counts them, in families that are merged over workers and written for a scrape, 
 has what the status port and the admin port have in common.
 
 *Traces.* `tracing` decides which requests are sampled, and sends their spans.
+
+Entered by facts.Events.publish, metrics.Metrics, logs.Logs, tracing.Tracing, status.StatusServer.
+Imports core.
 """

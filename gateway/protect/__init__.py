@@ -21,4 +21,7 @@ notices requests that come again under another key. `compose` builds replies, al
 
 *To the service.* `forwarding` decides which headers cross, in either direction, and what pages of other origins may
 read.
+
+Entered by coordinator.Coordinator.respond, observing.Observing, resource.StatusResource, route.route_of.
+Imports config, core, observe, store, upstream.
 """

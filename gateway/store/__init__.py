@@ -19,4 +19,7 @@ Each of its workers has `worker_files` of its own.
 
 *Tools.* `batching` groups statements, `worker` runs a thread, `watching` wakes waiters inside one process,
 and `directories` makes directory entries durable.
+
+Entered by base.Store, operations.ManagedStore, journal.Journal, tiered.Tiered.
+Imports core, observe.
 """

@@ -3,4 +3,7 @@
 `flusher` brings the journal's outcomes to the durable store, `recovery` probes operations in doubt or has them sent
 again, `sweeper` writes what became due (lapsed leases, expired records), `tally` counts operations in doubt, and
 `unsent` ends the claims of processes that were killed before they sent anything.
+
+Entered by timer.repeat, flusher.Flusher, recovery.RecoveryWorker, sweeper.Sweeper.
+Imports core, observe, protect, store.
 """

@@ -2,6 +2,9 @@
 
 `client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one and loads certificates,
 for the edge too; `connection` is one, and reads responses; `result` has the result types.
+
+Entered by client.Upstream.exchange.
+Imports core.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse

@@ -5,9 +5,9 @@ an item that finds the executor idle starts at once, together with those submitt
 
 Theory of operation
 -------------------
-One task drains the queue and exists only while there is something to drain. In a loop it takes the next batch, awaits
-`execute` and sets the results. With a key function, a batch has one item per key and is sorted by key; a second item of
-a key keeps its place for a later batch, so items of one key are executed in the order of their submission.
+While a batch is under way, what arrives waits; it forms the next one, which begins when the results are back. With a
+key function, a batch has one item per key and is sorted by key; a second item of a key keeps its place for a later
+batch, so items of one key are executed in the order of their submission.
 
 Cancelling a submitter whose item still waits removes the item. If its batch is under way, only the result is lost.
 Every other submitter gets a result, the exception that its batch ended with, or `NotApplied`.
@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.store.base import Indefinite, NotApplied, StoreError
+from gateway.store.watching import Watchers
 
 I = TypeVar("I")  # noqa: E741 -- an item
 R = TypeVar("R")
@@ -37,16 +38,147 @@ class Later:
 
 LATER: Final = Later()
 
+Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, Any, BaseException | None], None], Any]
+"""A function, its arguments, and what the loop does with its result or its error, behind a receipt."""
+
 # An item, its future, and its key. A plain tuple for speed: every statement of the program passes through here.
 Entry = tuple[I, asyncio.Future[R], Any]
 
 
-class Batcher(Generic[I, R]):
-    """A queue in front of `execute`, which gets a list of items and returns as many results in the same order.
+class Batches(Generic[I, R]):
+    """A queue in front of an executor, which gets a list of items and returns as many results in the same order.
 
-    A result that is an exception is raised to its submitter alone. An exception that `execute` raises goes to the whole
-    batch, so its class has to be true of every item. Belongs to the event loop that submits.
+    A result that is an exception is raised to its submitter alone. An exception that the executor raises goes to the
+    whole batch, so its class has to be true of every item. Belongs to the event loop that submits.
     """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+    _is_open = False
+    _execute: Callable[[list[I]], Any]
+    _put: Callable[[Job], object]
+    """Has a job done."""
+    _on_results: Callable[[Sequence[I], Sequence[Any]], None] | None = None
+    """Called on the loop before the submitters get the results, whoever of them was cancelled; with `_watchers`, only
+    while these watch operations."""
+    _watchers: Watchers | None = None
+
+    def __init__(
+        self, *, key: Callable[[I], Any] | None = None, size_max: int = BATCH_SIZE_MAX, queue_max: int = QUEUE_MAX
+    ) -> None:
+        self._key = key
+        self._size_max = size_max
+        self._queue_max = queue_max
+        self._waiting: deque[Entry[I, R]] = deque()
+        self._is_busy = False
+        # Done once the last batch has returned; None while `close` was not called.
+        self._idle: asyncio.Future[None] | None = None
+
+    def submit(self, item: I, /) -> asyncio.Future[R]:
+        """Queue the item for the next batch. Raises `NotApplied` when full or not open.
+
+        Await the future at once, so that cancelling the submitter cancels it: an item that still waits is then never
+        executed.
+        """
+        if not self._is_open:
+            raise NotApplied("the store is not open")
+        if len(self._waiting) >= self._queue_max:
+            raise NotApplied(f"the store is behind: {len(self._waiting)} statements are waiting")
+        loop = self._loop
+        if loop is None:
+            # Kept: before Python 3.12 each `get_running_loop` is a system call.
+            loop = self._loop = asyncio.get_running_loop()
+        if not self._is_busy:
+            # Not at once: what is submitted in the same turn of the loop goes along.
+            self._is_busy = True
+            loop.call_soon(self._hand_over)
+        future: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((item, future, None if self._key is None else self._key(item)))
+        return future
+
+    async def close(self) -> None:
+        """Wait for the batch under way. Items that still wait, and later submitters, get `NotApplied`."""
+        self._is_open = False
+        self._refuse_waiting()
+        if self._is_busy:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            # Whoever is cancelled here leaves it to the others.
+            await asyncio.wait((self._idle,))
+
+    def _hand_over(self) -> None:
+        """Begin the next batch, if there is one."""
+        items: list[I] = []
+        futures: list[asyncio.Future[R]] = []
+        waiting = self._waiting if self._key is None else self._one_of_each_key()
+        while waiting and len(items) < self._size_max:
+            item, future, _ = waiting.popleft()
+            if not future.done():
+                items.append(item)
+                futures.append(future)
+        if items and self._is_open:
+            self._put((self._execute, (items,), self._take_back, (items, futures)))
+            return
+        self._is_busy = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _one_of_each_key(self) -> deque[Entry[I, R]]:
+        """Take the items of the next batch, in the order of their keys."""
+        chosen: dict[Any, Entry[I, R]] = {}
+        later: list[Entry[I, R]] = []
+        # The second limit bounds the search when many items have the same key.
+        while self._waiting and len(chosen) < self._size_max and len(later) < self._size_max:
+            entry = self._waiting.popleft()
+            if not entry[1].done() and chosen.setdefault(entry[2], entry) is not entry:
+                later.append(entry)
+        self._waiting.extendleft(reversed(later))
+        return deque(chosen[each] for each in sorted(chosen))
+
+    def _take_back(
+        self,
+        batch: tuple[list[I], list[asyncio.Future[R]]],
+        results: Sequence[R | Exception | Later],
+        error: BaseException | None,
+    ) -> None:
+        items, futures = batch
+        later: list[Entry[I, R]] = []
+        try:
+            if error is not None:
+                raise error
+            if self._on_results is not None and (self._watchers is None or self._watchers.number):
+                self._on_results(items, results)
+            for item, future, result in zip(items, futures, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                elif isinstance(result, Later):
+                    later.append((item, future, None if self._key is None else self._key(item)))
+                else:
+                    future.set_result(result)
+        except Exception as failure:  # noqa: BLE001 -- raised to every submitter of the batch
+            fail(futures, failure)
+        except BaseException:  # noqa: BLE001 -- of a thread or a task; the loop has its own
+            fail(futures, Indefinite("the program was stopped while the statement was under way"))
+        if later:
+            self._waiting.extendleft(reversed(later))
+            if not self._is_open:
+                self._refuse_waiting()
+        if self._waiting or self._idle is not None:
+            self._hand_over()
+        else:
+            self._is_busy = False
+
+    def _refuse_waiting(self) -> None:
+        waiting = [future for _, future, _ in self._waiting]
+        self._waiting.clear()
+        fail(waiting, NotApplied("the store was closed before the statement was executed"))
+
+
+class Batcher(Batches[I, R]):
+    """Batches for `execute` on the event loop. One task executes them, and exists only while there is one."""
+
+    _is_open = True
 
     def __init__(
         self,
@@ -56,99 +188,37 @@ class Batcher(Generic[I, R]):
         size_max: int = BATCH_SIZE_MAX,
         queue_max: int = QUEUE_MAX,
     ) -> None:
+        super().__init__(key=key, size_max=size_max, queue_max=queue_max)
         self._execute = execute
-        self._key = key
-        self._size_max = size_max
-        self._queue_max = queue_max
-        self._queue: deque[Entry[I, R]] = deque()
-        self._loop: asyncio.AbstractEventLoop
-        self._draining: asyncio.Task[None] | None = None
-        self._closed = False
+        self._put = self._begin
+        self._next: Job | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def submit(self, item: I) -> asyncio.Future[R]:
-        """Queue the item for the next batch. Raises `NotApplied` when full or closed.
+    def _begin(self, job: Job) -> None:
+        self._next = job
+        if self._task is None:
+            # Never cancelled by `close`: a batch that may have taken effect has to return its results.
+            self._task = asyncio.get_running_loop().create_task(self._work())
 
-        Await the future at once, so that cancelling the submitter cancels it.
-        """
-        if self._closed:
-            raise NotApplied("the store is closed")
-        if len(self._queue) >= self._queue_max:
-            raise NotApplied(f"the store is behind: {len(self._queue)} statements are waiting")
-        if self._draining is None:
-            # Only here: before Python 3.12 each `get_running_loop` is a system call.
-            self._loop = asyncio.get_running_loop()
-            self._draining = self._loop.create_task(self._drain())
-        future: asyncio.Future[R] = self._loop.create_future()
-        self._queue.append((item, future, self._key(item) if self._key else None))
-        return future
-
-    async def close(self) -> None:
-        """Wait for the batch under way. Items that still wait, and later submitters, get `NotApplied`."""
-        self._closed = True
-        self._refuse_waiting()
-        if self._draining is not None:
-            # Never cancelled: a batch that may have taken effect has to return its results.
-            await asyncio.wait((self._draining,))
-
-    async def _drain(self) -> None:
+    async def _work(self) -> None:
         try:
-            while batch := self._next_batch():
-                await self._run(batch)
-        finally:
-            self._draining = None
-            if self._queue:
-                # Only while the loop is torn down; no submitter may wait for ever.
-                self._refuse_waiting()
-
-    def _next_batch(self) -> list[Entry[I, R]]:
-        queue = self._queue
-        if self._key is None:
-            batch: list[Entry[I, R]] = []
-            while queue and len(batch) < self._size_max:
-                entry = queue.popleft()
-                if not entry[1].done():
-                    batch.append(entry)
-            return batch
-        chosen: dict[Any, Entry[I, R]] = {}
-        later: list[Entry[I, R]] = []
-        # The second limit bounds the search when many items have the same key.
-        while queue and len(chosen) < self._size_max and len(later) < self._size_max:
-            entry = queue.popleft()
-            if not entry[1].done() and chosen.setdefault(entry[2], entry) is not entry:
-                later.append(entry)
-        queue.extendleft(reversed(later))
-        return [chosen[each] for each in sorted(chosen)]
-
-    async def _run(self, batch: list[Entry[I, R]]) -> None:
-        try:
-            results = await self._execute([item for item, _, _ in batch])
-            later: list[Entry[I, R]] = []
-            for entry, result in zip(batch, results, strict=True):
-                future = entry[1]
-                if future.done():
-                    continue
-                if isinstance(result, Later):
-                    later.append(entry)
-                elif isinstance(result, Exception):
-                    future.set_exception(result)
+            while (job := self._next) is not None:
+                self._next = None
+                execute, items, take_back, batch = job
+                try:
+                    results = await execute(*items)
+                except Exception as error:  # noqa: BLE001 -- raised to every submitter of the batch
+                    take_back(batch, None, error)
+                except BaseException as error:
+                    # Only while the loop is torn down; no submitter may wait for ever.
+                    self._refuse_waiting()
+                    take_back(batch, None, error)
+                    raise
                 else:
-                    future.set_result(result)
-            self._queue.extendleft(reversed(later))
-            if self._closed:
-                self._refuse_waiting()
-        except Exception as error:  # noqa: BLE001 -- raised to every submitter of the batch
-            fail([future for _, future, _ in batch], error)
-        except BaseException:
-            fail(
-                [future for _, future, _ in batch],
-                Indefinite("the program was stopped while the statement was under way"),
-            )
-            raise
-
-    def _refuse_waiting(self) -> None:
-        waiting = [future for _, future, _ in self._queue]
-        self._queue.clear()
-        fail(waiting, NotApplied("the store was closed before the statement was executed"))
+                    # Begins the next batch.
+                    take_back(batch, results, None)
+        finally:
+            self._task = None
 
 
 def fail(futures: Sequence[asyncio.Future[Any]], error: Exception) -> None:

@@ -64,19 +64,15 @@ class SqliteJournal:
         self._unfit: set[str] = set()
         self._host = HostJournalFiles(directory, belongs_to)
         self._held: tuple[set[bytes], ...] = ()
-        self._tally = JournalTally()
+        self.tally = JournalTally()
         # Between `start` and `close`.
         self._worker: Worker | None = None
         self._appends = WorkerBatches[_Outcome, EntryId]()
 
     @property
-    def tally(self) -> JournalTally:
-        return self._tally
-
-    @property
     def oldest_seconds(self) -> float:
         """The age of the oldest waiting outcome, by the host's clock; 0 without one."""
-        oldest_us = self._tally.oldest_us
+        oldest_us = self.tally.oldest_us
         return 0.0 if oldest_us is None else max(0, self._clock_us() - oldest_us) / MICROSECONDS
 
     async def start(self) -> None:
@@ -230,17 +226,15 @@ class SqliteJournal:
 
     def _append_batch(self, outcomes: list[_Outcome]) -> list[EntryId | Exception]:
         own = self._own_file()
-        room = self._bytes_max - self._tally.bytes
-        rows = self._rows_max - self._tally.rows
+        room = self._bytes_max - self.tally.bytes
+        rows = self._rows_max - self.tally.rows
         taken: list[_Outcome] = []
         for outcome in outcomes:
             room -= cost_bytes(outcome[1])
             if room < 0 or len(taken) >= rows:
                 break
             taken.append(outcome)
-        full = NotApplied(
-            f"the journal is full: {self._tally.waiting} outcomes wait, {self._tally.refused} were refused"
-        )
+        full = NotApplied(f"the journal is full: {self.tally.waiting} outcomes wait, {self.tally.refused} were refused")
         results: list[EntryId | Exception] = [
             row if isinstance(row, Exception) else EntryId(own.path.name, row)
             for row in (own.append(taken, self._clock_us()) if taken else [])
@@ -298,7 +292,7 @@ class SqliteJournal:
     def _take_tally(self) -> None:
         self._held = tuple(file.held for file in self._files.values() if file.counts.rows)
         counts = [file.counts for file in self._files.values()]
-        self._tally = JournalTally(
+        self.tally = JournalTally(
             sum(each.waiting for each in counts),
             sum(each.refused for each in counts),
             sum(each.bytes for each in counts),

@@ -210,12 +210,10 @@ class RelationalStore(ABC):
     pause_audits = _reads(kept.pause_audits)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        resume_some = partial(kept.resume_some, service=service, operation=operation, limit=RESUME_TRANSACTION_MAX)
         has_more, is_first = True, True
         while has_more:
-            work = partial(kept.resume_some, service=service, operation=operation, is_first=is_first)
-            has_more, spent_seconds = await self._change_without_fsync(
-                _timed(partial(work, limit=RESUME_TRANSACTION_MAX))
-            )
+            has_more, spent_seconds = await self._change_without_fsync(_timed(partial(resume_some, is_first=is_first)))
             is_first = False
             if has_more:
                 await asyncio.sleep(spent_seconds)

@@ -179,35 +179,32 @@ class Sealing:
 
     # -- audits --------------------------------------------------------------------------------------------------------
 
-    def sealed_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
-        """The audit of a pause or of its end."""
-        return audit if self.ring is None else sealed_texts(self.ring, audit, of_pause(service, operation, is_resumed))
+    def sealed_texts(self, audit: Audit, associated: bytes) -> Audit:
+        """Who made a change, and why."""
+        return audit if self.ring is None else sealed_texts(self.ring, audit, associated)
 
-    def opened_pause(self, audit: Audit, service: str, operation: str, *, is_resumed: bool) -> Audit:
-        """Undo `sealed_pause`. One that cannot be opened says why in its place."""
+    def opened_texts(self, entry: P, associated: bytes, operation_id: UUID | None = None) -> P:
+        """Undo `sealed_texts` in whatever has them, of this operation or of none. What cannot be opened says why in its
+        place."""
+        who, why = cast(Any, entry).who, cast(Any, entry).why
         try:
-            return opened_texts(self.ring, audit, of_pause(service, operation, is_resumed))
+            audit = opened_texts(self.ring, Audit(who, why), associated)
         except Unopenable as error:
-            return Audit("", f"({error})")
+            if operation_id is not None:
+                self._on_unreadable(operation_id, str(error))
+            audit = Audit("", f"({error})")
+        return _changed(entry, {"who": audit.who, "why": audit.why})
 
-    def sealed_suspension(self, why: str, service: str, sink: str) -> str:
-        """Why a sink is suspended."""
-        return why if self.ring is None else sealed_text(self.ring, why, of_suspension(service, sink))
+    def sealed_text(self, text: str, associated: bytes) -> str:
+        """As `sealed_texts`, for one."""
+        return text if self.ring is None else sealed_text(self.ring, text, associated)
 
-    def opened_suspension(self, why: str, service: str, sink: str) -> str:
-        """Undo `sealed_suspension`. One that cannot be opened says why in its place."""
+    def opened_text(self, text: str, associated: bytes) -> str:
+        """Undo `sealed_text`. One that cannot be opened says why in its place."""
         try:
-            return opened_text(self.ring, why, of_suspension(service, sink))
+            return opened_text(self.ring, text, associated)
         except Unopenable as error:
             return f"({error})"
-
-    def opened_audit(self, audit: Audit, operation_id: UUID, event: Event, token: int) -> Audit:
-        """An audit of an operation in clear. One that cannot be opened says why in its place."""
-        try:
-            return opened_texts(self.ring, audit, of_audit(operation_id, event, token))
-        except Unopenable as error:
-            self._on_unreadable(operation_id, str(error))
-            return Audit("", f"({error})")
 
     # -- events --------------------------------------------------------------------------------------------------------
 

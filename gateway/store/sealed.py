@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Sealing, of_audit, of_pause, of_suspension
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Snapshot
 from gateway.core.outbox import opened_event
@@ -120,45 +120,40 @@ class _SealedCold:
         return [replace(each, entry=self._opened(each.operation_id, each.entry)) for each in found]
 
     def _opened(self, operation_id: UUID, entry: AuditEntry) -> AuditEntry:
-        audit = self._sealing.opened_audit(Audit(entry.who, entry.why), operation_id, entry.event, entry.token)
-        return replace(entry, who=audit.who, why=audit.why)
+        return self._sealing.opened_texts(entry, of_audit(operation_id, entry.event, entry.token), operation_id)
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_pause(audit, service, operation, is_resumed=False)
+        sealed = self._sealing.sealed_texts(audit, of_pause(service, operation, is_resumed=False))
         return await self._behind.pause(service, operation, sealed)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_pause(audit, service, operation, is_resumed=True)
+        sealed = self._sealing.sealed_texts(audit, of_pause(service, operation, is_resumed=True))
         return await self._behind.resume(service, operation, sealed)
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
-        opened, found = self._sealing.opened_pause, []
-        for entry in await self._behind.pause_audits(service):
-            audit = opened(Audit(entry.who, entry.why), service, entry.operation, is_resumed=entry.is_resumed)
-            found.append(replace(entry, who=audit.who, why=audit.why))
-        return found
+        found = await self._behind.pause_audits(service)
+        opened = self._sealing.opened_texts
+        return [opened(each, of_pause(service, each.operation, each.is_resumed)) for each in found]
 
     async def backlog(self, service: str) -> Backlog:
-        backlog, paused = await self._behind.backlog(service), {}
-        for operation, pause in backlog.paused.items():
-            audit = self._sealing.opened_pause(Audit(pause.who, pause.why), service, operation, is_resumed=False)
-            paused[operation] = replace(pause, who=audit.who, why=audit.why)
-        return replace(backlog, paused=paused)
+        backlog = await self._behind.backlog(service)
+        opened, paused = self._sealing.opened_texts, backlog.paused.items()
+        return replace(
+            backlog, paused={name: opened(each, of_pause(service, name, is_resumed=False)) for name, each in paused}
+        )
 
     async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        return await self._behind.suspend_sink(service, sink, self._sealing.sealed_suspension(why, service, sink))
+        sealed = self._sealing.sealed_text(why, of_suspension(service, sink))
+        return await self._behind.suspend_sink(service, sink, sealed)
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
         found = await self._behind.sinks(service)
         return {sink: self._opened_backlog(each, service, sink) for sink, each in found.items()}
 
     def _opened_backlog(self, backlog: SinkBacklog, service: str, sink: str) -> SinkBacklog:
-        why = backlog.suspended_why
-        return replace(
-            backlog,
-            last_error=self._sealing.opened_failure(backlog.last_error, sink),
-            suspended_why=None if why is None else self._sealing.opened_suspension(why, service, sink),
-        )
+        why, last_error = backlog.suspended_why, self._sealing.opened_failure(backlog.last_error, sink)
+        opened = None if why is None else self._sealing.opened_text(why, of_suspension(service, sink))
+        return replace(backlog, last_error=last_error, suspended_why=opened)
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
         """An event that cannot be opened becomes a dead one: an operator redelivers it once its key is back."""

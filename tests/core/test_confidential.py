@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.confidential import NO_SEALING, Sealing, kept_headers, sealed_by
+from gateway.core.confidential import NO_SEALING, Sealing, kept_headers, of_audit, sealed_by
 from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Complete, Event, Record
@@ -185,13 +185,13 @@ def test_an_audit_is_bound_to_its_change() -> None:
     assert sealed is not None
     assert clear is not None
     assert "was seen" not in repr(sealed)
-    assert by.opened_audit(sealed, hand.operation_id, Event.PROVE, token) == clear
+    assert by.opened_texts(sealed, of_audit(hand.operation_id, Event.PROVE, token), hand.operation_id) == clear
     for place in (
         (UUID(int=1), Event.PROVE, token),
         (hand.operation_id, Event.DISPROVE, token),
         (hand.operation_id, Event.PROVE, token + 1),
     ):
-        assert "changed" in by.opened_audit(sealed, *place).why
+        assert "changed" in by.opened_texts(sealed, of_audit(*place), place[0]).why
 
 
 def test_an_event_is_sealed_for_its_sink() -> None:

@@ -6,13 +6,15 @@ of this host, in files beside it (`WitnessNote`); what all gateways saw, where t
 host without a file knows it too; and what gateways found out about lost memories, in the store itself (`Amnesia`).
 Without any note a gateway has to trust the store; such a loss goes unnoticed.
 
-Theory of operation ------------------- *Witnesses.* A store's identity distinguishes it from another store. But a
-restored copy has the identity of its original, and its last token proves little: a completion draws no token, and a
-crash may leave Postgres's sequence ahead of its data. So each link over which a worker writes has a row in the store,
-its witness: a number that every change raises in its own transaction. What survives of a store (a copy, a standby, a
-crash) is a prefix of its commits. A witness no lower than the number last acknowledged therefore proves that all
-acknowledged changes up to then are there, from whichever gateway; a lower or missing one proves a loss. A crash that
-keeps what was acknowledged lowers no witness.
+Theory of operation
+-------------------
+*Witnesses.* A store's identity distinguishes it from another store. But a restored copy has the identity of its
+original, and its last token proves little: a completion draws no token, and a crash may leave Postgres's sequence ahead
+of its data. So each link over which a worker writes has a row in the store, its witness: a number that every change
+raises in its own transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. A
+witness no lower than the number last acknowledged therefore proves that all acknowledged changes up to then are there,
+from whichever gateway; a lower or missing one proves a loss. A crash that keeps what was acknowledged lowers no
+witness.
 
 *Note first.* The acknowledged number is written to the state directory before the result is returned to the caller,
 without a sync: the kernel keeps the pages of a killed process. It is synced together with the other note. A power loss

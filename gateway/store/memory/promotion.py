@@ -5,11 +5,13 @@ A *promotion* is a server that came to accept writes on a later timeline than th
 on. The memory itself says so (`Epoch.parent`), so that a gateway without any note knows it, too. A *member* is a worker
 that may grant, as the store lists it.
 
-Theory of operation ------------------- *Members.* A worker grants nothing before the store lists it, and no longer than
-`store.probation` after its last acknowledged beat: a response that comes later is not believed, and counts as lost. A
-worker that has seen another one's beat unchanged for twice that time strikes it off the list. A worker that is not on
-the list of a promoted server has therefore granted nothing that this server lacks: it is a prefix of the former
-primary's commits, and being listed came first, or being struck off came last.
+Theory of operation
+-------------------
+*Members.* A worker grants nothing before the store lists it, and no longer than `store.probation` after its last
+acknowledged beat: a response that comes later is not believed, and counts as lost. A worker that has seen another one's
+beat unchanged for twice that time strikes it off the list. A worker that is not on the list of a promoted server has
+therefore granted nothing that this server lacks: it is a prefix of the former primary's commits, and being listed came
+first, or being struck off came last.
 
 *Vouching.* A member vouches if the promoted server has every witness number that was acknowledged to it (`epoch`). The
 living worker of a host also vouches for those of its host that have ended, by their notes, unless the host was

@@ -89,7 +89,7 @@ class Members(Inquiry):
             taken = frozenset(names) - others
             return turns | dict.fromkeys(taken, (holder.hex, now_us + lease_us)) if taken else None
 
-        await self._change_turns(with_taken)
+        await self._change_document(layout.TURNS, with_taken, "changes", keeps=False)
         return taken
 
     async def leave_turns(self, holder: UUID) -> None:
@@ -97,22 +97,7 @@ class Members(Inquiry):
             others = {name: turn for name, turn in turns.items() if turn[0] != holder.hex}
             return None if len(others) == len(turns) else others
 
-        await self._change_turns(without_own)
-
-    async def _change_turns(self, changed: Callable[[Document, int], Document | None]) -> None:
-        async def attempt() -> tuple[None, Change | None]:
-            (held,), now_us = await self._read([("GET", layout.TURNS)], "changes")
-            turns = changed(_document(held), now_us)
-            if turns is None:
-                return None, None
-            # Upkeep makes room where the memory is full: a deletion first needs none.
-            change = Change()
-            change.require(layout.TURNS, held)
-            change.then("DEL", layout.TURNS)
-            change.then("SET", layout.TURNS, _value(turns))
-            return None, change
-
-        await self._change(attempt, keeps=False)
+        await self._change_document(layout.TURNS, without_own, "changes", keeps=False)
 
     async def raise_level(self) -> bool:
         """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
@@ -148,19 +133,22 @@ class Members(Inquiry):
                 gateways.pop(gateway_id.hex, None)
             return _without_forgotten(gateways, now_us)
 
-        await self._change_gateways(noted, "changes", keeps=False)
+        await self._change_document(layout.GATEWAYS, noted, "changes", keeps=False)
 
-    async def _change_gateways(
-        self, changed: Callable[[Document, int], Document | None], link: str = _BEATS, *, keeps: bool = True
+    async def _change_document(
+        self, key: str, changed: Callable[[Document, int], Document | None], link: str = _BEATS, *, keeps: bool = True
     ) -> None:
-        """Replace the gateways; None leaves them as they are, in a memory that is still the same one."""
+        """Replace a document; None leaves it as it is, in a memory that is still the same one."""
 
         async def attempt() -> tuple[None, Change]:
-            (listed,), now_us = await self._read([("GET", layout.GATEWAYS)], link)
-            gateways, change = changed(_document(listed), now_us), Change()
-            if gateways is not None:
-                change.require(layout.GATEWAYS, listed)
-                change.then("SET", layout.GATEWAYS, _value(gateways))
+            (held,), now_us = await self._read([("GET", key)], link)
+            document, change = changed(_document(held), now_us), Change()
+            if document is not None:
+                change.require(key, held)
+                # Upkeep makes room where the memory is full.
+                if not keeps:
+                    change.free()
+                change.then("SET", key, _value(document))
             return None, change
 
         await self._change(attempt, link, keeps=keeps)
@@ -185,7 +173,7 @@ class Members(Inquiry):
             entry.update(beat=joined.beat, seen_us=now_us, notes=notes.hex, host=host, boot=boot, vouched_for="")
             return gateways
 
-        await self._change_gateways(listed)
+        await self._change_document(layout.GATEWAYS, listed)
         if joined is None:
             raise NotApplied("the store does not know this gateway any more")
         return joined
@@ -206,7 +194,7 @@ class Members(Inquiry):
             entry.update(beat=entry["beat"] + 1, seen_us=now_us)
             return gateways
 
-        await self._change_gateways(raised)
+        await self._change_document(layout.GATEWAYS, raised)
         return True, members
 
     async def members(self) -> list[Member]:
@@ -223,7 +211,7 @@ class Members(Inquiry):
                     entry["vouched_for"] = identity
             return gateways
 
-        await self._change_gateways(vouched)
+        await self._change_document(layout.GATEWAYS, vouched)
 
     async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         """The store keeps its former identity, memo and run until this."""

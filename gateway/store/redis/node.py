@@ -67,21 +67,15 @@ _LOG = logging.getLogger("gateway")
 
 
 @immutable
-class Put:
-    key: str
-    operation_id: UUID
-    snapshot: Snapshot
-    started_seconds: float
+class Write:
+    """A message on a channel. Where there is a snapshot, its record is also put under the name of the channel."""
 
-
-@immutable
-class News:
     channel: str
     operation_id: UUID
-    message: str
+    message: str = ""
+    snapshot: Snapshot | None = None
+    started_seconds: float = 0.0
 
-
-Write = Put | News
 
 # The key of a content, the operation that has it, and for how many milliseconds that is kept.
 First = tuple[str, UUID, int]
@@ -254,60 +248,53 @@ class Node:
         """The puts of a bucket by one script, the others by one command each. A refused command fails the writes that
         it is for."""
         await self._require_era()
-        commands: list[RedisCommand] = []
-        # For each command, the indexes in `writes` that it is for; those of the puts come last.
-        places: list[list[int]] = []
+        # For each command, the indexes in `writes` that it is for.
+        told: list[tuple[RedisCommand, list[int]]] = []
         puts: dict[int, tuple[bytes, list[int], list[str], list[bytes | int]]] = {}
         for place, write in enumerate(writes):
-            if isinstance(write, News):
-                commands.append(("PUBLISH", write.channel, write.message))
-                places.append([place])
-            elif (entry := self._entry(write)) is not None:
-                bucket = self._keys.buckets[write.operation_id.int >> 120]
-                _, put_places, keys, arguments = puts.setdefault(bucket, (self._eras[bucket], [], [], []))
-                put_places.append(place)
-                keys.append(write.key)
-                arguments += entry
-            else:
-                commands.append(("PUBLISH", write.key, b""))
-                places.append([place])
-        for bucket, (era, put_places, keys, arguments) in puts.items():
-            commands.append(("EVALSHA", _PUT, len(keys) + 1, self._keys.era_keys[bucket], *keys, era, *arguments))
-            places.append(put_places)
-        replies = await self._checked(self._writer.run(commands, PUT_SECONDS))
+            if (entry := self._entry(write)) is None:
+                told.append((("PUBLISH", write.channel, write.message), [place]))
+                continue
+            bucket = self._keys.buckets[write.operation_id.int >> 120]
+            _, places, keys, arguments = puts.setdefault(bucket, (self._eras[bucket], [], [], []))
+            places.append(place)
+            keys.append(write.channel)
+            arguments += entry
+        calls = told + [
+            (("EVALSHA", _PUT, len(keys) + 1, self._keys.era_keys[bucket], *keys, era, *arguments), places)
+            for bucket, (era, places, keys, arguments) in puts.items()
+        ]
+        replies = await self._checked(self._writer.run([command for command, _ in calls], PUT_SECONDS))
         errors = [refusal(reply) for reply in replies]
         stale: list[int] = []
-        for index, (bucket, (era, *_)) in enumerate(puts.items(), len(commands) - len(puts)):
-            if error := errors[index]:
-                self._note_refusal(error)
+        for at, (bucket, (era, *_)) in enumerate(puts.items(), len(told)):
+            if errors[at]:
+                self._note_refusal(errors[at])
                 continue
-            held_era, *time, text = replies[index]
-            errors[index] = refusal_code(text.decode()) if text else ""
+            held_era, *time, text = replies[at]
+            errors[at] = refusal_code(text.decode()) if text else ""
             self._note_time(time)
             if held_era != era:
                 stale.append(bucket)
         if stale:
             await self._refresh(self._writer, is_stale=True)
         results: list[StoreError | None] = [None] * len(writes)
-        for error, its_places in zip(errors, places, strict=True):
-            for place in its_places if error else ():
+        for error, (_, places) in zip(errors, calls, strict=True):
+            for place in places if error else ():
                 results[place] = NotApplied(f"Redis refused: {error}")
         return results
 
-    def _entry(self, put: Put) -> tuple[bytes, int] | None:
-        """The entry's bytes, and when it expires (ms). None if it cannot be put."""
-        record, bucket = put.snapshot.record, self._keys.buckets[put.operation_id.int >> 120]
-        era = self._eras[bucket]
-        if record is None or not era or not put.key.startswith(self._keys.prefix):
+    def _entry(self, put: Write) -> tuple[bytes, int] | None:
+        """The entry's bytes, and when it expires (ms). None if it cannot be put, or there is none."""
+        snapshot, bucket = put.snapshot, self._keys.buckets[put.operation_id.int >> 120]
+        era, record = self._eras[bucket], None if snapshot is None else snapshot.record
+        if snapshot is None or record is None or not era or not put.channel.startswith(self._keys.prefix):
             return None
         if put.started_seconds < self._era_seconds[bucket]:
             return None
         started_us = self.server_us(put.started_seconds)
-        expires_us = started_us + record.replay_until_us - put.snapshot.now_us
-        try:
-            entry = encode(record.sealed or record, era, expires_us)
-        except ValueError:
-            return None
+        expires_us = started_us + record.replay_until_us - snapshot.now_us
+        entry = encode(record.sealed or record, era, expires_us)
         return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
 
     async def _execute_firsts(self, firsts: list[First]) -> list[UUID | None]:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from gateway.core.immutable import immutable
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, StoreError
-from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, masters_of, refusal, run_lines
+from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, find_masters, refusal, run_lines
 
 _LOG = logging.getLogger("gateway")
 
@@ -126,8 +126,6 @@ class Primary:
 
     def __init__(self, access: Access, replicas: int | None, lesson: RedisCommand) -> None:
         self._access = access
-        self._masters = masters_of(access)
-        self._finding = asyncio.Lock()
         self.replicas = replicas or 0
         self._configured = replicas
         self._lesson = lesson
@@ -184,7 +182,6 @@ class Primary:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
-        await self._masters.close()
 
     async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> list[Any]:
         """The replies. Raises `NotApplied`, also where the server refuses one of the commands."""
@@ -287,9 +284,8 @@ class Primary:
         return link
 
     async def _find(self) -> Address:
-        async with self._finding:
-            self._found = tuple(await self._masters.find(self._found))
-            return self._found[0]
+        self._found = tuple((await find_masters(self._access, self._found)).slots)
+        return self._found[0]
 
     async def _greet(self, link: Link) -> None:
         """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""

@@ -18,7 +18,7 @@ from uuid import UUID
 from gateway.core.operation import MICROSECONDS
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote
-from gateway.store.redis.connection import Link, RedisCommand, masters_of, parse, refusal, script, slot_of
+from gateway.store.redis.connection import Link, RedisCommand, find_masters, parse, refusal, script, slot_of
 from gateway.store.redis.copies import KEY_PREFIX
 
 # Nobody but the start of a gateway waits for this.
@@ -92,12 +92,8 @@ class RedisSeen:
         return await self._access.follow_ask(command, reply, SEEN_SECONDS)
 
     async def _connect(self) -> Link:
-        masters, slot = masters_of(self._access), slot_of(self._key)
-        try:
-            found = await masters.find(())
-        finally:
-            await masters.close()
-        address = next((each for each, slots in found.items() if any(slot in part for part in slots)), None)
+        masters, slot = (await find_masters(self._access)).slots, slot_of(self._key)
+        address = next((each for each, slots in masters.items() if any(slot in part for part in slots)), None)
         if address is None:
             raise NotApplied("no master has the slot of the note of what was seen")
         link = self._access.link(address)

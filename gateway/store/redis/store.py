@@ -30,11 +30,10 @@ durable store then. A gateway that has to end an era, and could not yet, serves 
 reads those of all buckets of that master, which a purge ends together: no further copy is missed there.
 
 *Masters.* A single server is a cluster of one node with one bucket, and Sentinel is another way to find its address.
-`masters` finds the servers, each of which is a `Node` here, and the route of an operation is by the first byte of its
-id. In a cluster each byte is a bucket with an era of its own; an era is bound to a server process, so what is copied or
-moved to another node is not believed there. Another address, or a bucket at another node, begins with an unknown era:
-each purge is reported to it anew. While a slot is moved, Redis refuses commands of several keys in it, and its
-operations have no copies.
+Each server that is found is a `Node` here. The route of an operation is by the first byte of its id. In a cluster each
+byte is a bucket with an era of its own; an era is bound to a server process, so what is copied or moved to another node
+is not believed there. Another address, or a bucket at another node, begins with an unknown era: each purge is reported
+to it anew. While a slot is moved, Redis refuses commands of several keys in it, and its operations have no copies.
 
 *What remains.* A master that was abandoned, and does not know it yet, serves those who have not left it. A purge that
 was reported to the new one reaches them with the durable store's generation, or when they leave: at the next look with
@@ -52,8 +51,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from hashlib import sha256
 from typing import Final
 from uuid import UUID, uuid4
@@ -62,11 +61,10 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import Snapshot, State
 from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
 from gateway.store.memory.epoch import lineage
-from gateway.store.redis.connection import Address, Link, masters_of, parse, refusal, slot_of
+from gateway.store.redis.connection import Address, Link, find_masters, listen_for_masters, parse, refusal, slot_of
 from gateway.store.redis.copies import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
 from gateway.store.redis.news import News
-from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Put
-from gateway.store.redis.node import News as Message
+from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Write
 
 # Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
 _STORE_DIGITS: Final = 16
@@ -93,7 +91,6 @@ class RedisFastTier:
         self._access = parse(url)
         self._clock = clock
         self._sealing = sealing
-        self._masters = masters_of(self._access)
         self._is_cluster = self._access.kind == "cluster"
         self._keys = Keyspace("", "", is_cluster=self._is_cluster)
         self._generation: str | None = None
@@ -105,6 +102,7 @@ class RedisFastTier:
         self._routes: list[Node | None] = [None] * PARTS
         self._news = News(self._news_link, self._channel_of)
         self._change_listeners: list[Callable[[bool, str], None]] = []
+        self._look_seconds: float | None = None
         self._is_reached = False
         self._why_no_master = ""
         self._reported = (False, "")
@@ -141,11 +139,8 @@ class RedisFastTier:
 
         Gateways that run make new copies, of what the durable store has then.
         """
-        try:
-            masters = await self._masters.find(())
-            return sum([await self._drop_copies_at(self._access.link(address)) for address in masters])
-        finally:
-            await self._masters.close()
+        masters = await find_masters(self._access)
+        return sum([await self._drop_copies_at(self._access.link(address)) for address in masters.slots])
 
     async def _drop_copies_at(self, link: Link) -> int:
         cursor, dropped = b"0", 0
@@ -177,7 +172,7 @@ class RedisFastTier:
         if self._tasks:
             return
         await self._look()
-        running = (self._masters.listen(self._wake.set), self._keep())
+        running = (listen_for_masters(self._access, self._wake.set), self._keep())
         self._tasks = [asyncio.create_task(each) for each in running]
         self._news.start()
 
@@ -191,7 +186,6 @@ class RedisFastTier:
         nodes, self._nodes, self._left = [*self._nodes.values(), *self._left], {}, []
         self._routes = [None] * PARTS
         await asyncio.gather(*(node.close() for node in nodes))
-        await self._masters.close()
         self._is_reached = False
 
     def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
@@ -206,7 +200,8 @@ class RedisFastTier:
             raise ValueError("only completed records may be put")
         operation_id = record.identity.operation_id
         node = self._node_for(operation_id.int >> 120)
-        return node.writes.submit(Put(self._keys.key_of(operation_id), operation_id, snapshot, started_seconds))
+        write = Write(self._keys.key_of(operation_id), operation_id, "", snapshot, started_seconds)
+        return node.writes.submit(write)
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         return self._node_for(content[0]).firsts.submit((self._keys.content_key(content), operation_id, within_ms))
@@ -219,7 +214,7 @@ class RedisFastTier:
             raise NotApplied(DOWN)
         # A write without an era first reports this generation to the server. Each node tells of the purge when that is
         # done: whoever hears it last finds no copy any more.
-        news = Message(PURGES_CHANNEL, operation_id, operation_id.hex)
+        news = Write(PURGES_CHANNEL, operation_id, operation_id.hex)
         told = await asyncio.gather(
             *(node.writes.submit(news) for node in self._nodes.values() if node.is_reached), return_exceptions=True
         )
@@ -231,12 +226,10 @@ class RedisFastTier:
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
         node = self._node_for(operation_id.int >> 120)
-        return node.writes.submit(Message(self._keys.key_of(operation_id), operation_id, ""))
+        return node.writes.submit(Write(self._keys.key_of(operation_id), operation_id))
 
-    @asynccontextmanager
-    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
-        async with self._news.watch(operation_id) as watch:
-            yield watch
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._news.watch(operation_id)
 
     def _node_for(self, part: int) -> Node:
         """Raises NotApplied where its node is down."""
@@ -261,7 +254,7 @@ class RedisFastTier:
         while True:
             is_missing = None in self._routes or not all(node.is_reached for node in self._nodes.values())
             with suppress(TimeoutError):
-                async with asyncio.timeout(_MISSING_SECONDS if is_missing else self._masters.look_seconds):
+                async with asyncio.timeout(_MISSING_SECONDS if is_missing else self._look_seconds):
                     await self._wake.wait()
             self._wake.clear()
             has_changed = await self._look()
@@ -271,7 +264,7 @@ class RedisFastTier:
     async def _look(self) -> bool:
         """Find the masters, and open and close nodes accordingly; returns whether something changed."""
         try:
-            found = await self._masters.find(self._nodes.keys())
+            found, self._look_seconds = await find_masters(self._access, self._nodes.keys())
         except StoreError as error:
             self._why_no_master = str(error)
             self._note_change()

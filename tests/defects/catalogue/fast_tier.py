@@ -15,7 +15,9 @@ DEFECTS = (
         "after a failover by Sentinel the gateway stays at the former master, which hears of no purge",
         (
             Edit(
-                MASTERS, "        return {address: _ALL_SLOTS}\n", "        return {[*known, address][0]: _ALL_SLOTS}\n"
+                MASTERS,
+                "    if 2 * number <= votes.total() and (kept",
+                "    address = [*known, address][0]\n    if 2 * number <= votes.total() and (kept",
             ),
         ),
         (_GROUPS + "test_a_failover[asked-for]",),
@@ -23,7 +25,7 @@ DEFECTS = (
     Defect(
         "reports-of-sentinels-unheard",
         "a failover is noticed with the next look alone",
-        (Edit(MASTERS, "                        wake()\n", "                        pass\n"),),
+        (Edit(MASTERS, "                    wake()\n", "                    pass\n"),),
         (_GROUPS + "test_a_report_of_the_sentinels_is_acted_on_at_once",),
     ),
     Defect(

@@ -118,7 +118,7 @@ DEFECTS = (
             Edit(
                 "store/redis/members.py",
                 "            return None, change\n\n        await self._change(attempt, link",
-                "            return None, change if gateways else None\n\n        await self._change(attempt, link",
+                "            return None, change if document else None\n\n        await self._change(attempt, link",
             ),
         ),
         (_TESTS + "test_a_flush_while_nobody_writes",),

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -214,14 +214,11 @@ class Tiered(Copies):
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
-        """News from the fast tier while it is up, from the durable store otherwise."""
+        """News from the fast tier while it is up, from the durable store otherwise; of work, from both: an operator's
+        command announces it through the durable store alone, and a pooler in front of that brings no news at all."""
         async with AsyncExitStack() as stack:
-            if operation_id == WORK:
-                tiers = (self._behind,) if self._fast is None else (self._behind, self._fast)
-                yield _EitherWatch([await stack.enter_async_context(tier.watch(WORK)) for tier in tiers])
-                return
             watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
-            await watch.choose_tier()
+            await watch.choose()
             yield watch
 
     def _announce_work(self) -> None:
@@ -319,42 +316,35 @@ class Tiered(Copies):
 
 
 class _TieredWatch:
-    """Waits on the tier that has news. A change of tier counts as news, because some may have been missed."""
+    """Waits on the tiers that have news. Another choice of them counts as news, because some may have been missed."""
 
     def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
         self._fast = fast
         self._operation_id = operation_id
         self._stack = stack
-        self._watches: dict[str, Watch] = {}
-        self._tier: str | None = None
+        self._watches: dict[Store | FastTier, Watch] = {}
+        self._chosen: list[Store | FastTier] = []
 
-    async def choose_tier(self) -> bool:
-        """Watch the tier that has news now; True if that is another one than before."""
-        tier = FAST if self._fast is not None and self._fast.up else DURABLE
-        if tier == self._tier:
-            return False
-        if tier not in self._watches:
-            store = self._fast if self._fast is not None and tier == FAST else self._durable
-            self._watches[tier] = await self._stack.enter_async_context(store.watch(self._operation_id))
-        self._tier = tier
-        return True
+    async def choose(self) -> bool:
+        """Watch what has news now; True if that is another choice than before."""
+        before, self._chosen = self._chosen, [self._durable]
+        if self._fast is not None and self._operation_id == WORK:
+            self._chosen.append(self._fast)
+        elif self._fast is not None and self._fast.up:
+            self._chosen = [self._fast]
+        for tier in self._chosen:
+            if tier not in self._watches:
+                self._watches[tier] = await self._stack.enter_async_context(tier.watch(self._operation_id))
+        return self._chosen != before
 
     async def wait_changed(self, timeout_seconds: float) -> bool:
-        if await self.choose_tier() or self._tier is None:
+        if await self.choose():
             return True
-        return await self._watches[self._tier].wait_changed(timeout_seconds)
-
-
-class _EitherWatch:
-    """Waits on both tiers: an operator's command announces work through the durable store alone, and a pooler in front
-    of that brings no news at all."""
-
-    def __init__(self, watches: Sequence[Watch]) -> None:
-        self._watches = watches
-
-    async def wait_changed(self, timeout_seconds: float) -> bool:
-        waiting = [asyncio.ensure_future(watch.wait_changed(timeout_seconds)) for watch in self._watches]
+        first, *others = (self._watches[tier].wait_changed(timeout_seconds) for tier in self._chosen)
+        if not others:
+            return await first
+        waiting = [asyncio.ensure_future(each) for each in (first, *others)]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             return any(task.result() for task in done)
@@ -374,18 +364,14 @@ class _Outbox:
     def __init__(self, fast: FastTier | None, stats: TierStats) -> None:
         self._fast = fast
         self._stats = stats
-        self._under_way: set[asyncio.Future[None]] = set()
+        self.under_way: set[asyncio.Future[None]] = set()
         self._bytes = 0
-
-    @property
-    def under_way(self) -> Collection[asyncio.Future[None]]:
-        return self._under_way
 
     def send_copy(self, snapshot: Snapshot, started_seconds: float) -> None:
         """A completed record; `started_seconds` as `FastTier.put` takes it."""
-        response = snapshot.record.response if snapshot.record else None
-        body = response.body if response else None
-        self._send(lambda fast: fast.put(snapshot, started_seconds), len(body or b""))
+        response = None if snapshot.record is None else snapshot.record.response
+        size_bytes = 0 if response is None else len(response.body or b"")
+        self._send(lambda fast: fast.put(snapshot, started_seconds), size_bytes)
 
     def send_news(self, operation_id: UUID) -> None:
         """Announce a change of the operation, without a record."""
@@ -395,7 +381,7 @@ class _Outbox:
         fast = self._fast
         if fast is None or not fast.up:
             return
-        if len(self._under_way) >= _SENDING_MAX or self._bytes + size_bytes > _SENDING_BYTES_MAX:
+        if len(self.under_way) >= _SENDING_MAX or self._bytes + size_bytes > _SENDING_BYTES_MAX:
             self._stats.shed += 1
             return
         try:
@@ -404,11 +390,11 @@ class _Outbox:
             self._stats.fast_failures += 1
             return
         self._bytes += size_bytes
-        self._under_way.add(sending)
+        self.under_way.add(sending)
         sending.add_done_callback(lambda sent: self._finish(sent, size_bytes))
 
     def _finish(self, sent: asyncio.Future[None], size_bytes: int) -> None:
-        self._under_way.discard(sent)
+        self.under_way.discard(sent)
         self._bytes -= size_bytes
         if not sent.cancelled() and (error := sent.exception()) is not None:
             self._stats.fast_failures += 1

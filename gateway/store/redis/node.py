@@ -222,7 +222,7 @@ class Node:
                 continue
             for operation_id, entry in zip(ids, entries, strict=True):
                 if entry is not None:
-                    found[operation_id.int] = self._opened(_valid_snapshot(entry, operation_id, era, now_us))
+                    found[operation_id.int] = self._copy(entry, operation_id, era, now_us)
         if stale:
             await self._refresh(self._reader, is_stale=True)
         return found
@@ -233,16 +233,20 @@ class Node:
         taken = [each for bucket in self._unknown.intersection(by_bucket) for each in by_bucket.pop(bucket)]
         return {each.int: NotApplied(DOWN) for each in taken}
 
-    def _opened(self, copy: Snapshot | None) -> Snapshot | None:
-        """The copy in clear; None if it cannot be opened, because the durable store may have the record whole."""
-        record = None if copy is None else copy.record
-        if copy is None or record is None:
+    def _copy(self, entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+        """What an entry says, in clear; None if it is over, or cannot be opened, because the durable store may have the
+        record whole."""
+        if (decoded := decode(entry, operation_id, era)) is None:
+            return None
+        record, expires_us = decoded
+        left_us = expires_us - now_us
+        # More time left than the whole window: the server's clock was set back, by an unknown amount.
+        if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
             return None
         try:
-            clear = self._sealing.opened_copy(record)
+            return Snapshot(self._sealing.opened_copy(record), record.replay_until_us - left_us)
         except Unopenable:
             return None
-        return copy if clear is record else Snapshot(clear, copy.now_us)
 
     async def _execute_writes(self, writes: list[Write]) -> list[StoreError | None]:
         """The puts of a bucket by one script, the others by one command each. A refused command fails the writes that
@@ -490,15 +494,3 @@ class Room:
         elif self._reported and now - self._refused_seconds >= ROOM_SECONDS:
             self._reported = ""
             _LOG.info("Redis takes copies again")
-
-
-def _valid_snapshot(entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
-    decoded = decode(entry, operation_id, era)
-    if decoded is None:
-        return None
-    record, expires_us = decoded
-    left_us = expires_us - now_us
-    # More time left than the whole window: the server's clock was set back, by an unknown amount.
-    if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
-        return None
-    return Snapshot(record, record.replay_until_us - left_us)

@@ -45,7 +45,7 @@ class ProcessCache:
     def __init__(
         self, bytes_max: int, age_seconds_max: float, on_new: Callable[[Snapshot, float], None] | None = None
     ) -> None:
-        """A cache of 0 bytes keeps nothing; one of age 0 returns nothing. `on_new` gets what `put` gets of a completed
+        """A cache of 0 bytes, or of age 0, keeps nothing. `on_new` gets what `put` gets of a completed
         record of which no copy was here."""
         self._bytes_max = bytes_max
         self._entry_bytes_max = bytes_max // _ENTRY_SHARE
@@ -99,7 +99,9 @@ class ProcessCache:
             )
         ):
             self._on_new(snapshot, started_seconds)
-        if started_seconds <= self._dropped_seconds or (known is not None and known.started_seconds >= started_seconds):
+        if not self._age_seconds_max or started_seconds <= self._dropped_seconds:
+            return
+        if known is not None and known.started_seconds >= started_seconds:
             return
         size_bytes, response = _RECORD_BYTES, record.response
         if response is not None:

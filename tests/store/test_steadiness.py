@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.operation import microseconds
-from gateway.store.steadiness import Steadiness
+from gateway.store.gate import Steadiness
 
 # What the store's clock shows when the boot-time clock shows nothing.
 LEAD_SECONDS = 1_800_000_000.0

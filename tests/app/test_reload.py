@@ -42,6 +42,10 @@ TOKEN = "t" * 20
 ASKED = b"GET /reports HTTP/1.1\r\nHost: gateway\r\n\r\n"
 ROOT = Path(__file__).parents[2]
 EACH_COUNT = pytest.mark.parametrize("workers", [1, 2], ids=["one-process", "two-workers"])
+# Of several workers the others show what is different about them.
+ONE_PROCESS = pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="one-process"), pytest.param(2, id="two-workers", marks=pytest.mark.full)]
+)
 
 
 @dataclass
@@ -320,7 +324,7 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         await reloading.stop()
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> None:
     """Without a restart: what was kept stays readable, the new key encrypts, and the old one can go when nothing needs
     it any more."""
@@ -426,7 +430,7 @@ async def test_nearly_all_can_change(tmp_path: Path, workers: int) -> None:
             assert [str(port) in listens for port in (admin_port, other_port)] == [status == 200 for status in ports]
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_what_is_earlier_is_bounded(tmp_path: Path, workers: int) -> None:
     """Requests last over reloads, until too many configurations are in use: then those of the oldest end as at a
     stop."""
@@ -464,7 +468,7 @@ async def _has_exported(it: Reloaded, count: int) -> bool:
     return await it.metric('idempotency_spans_total{result="exported"}') == count
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_a_store_that_is_away(tmp_path: Path, workers: int, postgres_url: str) -> None:
     """What concerns no key is put in force all the same; what may, is refused, and put in force once it is back."""
     parts = urlsplit(postgres_url)
@@ -498,7 +502,7 @@ async def _is_applied(it: Reloaded) -> bool:
     return (await it.reload())[0] == 0
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_a_terminal_that_hangs_up(tmp_path: Path, workers: int) -> None:
     """It ends a gateway in order, also during the start; what is in flight is finished."""
     async with stopped(tmp_path, workers) as it:
@@ -566,7 +570,7 @@ async def test_a_hangup_while_the_program_loads(tmp_path: Path, ends: bool) -> N
                 os.close(terminal)
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_files_are_looked_at(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a command: the authorities of callers and of the upstream, and the certificate with its key, each by
     itself; a pair that does not match waits; links that move, as Kubernetes has them, are followed."""
@@ -639,7 +643,7 @@ async def test_files_are_looked_at(tmp_path: Path, workers: int, monkeypatch: py
             await server.stop()
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
     """New connections get the new one, open ones stay; a pair that does not match is refused."""
     old, new = ((tmp_path / name) for name in ("old", "new"))

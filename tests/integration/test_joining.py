@@ -74,7 +74,7 @@ async def started(gateway: GatewayProcess) -> None:
     await eventually(listens, 60.0, "it listens")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_only_what_needs_a_grant_waits(
     tmp_path: Path, url: str, own_postgres: PostgresServer, upstream: RecordingUpstream, workers: int
 ) -> None:
@@ -110,7 +110,7 @@ async def test_only_what_needs_a_grant_waits(
         gateway.kill()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_once_it_is_ready_it_grants(tmp_path: Path, url: str, upstream: RecordingUpstream, workers: int) -> None:
     """Whoever sends requests only to gateways that are ready sees no refusal."""
     config = config_of({"durable": url}, tmp_path, upstream.url, store={"probation": SHORT}, workers=workers)

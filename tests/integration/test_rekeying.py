@@ -24,7 +24,7 @@ OLD, NEW = {"id": "old", "key": "a1" * 32}, {"id": "new", "key": "b2" * 32}
 ANSWER = Answer(201, headers=(("Content-Type", "application/json"), ("Location", "/made/1")), body=b'{"made": 1}')
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
     return store_section(request, tmp_path)

@@ -10,7 +10,9 @@ from tests.integration.reloading import reload_under_load
 from tests.support.house import sqlite_store
 
 
-@pytest.mark.parametrize("workers", [1, 2], ids=["one-process", "two-workers"])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="one-process"), pytest.param(2, id="two-workers", marks=pytest.mark.full)]
+)
 async def test_reloads_under_load(tmp_path: Path, workers: int) -> None:
     """Nothing is lost, on kept connections and on new ones; no key runs twice, and what is in flight keeps the policy
     that it began with.

@@ -20,7 +20,7 @@ from tests.support.upstream import Answer, RecordingUpstream
 _DONE = frozenset(("stored", "replayed", "journaled"))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return store_section(request, tmp_path)
 

@@ -60,7 +60,7 @@ def clock(server_workspace: Path) -> Iterator[WallClock]:
         yield moved
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres"])
 def store(
     request: pytest.FixtureRequest, clock: WallClock, server_workspace: Path, tmp_path: Path
 ) -> Iterator[dict[str, Any]]:

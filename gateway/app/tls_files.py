@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import Config
+from gateway.config.address import PLACEHOLDER_DIRECTORY
 from gateway.config.events import KafkaSink
-from gateway.config.models import PLACEHOLDER_DIRECTORY
 from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
 
 

@@ -14,6 +14,8 @@ allowed but questionable.
 
 *Of two files.* `changes` finds what differs, and which of that needs a restart.
 
+`place` knows from the models what may be written where, and stands in for what is not known.
+
 *For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file,
 `descriptions` reads what its keys are for.
 
@@ -35,8 +37,9 @@ from gateway.config.changes import changes, digest_of
 from gateway.config.checks import disagreements
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
 from gateway.config.explanation import empty_values, explain
-from gateway.config.models import Config, Placeholders
+from gateway.config.models import Config
 from gateway.config.notice import notices
+from gateway.config.place import Placeholders
 from gateway.config.section import RightValues
 
 __all__ = [

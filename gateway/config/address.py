@@ -42,6 +42,10 @@ _PRIMARY = ("any", "primary", "read-write")
 _REDIS_OPTIONS = frozenset(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
 _SENTINEL_OPTIONS = frozenset(("sentinel_username", "sentinel_password"))
 
+PLACEHOLDER_URL = "https://placeholder"
+PLACEHOLDER_DIRECTORY = Path("/placeholder")
+"""The directory of files whose path is not known."""
+
 
 @dataclass(frozen=True)
 class HostName(Leaf):
@@ -92,6 +96,9 @@ class ListenAddress(Leaf):
         if not HOST_NAME.match(host):
             raise self.unexpected()
         return Address(host, int(port))
+
+    def placeholder(self, name: str) -> str:
+        return "127.0.0.1:0"
 
 
 def is_bracketed_ipv6(host: str) -> bool:
@@ -153,6 +160,9 @@ class AbsolutePath(Leaf):
             raise self.unexpected()
         return Path(text)
 
+    def placeholder(self, name: str) -> str:
+        return str(PLACEHOLDER_DIRECTORY / f"placeholder-{re.sub('[^A-Za-z0-9]', '-', name)}")
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamUrl:
@@ -189,6 +199,9 @@ class ServiceUrl(Leaf):
         if not is_host(host):
             raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
+
+    def placeholder(self, name: str) -> str:
+        return PLACEHOLDER_URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +242,9 @@ class ForwardAuthUrl(Leaf):
         except PydanticCustomError:
             raise self.unexpected() from None
 
+    def placeholder(self, name: str) -> str:
+        return PLACEHOLDER_URL
+
     def write(self, value: AuthorizationUrl) -> str:
         return f"{value}?placeholder" if "?" in value.target else str(value)
 
@@ -248,6 +264,9 @@ class PublicUrl(Leaf):
         if not re.fullmatch(rf"({_PATH})?/?", url.path) or "?" in text or "#" in text:
             raise self.unexpected("without a query; its path is plain")
         return text.rstrip("/")
+
+    def placeholder(self, name: str) -> str:
+        return PLACEHOLDER_URL
 
 
 class TypeBase(Leaf):
@@ -356,6 +375,9 @@ class DurableUrl(Leaf):
             raise self.unexpected(hint, is_secret=True)
         return PostgresUrl(SecretStr(text))
 
+    def placeholder(self, name: str) -> str:
+        return "postgresql://placeholder@placeholder/placeholder"
+
     def write(self, value: SqliteUrl) -> str:
         return value.path.as_uri().replace("file://", "sqlite://", 1)
 
@@ -399,6 +421,9 @@ class StreamUrl(Leaf):
         if {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} - options:
             raise self.unexpected(f"the only options are {', '.join(sorted(options))}", is_secret=True)
         return RedisUrl(SecretStr(text))
+
+    def placeholder(self, name: str) -> str:
+        return "redis://placeholder:6379/0"
 
     def _why_no_path(self, kind: str, path: str) -> str:
         match kind:

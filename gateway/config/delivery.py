@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from functools import cached_property
-from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretBytes
+from pydantic import Field, SecretBytes
 
-from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, Size, wrong
+from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, SecretText, Size
 from gateway.config.section import DIVIDED, Forms, Section, written
 from gateway.config.upstream import HeaderValue
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
@@ -170,13 +169,14 @@ def encryption_key_bytes(text: str) -> bytes | None:
     return key if len(key) == KEY_BYTES else None
 
 
-def encryption_key(value: object) -> bytes:
-    """Reads a secret of `KEY_BYTES`."""
-    key = encryption_key_bytes(value) if isinstance(value, str) else None
+def _key(text: str) -> bytes:
+    key = encryption_key_bytes(text)
     if key is None:
-        message = f"expected {KEY_BYTES} bytes as {2 * KEY_BYTES} hexadecimal digits, or as base64"
-        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
+        raise ValueError(f"expected {KEY_BYTES} bytes as {2 * KEY_BYTES} hexadecimal digits, or as base64")
     return key
+
+
+KEY = SecretText(_key, is_key=True)
 
 
 class EncryptionKey(Section):
@@ -184,7 +184,7 @@ class EncryptionKey(Section):
 
     id: Annotated[str, NAME]
     """The name of this key, stored with what it encrypted. A new key needs a new name."""
-    key: Annotated[SecretBytes, BeforeValidator(encryption_key, json_schema_input_type=str)]
+    key: Annotated[SecretBytes, KEY]
     """32 random bytes as hexadecimal or base64; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
@@ -196,8 +196,3 @@ class IdentityKey(EncryptionKey):
 
     id: Annotated[str, NAME]
     """The name of this key, for people. It is stored nowhere."""
-
-
-def placeholder_key(name: str) -> str:
-    """A key of the right form, for checking a file without its secrets: another one for each name."""
-    return b64encode(sha256(name.encode()).digest()).decode()

@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 
 from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.document import NOTHING, Path, path_text
-from gateway.config.leaf import Leaf
-from gateway.config.models import Config, Placeholders
+from gateway.config.leaf import Leaf, placeholder
+from gateway.config.models import Config
 from gateway.config.section import Section
 
 _HEADER = """\
@@ -51,7 +51,6 @@ def differences(old: str, new: str) -> list[str]:
 class _Writer:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._placeholders = Placeholders()
 
     def section(self, section: Section, path: Path, *, is_default: bool, values: Section | None = None) -> list[str]:
         """The lines of a mapping, what is written first. `values` has the defaults, if another section gives them."""
@@ -115,16 +114,17 @@ class _Writer:
                 return _scalar(self._text(value, field, path))
 
     def _text(self, value: object, field: FieldInfo, path: Path) -> str:
+        leaf = next(_leaves((*field.metadata, field.annotation)), None)
         match value:
             case SecretStr() | SecretBytes() | PostgresUrl():
-                return self._placeholders(path, path_text(self._named(path)), True)
+                name = path_text(self._named(path))
+                return placeholder(name) if leaf is None else leaf.placeholder(name)
             case RedisUrl():
                 # Another host for each, because a stream may not be in the database of the fast tier.
                 scheme = value.url.get_secret_value().partition("://")[0]
                 place = {"sentinel": "/name/0", "cluster": ""}.get(scheme.partition("+")[2], "/0")
                 return f"{scheme}://{'-'.join(map(str, self._named(path)))}{place}"
             case _:
-                leaf = next(_leaves((*field.metadata, field.annotation)), None)
                 return str(value) if leaf is None else leaf.write(value)
 
 

@@ -10,10 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr
 
-from gateway.config.address import AbsolutePath, Network, NetworkRange, RedisUrl, StreamUrl, is_host, split_url
-from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, Size, Text, shaped, wrong
+from gateway.config.address import (
+    PLACEHOLDER_URL,
+    AbsolutePath,
+    Network,
+    NetworkRange,
+    RedisUrl,
+    StreamUrl,
+    is_host,
+    split_url,
+)
+from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, SecretText, Size, Text, shaped
 from gateway.config.section import Disagreement, Forms, Section, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
@@ -65,15 +74,16 @@ class _WebhookUrl(Leaf):
             raise self.unexpected(is_secret=True)
         return SecretStr(text)
 
+    def placeholder(self, name: str) -> str:
+        return PLACEHOLDER_URL
 
-def _signing_key(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    try:
-        signing_key(text)
-    except ValueError as error:
-        hint = "make one with: echo whsec_$(openssl rand -hex 32)"
-        raise wrong(str(error), hint, is_secret=True) from None
+
+def _signing(text: str) -> str:
+    signing_key(text)
     return text
+
+
+_SIGNING = SecretText(_signing, "make one with: echo whsec_$(openssl rand -hex 32)", is_key=True)
 
 
 class SigningSecret(Section):
@@ -81,7 +91,7 @@ class SigningSecret(Section):
 
     id: Annotated[str, NAME]
     """The name of this secret in metrics."""
-    key: Annotated[SecretStr, BeforeValidator(_signing_key, json_schema_input_type=str)]
+    key: Annotated[SecretStr, _SIGNING]
     """The secret: whsec_ and 24 to 64 bytes as base64, or whsk_ and an Ed25519 private key; `${NAME}` or
     `${file:/run/secrets/name}` keeps it out of this file."""
     until: Annotated[float, Moment()] | None = None

@@ -8,79 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.descriptions import descriptions
 from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest, path_of
-from gateway.config.models import Config
-from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms
+from gateway.config.place import ROOT, Place
+from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD
 
 _SHOWN_CHARS_MAX = 60
 # Sections that contain secrets.
 _HOLDERS = frozenset(("secrets", "store", "admin", "sinks"))
 _KEY_CHARS_MAX = 40
 _WITHOUT_BRACES = re.compile(r"\$[A-Za-z_]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """One of the types that a value may have, and its discriminator tag."""
-
-    kind: Any
-    tag: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an error is: its path in the file, the possible types, and the keys that choose between them."""
-
-    path: Path
-    forms: tuple[_Form, ...]
-    choices: tuple[str, ...]
-
-    @property
-    def models(self) -> list[type[BaseModel]]:
-        return [form.kind for form in self.forms if isinstance(form.kind, type) and issubclass(form.kind, BaseModel)]
-
-    @property
-    def keys(self) -> dict[str, Any]:
-        """The known keys of a mapping here, with their fields."""
-        return {f.alias or name: f for model in self.models for name, f in model.model_fields.items()}
-
-    def below(self, part: str | int) -> _Place:
-        if isinstance(part, int):
-            items = [get_args(form.kind)[0] for form in self.forms if get_origin(form.kind) is tuple]
-            return _Place((*self.path, part), tuple(form for item in items for form in _forms(item)), ())
-        if part.startswith("<"):
-            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag and form.tag not in NOT_KEYS)
-            return _Place(self.path, tuple(form for form in self.forms if form.tag == part), choices)
-        field = self.keys.get(part)
-        forms = _forms(Annotated[field.annotation, *field.metadata, None]) if field else ()
-        return _Place((*self.path, part), tuple(forms), ())
-
-
-def _forms(annotation: Any, tag: str | None = None) -> Iterator[_Form]:
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        if forms := next((item for item in metadata if isinstance(item, Forms)), None):
-            for tag, kind in forms.tagged(inner).items():
-                yield from _forms(kind, tag)
-        else:
-            yield from _forms(inner, tag)
-    elif get_origin(annotation) in (Union, UnionType):
-        for member in get_args(annotation):
-            yield from _forms(member, tag)
-    elif annotation is not NoneType:
-        yield _Form(annotation, tag)
-
-
-_ROOT = _Place((), (_Form(Config, None),), ())
 
 
 def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
@@ -115,10 +58,10 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 def empty_values(document: Document) -> Iterator[Mistake]:
     """The known keys and the list items without a value."""
-    return _empty_values(document.tree, _ROOT, document)
+    return _empty_values(document.tree, ROOT, document)
 
 
-def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mistake]:
+def _empty_values(tree: Tree, place: Place, document: Document) -> Iterator[Mistake]:
     parts: Iterable[tuple[str | int, Tree]] = ()
     match tree:
         case None:
@@ -134,15 +77,15 @@ def _empty_values(tree: Tree, place: _Place, document: Document) -> Iterator[Mis
         yield from _empty_values(value, place.below(part), document)
 
 
-def _unsupported_key(place: _Place, given: object) -> str | None:
+def _unsupported_key(place: Place, given: object) -> str | None:
     """The first key of a mapping that no form of the value has, unless it may be a misplaced secret."""
     unknown = [str(key) for key in given if key not in place.keys] if isinstance(given, Mapping) else []
     is_shown = bool(unknown) and unknown[0].isidentifier() and len(unknown[0]) <= _KEY_CHARS_MAX
     return unknown[0] if is_shown else None
 
 
-def _place(loc: tuple[str | int, ...]) -> _Place:
-    place = _ROOT
+def _place(loc: tuple[str | int, ...]) -> Place:
+    place = ROOT
     for part in loc:
         place = place.below(part)
     return place
@@ -153,7 +96,7 @@ def _nearest_key(loc: tuple[str | int, ...]) -> str | None:
     return None if loc[-1] in holder.choices else nearest(str(loc[-1]), holder.keys)
 
 
-def _unknown_key(place: _Place, loc: tuple[str | int, ...], document: Document) -> Mistake:
+def _unknown_key(place: Place, loc: tuple[str | int, ...], document: Document) -> Mistake:
     holder = _place(loc[:-1])
     key = str(loc[-1])
     if key in holder.choices:
@@ -182,7 +125,7 @@ def _is_long_enough(details: ErrorDetails) -> bool:
     return isinstance(given, list) and len(given) >= details["ctx"]["min_length"]
 
 
-def _wrong_value(place: _Place, details: ErrorDetails, document: Document) -> Mistake:
+def _wrong_value(place: Place, details: ErrorDetails, document: Document) -> Mistake:
     given = details["input"]
     context: Mapping[str, Any] = details.get("ctx", {})
     is_hidden = _is_hidden(place.path, document) or bool(context.get("is_secret"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from gateway.config.address import HostName
 from gateway.config.events import SigningSecret
@@ -21,9 +21,9 @@ from gateway.config.leaf import (
     EventIdPlace,
     HeaderName,
     Moment,
+    SecretText,
     SignatureTemplate,
     Text,
-    wrong,
 )
 from gateway.config.section import Disagreement, Forms, Section, repeated, written
 from gateway.core import webhook
@@ -54,10 +54,9 @@ _Header = Annotated[str, HeaderName()]
 _NO_ID = b"ce-id"
 
 
-def _secret(value: object) -> str:
-    text = value if isinstance(value, str) else ""
+def _secret(text: str) -> str:
     if len(text.encode()) < SECRET_BYTES_MIN:
-        raise wrong(f"a secret has at least {SECRET_BYTES_MIN} bytes", is_secret=True)
+        raise ValueError(f"a secret has at least {SECRET_BYTES_MIN} bytes")
     return text
 
 
@@ -69,7 +68,7 @@ class InboxSecret(Section):
 
     id: Annotated[str, NAME]
     """The name of this secret in metrics."""
-    key: Annotated[SecretStr, BeforeValidator(_secret, json_schema_input_type=str)]
+    key: Annotated[SecretStr, SecretText(_secret, hint="", is_key=True)]
     """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
     this file. For standard_webhooks whsec_... or, where the sender signs with a private key, whpk_..."""
     until: Annotated[float, Moment()] | None = None

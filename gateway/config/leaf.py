@@ -11,12 +11,14 @@ import difflib
 import json
 import re
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SecretBytes, SecretStr
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
@@ -29,6 +31,7 @@ from gateway.core.webhook import parse_template
 
 # In a JSON Schema pattern: a value that is substituted when the file is read.
 SUBSTITUTED = r"|.*\$\{.*"
+_PLACEHOLDER_CHARS = 64
 
 
 def wrong(message: str, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
@@ -39,6 +42,11 @@ def wrong(message: str, hint: str = "", *, is_secret: bool = False) -> PydanticC
 def shaped(kind: str | list[str] = "string", **keywords: Any) -> Mapping[str, Any]:
     """The JSON Schema of a scalar of this type."""
     return {"type": kind, **keywords}
+
+
+def placeholder(name: str) -> str:
+    """Text for what is not known: long enough for every secret, short enough for every name."""
+    return f"placeholder-{re.sub('[^A-Za-z0-9]', '-', name)}"[:_PLACEHOLDER_CHARS].ljust(_PLACEHOLDER_CHARS, "-")
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class Leaf(ABC):
     @abstractmethod
     def schema(self) -> Mapping[str, Any]:
         """The JSON Schema of such a value, for editors."""
+
+    def placeholder(self, name: str) -> str:
+        """A text that can be read, where the reference of this name stands for a value that is not known."""
+        return placeholder(name)
 
     def unexpected(self, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
         """The error for a value that is not `expected`; see `wrong`."""
@@ -91,6 +103,8 @@ class Text(Leaf):
     test: str | Callable[[str], bool]
     shape: Mapping[str, Any] = field(hash=False)
     hint: str = ""
+    stand_in: str = ""
+    """Its placeholder, if not just any name."""
 
     @property
     def expected(self) -> str:
@@ -102,9 +116,49 @@ class Text(Leaf):
             raise self.unexpected(self.hint)
         return text
 
+    def placeholder(self, name: str) -> str:
+        return self.stand_in or placeholder(name)
+
     @property
     def schema(self) -> Mapping[str, Any]:
         return shaped(**self.shape)
+
+
+@dataclass(frozen=True)
+class SecretText(Leaf):
+    """A secret, which is made of its text by a function. That raises a ValueError for a text that cannot be one."""
+
+    make: Callable[[str], str | bytes]
+    hint: str = "make one with: openssl rand -hex 32"
+    is_key: bool = False
+    """Whether its placeholder is a key of 32 bytes, another one for each name."""
+
+    expected = "a secret"
+    schema = shaped()
+
+    def read(self, text: str) -> SecretStr | SecretBytes:
+        try:
+            value = self.make(text)
+        except ValueError as error:
+            raise wrong(str(error), self.hint, is_secret=True) from None
+        return SecretStr(value) if isinstance(value, str) else SecretBytes(value)
+
+    def placeholder(self, name: str) -> str:
+        return b64encode(sha256(name.encode()).digest()).decode() if self.is_key else placeholder(name)
+
+    def _validate(self, value: object) -> Any:
+        return self.read(value if isinstance(value, str) else "")
+
+
+def secret_text(least: int) -> Callable[[str], str]:
+    """Makes secrets of so many bytes."""
+
+    def make(text: str) -> str:
+        if len(text.encode()) < least:
+            raise ValueError(f"expected a secret of at least {least} bytes")
+        return text
+
+    return make
 
 
 # -- durations, sizes, counts, names -----------------------------------------------------------------------------------
@@ -284,12 +338,13 @@ class Moment(Leaf):
         return datetime.fromtimestamp(value, UTC).isoformat()
 
 
-def plain_text(most: int) -> Text:
+def plain_text(most: int, stand_in: str = "") -> Text:
     """Some text on one line, taken to the letter."""
     return Text(
         f"text of 1 to {most} characters, without white space at its ends",
         lambda text: 1 <= len(text) <= most and text.isprintable() and text == text.strip(),
         {"minLength": 1},
+        stand_in=stand_in,
     )
 
 

@@ -3,7 +3,6 @@
 Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section checks that its own
 keys agree; `checks` compares several sections. Attributes have the names of the keys (`from` is `from_`); durations are
 seconds, sizes are bytes. A Config from `load` or `parse` has passed every check; its repr shows no secret.
-`Placeholders` supplies values of the right kinds where a file is checked without its secrets.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 
-from pydantic import BeforeValidator, Field, SecretBytes, SecretStr
+from pydantic import Field, SecretBytes, SecretStr
 
 from gateway.config.address import (
     RESERVED_PATH,
@@ -34,10 +33,10 @@ from gateway.config.address import (
     TypeBase,
     WebOrigin,
 )
-from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes, placeholder_key
+from gateway.config.delivery import Delivery, EncryptionKey, IdentityKey, encryption_key_bytes
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, Size, wrong
+from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, SecretText, Size, secret_text
 from gateway.config.regions import Regions
 from gateway.config.route import Route, Unprotected
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
@@ -86,6 +85,9 @@ class _PlainListen(Leaf):
     def read(self, text: str) -> Listen:
         return Listen.model_construct(address=ListenAddress().read(text), tls=None)
 
+    def placeholder(self, name: str) -> str:
+        return ListenAddress().placeholder(name)
+
     @property
     def schema(self) -> Mapping[str, Any]:
         return ListenAddress().schema
@@ -98,15 +100,13 @@ class Status(Section):
     """The address of /livez, /readyz and /metrics."""
 
 
-def _admin_token(value: object) -> str:
-    token = value if isinstance(value, str) else ""
-    if len(token) < _ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(token):
-        message = f"expected a secret of at least {_ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters"
-        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
-    return token
+def _admin_token(text: str) -> str:
+    if len(text) < _ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(text):
+        raise ValueError(f"expected a secret of at least {_ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters")
+    return text
 
 
-_AdminSecret = Annotated[SecretStr, BeforeValidator(_admin_token, json_schema_input_type=str)]
+_AdminSecret = Annotated[SecretStr, SecretText(_admin_token)]
 
 
 class AdminToken(Section):
@@ -244,20 +244,12 @@ class Shutdown(Section):
     """How long operations in flight may take to finish."""
 
 
-def _key_bytes(value: object) -> bytes:
-    key = value.encode() if isinstance(value, str) else b""
-    if len(key) < _FINGERPRINT_KEY_BYTES_MIN:
-        message = f"expected a secret of at least {_FINGERPRINT_KEY_BYTES_MIN} bytes"
-        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
-    return key
-
-
 class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
     id: Annotated[str, NAME]
     """The name of this key, stored with its fingerprints. A new key needs a new name."""
-    key: Annotated[SecretBytes, BeforeValidator(_key_bytes, json_schema_input_type=str)]
+    key: Annotated[SecretBytes, SecretText(lambda text: secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
@@ -496,50 +488,3 @@ class Config(Holder):
     def delivery_for(self, route: Route) -> Delivery:
         """How accepted requests of a route are delivered: the global settings, overridden by the route's keys."""
         return self.delivery.under(route.delivery)
-
-
-PLACEHOLDER_DIRECTORY = Path("/placeholder")
-"""The directory of files whose path is not known."""
-
-_PLACEHOLDER_URLS = {
-    ("store", "durable"): "postgresql://placeholder@placeholder/placeholder",
-    ("store", "fast"): "redis://placeholder:6379/0",
-    ("upstream", "url"): "https://placeholder",
-}
-_PLACEHOLDER_ADDRESSES = (("listen",), ("listen", "address"), ("status", "listen"), ("admin", "listen"))
-# Long enough for every secret, short enough for every name.
-_PLACEHOLDER_CHARACTERS = 64
-
-
-class Placeholders:
-    """A `StandIn` for checking a file without its secrets, as in CI; it remembers the references that it replaced."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        """The replaced variables and files (`file:/path`), in the order of the file."""
-
-    def __call__(self, path: KeyPath, name: str, is_all: bool) -> str:
-        """A placeholder for `name` at this path, of the kind that the path needs if it is the whole value."""
-        if name not in self.names:
-            self.names.append(name)
-        word = "placeholder-" + re.sub("[^A-Za-z0-9]", "-", name)
-        if is_all and path[-2:] in _PLACEHOLDER_URLS:
-            return _PLACEHOLDER_URLS[path[-2:]]  # type: ignore[index]
-        if is_all and path in _PLACEHOLDER_ADDRESSES:
-            return "127.0.0.1:0"
-        sections = (("secrets", "encryption"), ("secrets", "identity_key"), ("events", "sinks"), ("regions", "key"))
-        is_key = path[:2] in sections or "inbox" in path
-        if is_all and is_key and path[-1] == "key":
-            return placeholder_key(name)
-        if is_all and (path == ("public_url",) or (path[:2] == ("events", "sinks") and path[-1] == "url")):
-            return "https://placeholder"
-        is_url = (
-            path[-2:] == ("forward_auth", "url")
-            or ("jwt" in path and path[-1] in ("issuer", "keys"))
-            or (path[:1] == ("regions",) and path[-1] == "url")
-        )
-        if is_all and is_url:
-            return "https://placeholder"
-        if is_all and (path[-2:-1] == ("tls",) or path == ("state_dir",) or path[-1] == "ca"):
-            return str(PLACEHOLDER_DIRECTORY / word)
-        return word[:_PLACEHOLDER_CHARACTERS].ljust(_PLACEHOLDER_CHARACTERS, "-")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SecretBytes
+from pydantic import Field, SecretBytes
 
 from gateway.config.address import ServiceUrl, UpstreamUrl
-from gateway.config.delivery import encryption_key
+from gateway.config.delivery import KEY
 from gateway.config.leaf import NAME
 from gateway.config.section import Disagreement, Section, repeated
 from gateway.config.upstream import UpstreamTls
@@ -39,7 +39,7 @@ class Regions(Section):
     homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16)]
     """All regions, the same and in the same order in each of them. An operation's home follows from its id, so a change
     of this list is refused while keys are remembered."""
-    key: Annotated[SecretBytes, BeforeValidator(encryption_key, json_schema_input_type=str)]
+    key: Annotated[SecretBytes, KEY]
     """A secret that all regions share: 32 random bytes as hexadecimal or base64. It signs what one sends to another."""
 
     def disagreements(self) -> Iterator[Disagreement]:

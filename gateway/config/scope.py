@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, Literal, assert_never
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr
 
-from gateway.config.address import AbsolutePath, Network, NetworkRange, is_host
+from gateway.config.address import PLACEHOLDER_URL, AbsolutePath, Network, NetworkRange, is_host
 from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
-from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, plain_text, shaped, wrong
+from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, SecretText, plain_text, secret_text, shaped
 from gateway.config.section import Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core.egress import is_loopback
 from gateway.core.identity import scope as scopes
@@ -75,14 +75,6 @@ _Algorithm = Literal[
 ]  # fmt: skip
 
 
-def _token_secret(value: object) -> str:
-    least = min(SECRET_ALGORITHMS.values())
-    if not isinstance(value, str) or len(value.encode()) < least:
-        message = f"expected a secret of at least {least} bytes"
-        raise wrong(message, "make one with: openssl rand -hex 32", is_secret=True)
-    return value
-
-
 # RFC 7519 section 4.1: when a token counts, and its own id.
 _CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
 
@@ -90,7 +82,7 @@ _CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
 class TokenSecret(Section):
     """A secret that the issuer and this gateway share. Anyone who has it can make tokens."""
 
-    secret: Annotated[SecretStr, BeforeValidator(_token_secret, json_schema_input_type=str)]
+    secret: Annotated[SecretStr, SecretText(secret_text(min(SECRET_ALGORITHMS.values())))]
     """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this
     file."""
 
@@ -112,6 +104,9 @@ class _KeyPlace(Leaf):
     def write(self, value: str) -> str:
         return re.sub(r"\?.*", "?placeholder", value)
 
+    def placeholder(self, name: str) -> str:
+        return PLACEHOLDER_URL
+
 
 def _has_tls(url: str) -> bool:
     """Whether this is a URL that may be fetched: by https, or from this machine."""
@@ -132,7 +127,7 @@ def _has_tls(url: str) -> bool:
 class TokenIssuer(Section):
     """Whose tokens are accepted, and which of their claims name the caller."""
 
-    issuer: Annotated[str, plain_text(512)]
+    issuer: Annotated[str, plain_text(512, PLACEHOLDER_URL)]
     """The `iss` of its tokens, to the letter."""
     audience: Annotated[str, plain_text(512)]
     """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""

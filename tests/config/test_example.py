@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from gateway.config import Config, ConfigError, load, notices, parse
 from gateway.config.address import PostgresUrl
-from gateway.config.explanation import _forms
+from gateway.config.place import forms_of
 from gateway.config.schema import schema_text
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import RequestHead
@@ -128,7 +128,7 @@ def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         here = f"{path}.{field.alias or name}".removeprefix(".")
         yield here
-        for form in _forms(field.annotation):
+        for form in forms_of(field.annotation):
             for item in _items(form.kind):
                 if isinstance(item, type) and issubclass(item, BaseModel):
                     yield from known_keys(item, here)
@@ -137,7 +137,7 @@ def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
 def _items(kind: object) -> Iterator[object]:
     arguments: Any = getattr(kind, "__args__", ())
     if getattr(kind, "__origin__", None) is tuple:
-        for form in _forms(arguments[0]):
+        for form in forms_of(arguments[0]):
             yield form.kind
     else:
         yield kind

@@ -221,7 +221,7 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 # These start a process in each test.
-_OF_PROCESSES = ("test_demo.py", "test_deploy.py", "test_proof.py")
+_OF_PROCESSES = ("test_demo.py", "test_deploy.py", "test_one_transaction.py", "test_proof.py")
 
 
 class _Hung(BaseException):

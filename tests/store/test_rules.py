@@ -224,7 +224,7 @@ class SqliteRows:
 
     async def read(self) -> dict[UUID, Record]:
         ids = [UUID(bytes=each) for (each,) in self._connection.execute("SELECT id FROM operation")]
-        found = read_all(Transaction(self._connection.cursor(), ManualClock()), ids).values()
+        found = (await read_all(Transaction(self._connection.cursor(), ManualClock()), ids)).values()
         records = [each.record for each in found if isinstance(each, Stored)]
         return {record.identity.operation_id: record for record in records if record is not None}
 

@@ -26,6 +26,10 @@ class Witness:
         """`place` is the link's place in the files."""
         self._files = files
         self._place = place
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, with a link of which nothing is known."""
         self.link = uuid4()
         self.number = 0
         """What was acknowledged last; 0 for nothing."""
@@ -33,7 +37,7 @@ class Witness:
         self._compared: object = None
         self._reading: Reading | None = None
 
-    def compare(self, cursor: Cursor, now_us: int) -> None:
+    async def compare(self, cursor: Cursor, now_us: int) -> None:
         """Compare the data with all notes, unless it is as it was then but for changes of this link's.
 
         Raises `EpochChanged`, before anything was changed.
@@ -42,7 +46,7 @@ class Witness:
         if state == self._compared:
             return
         reading = self.read_notes()
-        self.check(read_epoch(cursor, now_us, (note.link for note in reading.notes)), reading)
+        self.check(await read_epoch(cursor, now_us, (note.link for note in reading.notes)), reading)
         self._compared = state
 
     def read_notes(self) -> Reading:
@@ -56,13 +60,13 @@ class Witness:
             raise EpochChanged(why)
         self._memory, self._reading = memory_digest(epoch.identity), reading
 
-    def raise_(self, cursor: Cursor, now_us: int) -> int:
+    async def raise_(self, cursor: Cursor, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
         # A number that nobody lowered is raised without reading it.
-        if self.number and cursor.change("advance_witness", (self.link.bytes, self.number)):
+        if self.number and await cursor.change("advance_witness", (self.link.bytes, self.number)):
             return self.number + 1
         # Fetch all rows: the change is complete only after the last one.
-        ((number,),) = cursor.rows("raise_witness", (self.link.bytes, now_us + WITNESS_KEEP_US))
+        ((number,),) = await cursor.rows("raise_witness", (self.link.bytes, now_us + WITNESS_KEEP_US))
         if number <= self.number:
             raise EpochChanged("the store lacks changes that it had acknowledged")
         return int(number)
@@ -76,22 +80,22 @@ class Witness:
             self._reading = None
 
 
-def read_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
+async def read_epoch(cursor: Cursor, now_us: int, links: Iterable[UUID] = ()) -> Epoch:
     """The data's epoch, with the witnesses of these links."""
-    identity, token, memo, generation, level = cursor.row("select_epoch")
+    identity, token, memo, generation, level = await cursor.row("select_epoch")
     witnesses = {}
     for link in links:
-        for (number,) in cursor.rows("select_witness", (link.bytes,)):
+        for (number,) in await cursor.rows("select_witness", (link.bytes,)):
             witnesses[link] = int(number)
     return Epoch(identity, int(token), now_us, memo, generation, witnesses, level=int(level))
 
 
-def check_memory(cursor: Cursor, links: Collection[UUID] = ()) -> Epoch:
+async def check_memory(cursor: Cursor, links: Collection[UUID] = ()) -> Epoch:
     """The data's epoch as of this moment, with the witnesses of these links."""
-    return read_epoch(cursor, cursor.now_us, links)
+    return await read_epoch(cursor, cursor.now_us, links)
 
 
-def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
+async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
     """Replace the memo, and draw only tokens above this one from now on."""
-    cursor.change("update_memo", (memo,))
-    cursor.change("advance_sequence", (beyond_token,))
+    await cursor.change("update_memo", (memo,))
+    await cursor.change("advance_sequence", (beyond_token,))

@@ -275,33 +275,36 @@ class Transaction:
         self._link = link
         self._texts = link.texts
         self._connection = connection
-        self._floor = floor
+        self._floor = self._before = floor
         self._ceiling = ceiling
         self._memory = memory
         self._highest = 0
 
-    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         return [tuple(row) for row in self._link.run(self._connection.fetch, self._texts[statement], *bindings)]
 
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        return [self.rows(*each) for each in queries]
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        return [await self.rows(*each) for each in queries]
 
-    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self._link.run(self._connection.fetchrow, self._texts[statement], *bindings)
 
-    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         if self._texts is TEXTS:
-            return self.rows(statement, (keys, *bindings))
-        return [row for key in keys for row in self.rows(statement, (key, *bindings))]
+            return await self.rows(statement, (keys, *bindings))
+        return [row for key in keys for row in await self.rows(statement, (key, *bindings))]
 
-    def hold(self, _keys: Iterable[bytes], /) -> None:
+    async def hold(self, _keys: Iterable[bytes], /) -> None:
         """Nothing: of two that need the same, one is refused."""
 
-    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        return self._change(statement, bindings)
+
+    def _change(self, statement: str, bindings: Sequence[Any]) -> int:
         status = self._link.run(self._connection.execute, self._texts[statement], *bindings)
         return int(status.rpartition(" ")[2])
 
-    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         if not bindings:
             return
         if statement in WRITTEN and len(bindings) > 1 and self._texts is TEXTS:
@@ -310,9 +313,9 @@ class Transaction:
         else:
             self._link.run(self._connection.executemany, self._texts[statement], bindings)
 
-    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        found = sorted(operation_id for (operation_id,) in self.rows(statement, bindings))
-        return self.among("lock_operation", found) if found else []
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        found = sorted(operation_id for (operation_id,) in await self.rows(statement, bindings))
+        return await self.among("lock_operation", found) if found else []
 
     def state(self) -> object:
         return self._connection
@@ -320,13 +323,13 @@ class Transaction:
     def begin_tokens(self) -> None:
         """Nothing: they are those of one transaction."""
 
-    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
-        before = [self._floor]
-        if record is not None:
-            before.append(record.token)
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
+        self._before = self._floor if record is None else max(self._floor, record.token)
         if isinstance(command, Accept) and command.lane is not None:
-            before.append(self.row("select_last_in_lane", (command.lane,))[0] or 0)
-        token = self._memory.draw(max(self.now_us, max(before) + 1))
+            self._before = max(self._before, (await self.row("select_last_in_lane", (command.lane,)))[0] or 0)
+
+    def draw(self) -> int:
+        token = self._memory.draw(max(self.now_us, self._before + 1))
         self._highest = max(self._highest, token)
         return token
 
@@ -335,12 +338,12 @@ class Transaction:
 
     def keep_tokens(self) -> None:
         if self._highest > self._ceiling:
-            self.change("update_ceiling", (self._highest + _CEILING_STEP_US,))
+            self._change("update_ceiling", (self._highest + _CEILING_STEP_US,))
 
     def forget_token(self, token: int) -> None:
         if token > self._floor:
             self._floor = max(token, self.now_us)
-            self.change("update_floor", (self._floor,))
+            self._change("update_floor", (self._floor,))
 
 
 async def open_session(url: str) -> Any:

@@ -11,7 +11,7 @@ operation's commands are all executed by one thread, so that those of one gatewa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -37,7 +37,7 @@ from gateway.store.portable.hot import HotVerb, insert_absent, is_absent_claim, 
 from gateway.store.portable.memory import Memory
 from gateway.store.portable.schema import TEXTS
 from gateway.store.postgres.engine import Durability
-from gateway.store.relational.executor import Cursor, apply_batch, read_batch
+from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.worker import Worker
 
@@ -197,13 +197,13 @@ class PortableStore(RelationalStore):
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)
 
-    async def _query(self, work: Callable[[Cursor], T]) -> T:
-        return await self._started().reading.run(self._reader.query, work)
+    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
+        return await self._started().reading.run(self._reader.query, partial(drive, work))
 
-    async def _change(self, work: Callable[[Cursor], T]) -> T:
-        return await self._started().changing.run(self._changer.change, work)
+    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
+        return await self._started().changing.run(self._changer.change, partial(drive, work))
 
-    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._change(work)
 
     def _started(self) -> _Running:
@@ -214,10 +214,10 @@ class PortableStore(RelationalStore):
     async def _apply(
         self, worker: Worker, link: Link, witness: Witness | None, commands: list[Command]
     ) -> Sequence[Result | Exception]:
-        results = await worker.run(apply_batch, link.change, commands, witness, (Unfit,), self._outbox)
+        results = await worker.run(apply_batch, link.change, witness, (Unfit,), self._outbox, commands)
         # Here, and not in `apply`: its caller may have been cancelled.
         self._announce(commands, results)
         return results
 
     async def _read(self, reading: Worker, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
-        return await reading.run(self._reader.query, lambda cursor: read_batch(cursor, operation_ids))
+        return await reading.run(self._reader.query, partial(drive, partial(read_batch, operation_ids)))

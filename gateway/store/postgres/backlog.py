@@ -29,7 +29,7 @@ _KEPT_SECONDS_MAX: Final = 5.0
 class Backlogs:
     """`backlog` of a store. Lives on one event loop."""
 
-    def __init__(self, query: Callable[[Callable[[Cursor], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, query: Callable[[Callable[[Cursor], Awaitable[Any]]], Awaitable[Any]]) -> None:
         self._query = query
         # The last large count of each service: when it began, and until when it is used, by the event loop's clock.
         self._kept: dict[str, tuple[float, float, Backlog]] = {}
@@ -55,23 +55,23 @@ def _rows_of(counted: RouteBacklog) -> int:
     return counted.accepted + sum(counted.dead_letters.values())
 
 
-def _pauses(service: str, cursor: Cursor) -> dict[str, Pause]:
-    return {name: Pause(*rest) for name, *rest in cursor.rows("select_pauses", (service,))}
+async def _pauses(service: str, cursor: Cursor) -> dict[str, Pause]:
+    return {name: Pause(*rest) for name, *rest in await cursor.rows("select_pauses", (service,))}
 
 
-def _counted(service: str, cursor: Cursor) -> Backlog:
-    backlog = kept.backlog(cursor, service)
+async def _counted(service: str, cursor: Cursor) -> Backlog:
+    backlog = await kept.backlog(cursor, service)
     accepted = sum(route.accepted for route in backlog.waiting.values())
     dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
     if max(accepted, dead) < BACKLOG_COUNT_MAX:
         return backlog
-    ((size_bytes,),) = cursor.rows("delivery_bytes")
+    ((size_bytes,),) = await cursor.rows("delivery_bytes")
     share = min(1.0, _SAMPLED_BYTES / max(size_bytes, 1))
     # A sample may miss the oldest, so that and what is stopped stay as they were found.
     waiting = {
         name: replace(route, accepted=0, request_bytes=0, dead_letters={}) for name, route in backlog.waiting.items()
     }
-    for name, reason, found, request_bytes in cursor.rows("sample_backlog", (100 * share, service)):
+    for name, reason, found, request_bytes in await cursor.rows("sample_backlog", (100 * share, service)):
         route, number = waiting.get(name, RouteBacklog()), round(found / share)
         if reason:
             waiting[name] = replace(route, dead_letters={**route.dead_letters, reason: number})

@@ -27,11 +27,9 @@ from gateway.core.operation import (
     Claim,
     Command,
     Complete,
-    Dispatch,
     Prove,
     Result,
     Snapshot,
-    Takeover,
     content_of,
     operation_id_of,
 )
@@ -62,8 +60,8 @@ from gateway.store.postgres.connection import (
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import WitnessedLink
 from gateway.store.postgres.statements import IS_NOT_NARROW, qualified
-from gateway.store.postgres.transaction import Entangled, Thread
-from gateway.store.relational.executor import Cursor, execute
+from gateway.store.postgres.transaction import Entangled, Transactions
+from gateway.store.relational.executor import DRAWING, Cursor, execute
 
 # How often a transaction that lost is repeated, and how long it waits before that: up to the second number.
 _CONTENTION_TRIES: Final = 12
@@ -71,8 +69,6 @@ _PAUSE_SECONDS: Final = (0.001, 0.1)
 # The most locked operations in one batch. At one more the rest is given up, because other batches wait behind it.
 _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
-# The commands that draw a token.
-_DRAWING: Final = (Claim, Accept, Dispatch, Takeover)
 
 _FRAME: Final = Frame(
     first=3,
@@ -107,14 +103,14 @@ class Executor:
     def __init__(
         self,
         link: WitnessedLink,
-        thread: Thread,
+        transactions: Transactions,
         outbox: Outbox,
         days: Days,
         announce: Callable[[Sequence[Command], Sequence[Any]], None],
     ) -> None:
         """`announce` is called with commands and their results."""
         self._link = link
-        self._thread = thread
+        self._transactions = transactions
         self._outbox = outbox
         self._days = days
         self._announce = announce
@@ -230,14 +226,14 @@ class Executor:
         return await self._transact(commands, SERIALIZABLE)
 
     async def _transact(self, commands: Sequence[Command], mode: str) -> Results:
-        def change(cursor: Cursor) -> list[Any]:
+        def change(cursor: Cursor) -> Awaitable[list[Any]]:
             return execute(cursor, commands, cursor.now_us, self._outbox)
 
-        expected = sum(isinstance(command, _DRAWING) for command in commands)
+        expected = sum(isinstance(command, DRAWING) for command in commands)
 
         async def inside(connection: Connection) -> tuple[Results, bool]:
             is_serial = mode is SERIALIZABLE
-            results: Results = list(await self._thread.work(connection, change, expected, is_serial=is_serial))
+            results: Results = list(await self._transactions.work(connection, change, expected, is_serial=is_serial))
             # Also for a repeated command that took effect before: its number may never have been noted.
             return results, any(isinstance(result, Applied) for result in results)
 

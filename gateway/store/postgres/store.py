@@ -60,7 +60,7 @@ from gateway.store.postgres.schema import (
     up_to_date_or_refused,
 )
 from gateway.store.postgres.statements import load
-from gateway.store.postgres.transaction import Thread
+from gateway.store.postgres.transaction import Transactions
 from gateway.store.relational import kept
 from gateway.store.relational.executor import Contended, Cursor, Stored, decoded
 from gateway.store.relational.rows import Row, kind_of
@@ -95,13 +95,12 @@ class _Running:
     """What exists between `start` and `close`."""
 
     links: list[Link]
-    threads: list[Thread]
     claims: _Queue
     bodies: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
-    plain: tuple[Link, Thread]
-    slow: tuple[Link, Thread]
+    plain: tuple[Link, Transactions]
+    slow: tuple[Link, Transactions]
     members: Members
     news: News
 
@@ -121,8 +120,6 @@ class _Running:
         await self.reads.close()
         await self.news.close()
         await asyncio.gather(*(link.close() for link in self.links))
-        for thread in self.threads:
-            await thread.stop()
 
 
 class PostgresStore(RelationalStore):
@@ -187,17 +184,15 @@ class PostgresStore(RelationalStore):
             raise
         changing = [WitnessedLink(dialer, place, self._clock_us) for place in range(self._connections - 1)]
         slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
-        threads = [Thread(f"postgres-{place}", self._clock_us, self._horizon) for place in range(len(changing) + 2)]
-        queues = [self._queue(link, thread) for link, thread in zip(changing, threads[2:], strict=True)]
+        queues = [self._queue(link) for link in changing]
         self._running = _Running(
             [*(each.link for each in changing), plain, slow],
-            threads,
             queues[0],
             queues[min(1, len(queues) - 1)],
             queues[-1],
             Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
-            (plain, threads[0]),
-            (slow, threads[1]),
+            (plain, self._transactions()),
+            (slow, self._transactions()),
             members,
             news,
         )
@@ -329,8 +324,11 @@ class PostgresStore(RelationalStore):
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink, thread: Thread) -> _Queue:
-        executor = Executor(link, thread, self._outbox, self._days, self._announce)
+    def _transactions(self) -> Transactions:
+        return Transactions(self._clock_us, self._horizon)
+
+    def _queue(self, link: WitnessedLink) -> _Queue:
+        executor = Executor(link, self._transactions(), self._outbox, self._days, self._announce)
         # Integers have the same order as the UUIDs, and hash and compare much faster.
         batcher, changes = (
             Batcher[Command, BatchResult](
@@ -351,27 +349,27 @@ class PostgresStore(RelationalStore):
                 if not isinstance(command, Renew):
                     running.news.announce(operation_id_of(command))
 
-    async def _query(self, work: Callable[[Cursor], T]) -> T:
+    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._transact(self._started().slow, work, READING)
 
-    async def _change(self, work: Callable[[Cursor], T]) -> T:
+    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._transact(self._started().slow, work, SERIALIZABLE)
 
-    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
 
     async def _transact(
         self,
-        over: tuple[Link, Thread],
-        work: Callable[[Cursor], T],
+        over: tuple[Link, Transactions],
+        work: Callable[[Cursor], Awaitable[T]],
         mode: str,
         settings: Mapping[str, str] | None = None,
     ) -> T:
-        link, thread = over
+        link, transactions = over
 
         async def once() -> T:
             return await self._dialer.transact(
-                link, lambda connection: thread.work(connection, work, only_reads=mode is READING), settings, mode
+                link, lambda connection: transactions.work(connection, work, only_reads=mode is READING), settings, mode
             )
 
         try:
@@ -399,7 +397,7 @@ class PostgresStore(RelationalStore):
         cursor: Any = _Fetched(
             {"select_delivery": [row["delivery"] for row in there if row["delivery"]], "select_kind": kinds}
         )
-        records = dict(zip((UUID(bytes=row[0]) for row in whole), decoded(cursor, whole), strict=True))
+        records = dict(zip((UUID(bytes=row[0]) for row in whole), await decoded(cursor, whole), strict=True))
         found: list[Snapshot | Exception | Later] = []
         for operation_id in operation_ids:
             stored = records.get(operation_id)
@@ -418,7 +416,7 @@ class _Fetched:
     def __init__(self, rows: Mapping[str, Sequence[Row]]) -> None:
         self._rows = rows
 
-    def among(self, statement: str, _keys: Sequence[Any], /, *_bindings: Any) -> list[Row]:
+    async def among(self, statement: str, _keys: Sequence[Any], /, *_bindings: Any) -> list[Row]:
         return [tuple(row) for row in self._rows[statement]]
 
 

@@ -1,11 +1,4 @@
-"""A transaction for work that runs in a thread, and reads, decides and writes as if statements were plain calls.
-
-Theory of operation
--------------------
-A connection belongs to the event loop. Each link has a thread beside it, for the work of its transactions; there is one
-at a time. A statement of that work is handed to the loop, and the thread waits for it. Every wait of the connection has
-a limit (`connection`), so the thread is never left waiting, and a caller that is cancelled aborts the connection, which
-ends the work at its next statement.
+"""What the package "relational" does its work in: a transaction of a connection, on the event loop.
 
 Transactions are serializable, but for those of commands that concern nothing but their records. These lock them first,
 and what they read behind the locks is what was committed before: each statement has a snapshot of its own, and so has
@@ -14,9 +7,8 @@ the clock.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
@@ -28,7 +20,6 @@ from gateway.store.postgres.statements import IS_NOT_NARROW, load, qualified, st
 from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
-from gateway.store.worker import Worker
 
 T = TypeVar("T")
 
@@ -57,8 +48,7 @@ class Entangled(ServerRefused):
 
 
 class Transaction:
-    """A `relational.executor.Cursor`, for the thread. Without `is_serial` it is told the clock behind the first
-    locks."""
+    """A `relational.executor.Cursor`. Without `is_serial` it is told the clock behind the first locks."""
 
     first_row = b""
     last_row = b"\xff" * 17
@@ -91,77 +81,75 @@ class Transaction:
         self._horizon = horizon
         self._seen_token = seen_token
         self._connection = connection
-        self._loop = asyncio.get_running_loop()
         self._tokens_expected = tokens_expected
         self._tokens: list[int] = []
 
-    def _wait(self, statement: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(statement, self._loop).result()
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+        return [tuple(row) for row in await self._connection.fetch(_TEXTS[statement], *bindings)]
 
-    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
-        return [tuple(row) for row in self._wait(self._connection.fetch(_TEXTS[statement], *bindings))]
-
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
         if not queries:
             return []
         text = _together(tuple((name, len(bindings)) for name, bindings in queries))
-        (found,) = self._wait(self._connection.fetch(text, *(each for _, bindings in queries for each in bindings)))
+        (found,) = await self._connection.fetch(text, *(each for _, bindings in queries for each in bindings))
         return [[tuple(row) for row in rows] for rows in found]
 
-    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        return self._wait(self._connection.fetchrow(_TEXTS[statement], *bindings))
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+        return await self._connection.fetchrow(_TEXTS[statement], *bindings)
 
-    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
-        rows = self.rows(statement, (keys, *bindings))
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        rows = await self.rows(statement, (keys, *bindings))
         if statement == "lock_operation" and not self.is_serial:
             missing = set(keys).difference(row[1] for row in rows)
             wanted = max(self._tokens_expected - len(self._tokens), 0)
-            ((self.now_us, has_moved, drawn),) = self._wait(
-                self._connection.fetch(_BEHIND_LOCKS, self._clock_us, list(missing), wanted)
+            ((self.now_us, has_moved, drawn),) = await self._connection.fetch(
+                _BEHIND_LOCKS, self._clock_us, list(missing), wanted
             )
             self._tokens = [*reversed(drawn), *self._tokens]
             if has_moved:
                 raise ServerRefused("a record moved while its lock was waited for", _SERIALIZATION_FAILURE)
         return rows
 
-    def hold(self, keys: Iterable[bytes], /) -> None:
+    async def hold(self, keys: Iterable[bytes], /) -> None:
         """Where it `is_serial`, nothing: of two that need the same, one is refused."""
         if not self.is_serial and list(keys):
             raise Entangled("something besides records has to be held")
 
-    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
-        return self._execute(_TEXTS[statement], *bindings)
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        return await self._execute(_TEXTS[statement], *bindings)
 
-    def _execute(self, query: str, *bindings: Any) -> int:
-        return int(self._wait(self._connection.execute(query, *bindings)).rpartition(" ")[2])
+    async def _execute(self, query: str, *bindings: Any) -> int:
+        status: str = await self._connection.execute(query, *bindings)
+        return int(status.rpartition(" ")[2])
 
-    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         if not bindings:
             return
         if statement in _WHOLE:
-            self._execute(_TEXTS[statement], *zip(*bindings, strict=True))
+            await self._execute(_TEXTS[statement], *zip(*bindings, strict=True))
             return
         if statement not in AT_ONCE:
-            self._wait(self._connection.executemany(_TEXTS[statement], bindings))
+            await self._connection.executemany(_TEXTS[statement], bindings)
             return
         text, arrays = of_many(statement, bindings)
         is_new = statement == "insert_operation"
         if is_new:
             text = text.replace(" ORDER BY", f" WHERE {IS_NOT_NARROW} ORDER BY")
-        number = self._execute(qualified(text), *arrays)
+        number = await self._execute(qualified(text), *arrays)
         if is_new and number < len(bindings):
             raise ServerRefused("another record came in between", _SERIALIZATION_FAILURE)
 
-    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         if statement == "select_young":
-            self._walk()
+            await self._walk()
             return []
-        return [tuple(row) for row in self._wait(self._connection.fetch(_due(statement), *bindings))]
+        return [tuple(row) for row in await self._connection.fetch(_due(statement), *bindings)]
 
-    def _walk(self) -> None:
+    async def _walk(self) -> None:
         """Pass by what cannot lapse any more."""
         for _ in range(_STEPS_MAX):
-            if not self._wait(self._connection.fetch(_PASS, self.now_us, self._seen_token))[0][0]:
+            ((is_more,),) = await self._connection.fetch(_PASS, self.now_us, self._seen_token)
+            if not is_more:
                 break
 
     @property
@@ -174,17 +162,20 @@ class Transaction:
     def begin_tokens(self) -> None:
         """Nothing: a sequence has them."""
 
-    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         least = 0 if record is None else record.token
         if isinstance(command, Accept) and command.lane is not None:
-            least = max(least, self.row("select_last_in_lane", (command.lane,))[0] or 0)
-        while True:
-            if not self._tokens:
-                drawn = self._wait(self._connection.fetch(_DRAW, max(self._tokens_expected, 1)))
+            least = max(least, (await self.row("select_last_in_lane", (command.lane,)))[0] or 0)
+        # Those that were drawn before the record's lock was had may be too low.
+        while not self._tokens or self._tokens[-1] <= least:
+            if self._tokens:
+                self._tokens.pop()
+            else:
+                drawn = await self._connection.fetch(_DRAW, max(self._tokens_expected, 1))
                 self._tokens = [token for (token,) in reversed(drawn)]
-            # Those that were drawn before the record's lock was had may be too low.
-            if (token := self._tokens.pop()) > least:
-                return token
+
+    def draw(self) -> int:
+        return self._tokens.pop()
 
     def take_back_token(self) -> None:
         """Nothing: tokens may be left out."""
@@ -221,11 +212,10 @@ def _moved(by: int, parameter: re.Match[str]) -> str:
     return f"${int(parameter.group(1)) + by}"
 
 
-class Thread:
-    """The thread beside a link, from construction, which needs the running loop, until `stop`."""
+class Transactions:
+    """The transactions of one link."""
 
-    def __init__(self, name: str, clock_us: Callable[[], int | None], horizon: Horizon) -> None:
-        self._worker = Worker(name)
+    def __init__(self, clock_us: Callable[[], int | None], horizon: Horizon) -> None:
         self._horizon = horizon
         self._clock_us = clock_us
         # The server's clock when it was asked last, and the host's.
@@ -234,7 +224,7 @@ class Thread:
     async def work(
         self,
         connection: Connection,
-        work: Callable[[Cursor], T],
+        work: Callable[[Cursor], Awaitable[T]],
         tokens_expected: int = 0,
         *,
         only_reads: bool = False,
@@ -244,11 +234,16 @@ class Thread:
         # Before the snapshot is taken, which then has all these.
         seen_token = self._horizon.seen
         now_us = await self._now_us(connection, only_reads=only_reads) if is_serial else 0
-        clock_us = self._clock_us()
         transaction = Transaction(
-            connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
+            connection,
+            now_us,
+            tokens_expected,
+            self._horizon,
+            seen_token,
+            is_serial=is_serial,
+            clock_us=self._clock_us(),
         )
-        return await self._worker.run(work, transaction)
+        return await work(transaction)
 
     async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
         """The store's clock, of what only reads as the host's clock has gone on since."""
@@ -260,6 +255,3 @@ class Thread:
         ((now_us,),) = await connection.fetch(_CLOCK, None)
         self._asked = (now_us, boot_seconds())
         return int(now_us)
-
-    async def stop(self) -> None:
-        await self._worker.stop(lambda: None)

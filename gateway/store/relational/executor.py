@@ -21,7 +21,7 @@ executed in halves, down to single commands. Each half is a transaction and fail
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -39,6 +39,7 @@ from gateway.core.operation import (
     Command,
     Complete,
     Content,
+    Dispatch,
     Erase,
     Purge,
     Record,
@@ -46,6 +47,7 @@ from gateway.core.operation import (
     SealedRequest,
     Snapshot,
     State,
+    Takeover,
     audit_of,
     content_of,
     operation_id_of,
@@ -71,6 +73,8 @@ T = TypeVar("T")
 
 # A constant, because a union inside `isinstance` is built on every call.
 _PURGING: Final = (Purge, Erase)
+DRAWING: Final = (Claim, Accept, Dispatch, Takeover)
+"""The commands that may draw a token."""
 
 
 class Cursor(Protocol):
@@ -99,35 +103,38 @@ class Cursor(Protocol):
     def now_us(self) -> int:
         """The store's clock, read inside the transaction: the later of two changes has the later time."""
 
-    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
 
-    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
 
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
         """The rows of each of these statements, which only read: in one round trip, where that matters."""
 
-    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         """The rows that have one of these keys, in any order."""
 
-    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         """How many rows were changed."""
 
-    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         """Execute the statement with each of these, in their order."""
 
-    def hold(self, keys: Iterable[bytes], /) -> None:
+    async def hold(self, keys: Iterable[bytes], /) -> None:
         """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
-    def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         """Rows of `{record}`, which nobody else changes until the transaction ends."""
+
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
+        """Make the next token higher than any before of the operation that has this record, and than any of the lane
+        that the command accepts it into."""
 
     def begin_tokens(self) -> None:
         """Called before the first token is drawn."""
 
-    def draw(self, record: Record | None = None, command: Command | None = None, /) -> int:
-        """A fencing token higher than any before of the operation that has this record, and than any of the lane that
-        the command accepts it into."""
+    def draw(self) -> int:
+        """The next fencing token, of a new operation or as `ready_to_draw` has it."""
 
     def take_back_token(self) -> None:
         """The last token was not used."""
@@ -148,6 +155,17 @@ class Transact(Protocol):
     def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
 
 
+def drive(work: Callable[[Cursor], Awaitable[T]], cursor: Cursor) -> T:
+    """The result of work over a transaction whose statements wait for nothing."""
+    coroutine: Any = work(cursor)
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("the work waited for something")
+
+
 class Contended(NotApplied):
     """The transaction lost against others each time that it was tried. A smaller one may succeed."""
 
@@ -158,14 +176,14 @@ class Misfit(Exception):
 
 def apply_batch(
     transact: Transact,
-    commands: Sequence[Command],
     witness: Witness | None,
     data_errors: tuple[type[Exception], ...],
     outbox: Outbox,
+    commands: Sequence[Command],
 ) -> list[Result | Exception]:
     """Execute the commands in one transaction, or in halves. Raises what `transact` does."""
     try:
-        results, number, now_us = transact(partial(_apply_all, commands, witness, data_errors, outbox))
+        results, number, now_us = transact(partial(drive, partial(_apply_all, commands, witness, data_errors, outbox)))
     except Contended as error:
         failed: StoreError = error
     except Misfit as error:
@@ -180,13 +198,13 @@ def apply_batch(
     results = []
     for half in (commands[:middle], commands[middle:]):
         try:
-            results += apply_batch(transact, half, witness, data_errors, outbox)
+            results += apply_batch(transact, witness, data_errors, outbox, half)
         except StoreError as error:
             results += [type(error)(*error.args) for _ in half]
     return results
 
 
-def _apply_all(
+async def _apply_all(
     commands: Sequence[Command],
     witness: Witness | None,
     data_errors: tuple[type[Exception], ...],
@@ -196,20 +214,20 @@ def _apply_all(
     """The results, the number that the witness was raised to (0: it was not), and when."""
     number, now_us = 0, cursor.now_us
     if witness is not None:
-        witness.compare(cursor, now_us)
+        await witness.compare(cursor, now_us)
     try:
-        results = execute(cursor, commands, now_us, outbox)
+        results = await execute(cursor, commands, now_us, outbox)
     except data_errors as error:
         raise Misfit from error
     # Also for a repeated command that took effect before: its number may never have been noted.
     if witness is not None and Applied in map(type, results):
-        number = witness.raise_(cursor, now_us)
+        number = await witness.raise_(cursor, now_us)
     return results, number, now_us
 
 
-def read_batch(cursor: Cursor, operation_ids: Sequence[UUID]) -> list[Snapshot | Exception]:
+async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
     """The settled records."""
-    found = read_all(cursor, operation_ids)
+    found = await read_all(cursor, operation_ids)
     # Read the clock after the records, or one that was just written would lie in the future.
     now_us = cursor.now_us
     results: list[Snapshot | Exception] = []
@@ -236,32 +254,32 @@ class Stored:
 ABSENT: Final = Stored()
 
 
-def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Stored | StoreError]:
+async def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Stored | StoreError]:
     """The records as last written, of those operations that have one; for one that cannot be read, the error."""
-    return _by_id(cursor, cursor.among("select_operation", [each.bytes for each in operation_ids]))
+    return await _by_id(cursor, await cursor.among("select_operation", [each.bytes for each in operation_ids]))
 
 
-def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
+async def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
     """As `read_all`, of records that nobody else changes until the transaction ends."""
-    rows = cursor.among("lock_operation", sorted(each.bytes for each in operation_ids))
+    rows = await cursor.among("lock_operation", sorted(each.bytes for each in operation_ids))
     # Behind the locks, as all that belongs to a record: the statement that waits for one may see what was before.
     kept = [row[1] for row in rows if keeps_body(row)]
-    bodies: dict[bytes, bytes] = dict(cursor.among("select_response", kept)) if kept else {}
-    return _by_id(cursor, [(*row[:-1], bodies.get(row[1])) for row in rows])
+    bodies: dict[bytes, bytes] = dict(await cursor.among("select_response", kept)) if kept else {}
+    return await _by_id(cursor, [(*row[:-1], bodies.get(row[1])) for row in rows])
 
 
-def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Stored | StoreError]:
-    return dict(zip((UUID(bytes=row[1]) for row in rows), decoded(cursor, rows), strict=True))
+async def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Stored | StoreError]:
+    return dict(zip((UUID(bytes=row[1]) for row in rows), await decoded(cursor, rows), strict=True))
 
 
-def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
+async def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
     """The records of rows of `{record}` and the body; for one that this program cannot read, the error.
 
     Executes a further statement where rows keep a request, and where they are narrow.
     """
     keeping = [row[0] for row in rows if keeps_request(row)]
-    deliveries = {row[0]: row[1:] for row in cursor.among("select_delivery", keeping)} if keeping else {}
-    kinds = kinds_of(cursor, map(kind_of, rows))
+    deliveries = {row[0]: row[1:] for row in await cursor.among("select_delivery", keeping)} if keeping else {}
+    kinds = await kinds_of(cursor, map(kind_of, rows))
     found: list[Stored | StoreError] = []
     for row in rows:
         try:
@@ -272,10 +290,10 @@ def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
     return found
 
 
-def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, Row]:
+async def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, Row]:
     """Those of these kinds that are there, by id."""
     wanted = sorted({each for each in ids if each is not None})
-    return {row[0]: row for row in cursor.among("select_kind", wanted)} if wanted else {}
+    return {row[0]: row for row in await cursor.among("select_kind", wanted)} if wanted else {}
 
 
 def line_key(service: str, sink: str, line: bytes) -> bytes:
@@ -379,23 +397,23 @@ class Changes:
         """All earlier copies are invalid from now on."""
         self._rows["update_generation"] = [(uuid4().hex,)]
 
-    def write(self) -> dict[bytes, UUID | None]:
+    async def write(self) -> dict[bytes, UUID | None]:
         """Write everything; returns the heads of the lanes whose lines moved."""
         rows, self._rows = self._rows, defaultdict(list)
         lanes, self._lanes = self._lanes, set()
         if "insert_ordered_event" in rows:
-            self._cursor.hold({line_key(each[0], each[1], each[-1]) for each in rows["insert_ordered_event"]})
+            await self._cursor.hold({line_key(each[0], each[1], each[-1]) for each in rows["insert_ordered_event"]})
         for statement in self._STATEMENTS:
             if statement in rows:
-                self._cursor.change_all(statement, rows[statement])
-        return _give_turns(self._cursor, sorted(lanes)) if lanes else {}
+                await self._cursor.change_all(statement, rows[statement])
+        return await _give_turns(self._cursor, sorted(lanes)) if lanes else {}
 
 
-def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUID | None]:
+async def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUID | None]:
     """Mark the head of each lane as not behind, and whichever was the head before as behind; returns the heads."""
     heads: dict[bytes, UUID | None] = dict.fromkeys(lanes)
     changed = []
-    line = cursor.among("select_line", lanes)
+    line = await cursor.among("select_line", lanes)
     for lane, operation_id, was_behind, _ in sorted(line, key=itemgetter(3)):
         is_behind = heads[lane] is not None
         if not is_behind:
@@ -403,14 +421,14 @@ def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUID | No
         if bool(was_behind) is not is_behind:
             changed.append((is_behind, operation_id))
     if changed:
-        cursor.change_all("give_turn", changed)
+        await cursor.change_all("give_turn", changed)
     return heads
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
+async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
     """Execute the commands; for one about a record that this program cannot read, the result is the error."""
     results: list[Any] = []
     rest = []
@@ -424,31 +442,31 @@ def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Ou
         if cursor.is_remote:
             pass
         elif kind is Claim:
-            result = _insert_absent(cursor, command, now_us)
+            result = await _insert_absent(cursor, command, now_us)
         elif kind is Complete:
-            result = _replace_granted(cursor, command, now_us, outbox)
+            result = await _replace_granted(cursor, command, now_us, outbox)
         if result is None:
             rest.append(len(results))
         results.append(result)
     if rest:
-        _Execution(cursor, now_us, outbox, commands, results).run(rest)
+        await _Execution(cursor, now_us, outbox, commands, results).run(rest)
     if has_begun:
         cursor.keep_tokens()
     return results
 
 
-def _insert_absent(cursor: Cursor, command: Any, now_us: int) -> Result | None:
+async def _insert_absent(cursor: Cursor, command: Any, now_us: int) -> Result | None:
     """Claim a key without a record; None if it has to be read, and nothing was changed."""
     if command.read_token is not None or command.content is not None:
         return None
     result, record = step(None, command, now_us, cursor.draw)
-    if record is not None and cursor.change("insert_operation", encode(record)):
+    if record is not None and await cursor.change("insert_operation", encode(record)):
         return result
     cursor.take_back_token()
     return None
 
 
-def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) -> Result | None:
+async def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) -> Result | None:
     """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
     granted = command.granted
     # A kept request has to be dropped with the completion, which takes more than one statement.
@@ -461,14 +479,16 @@ def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) 
     operation_id = row[0]
     # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
     # than half of the update's cost.
-    if not cursor.change("update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes)):
+    if not await cursor.change(
+        "update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes)
+    ):
         return None
     if command.response.body is not None:
-        cursor.change("insert_response", (command.response.body, operation_id))
+        await cursor.change("insert_response", (command.response.body, operation_id))
     if outbox.subscriptions:
         changes = Changes(cursor, now_us)
         changes.add_events(outbox.service, outbox.rows(granted, record))
-        changes.write()
+        await changes.write()
     return result
 
 
@@ -489,18 +509,18 @@ class _Execution:
         self._moved: list[tuple[int, bytes]] = []
         self._holders: dict[bytes, list[UUID]] = {}
 
-    def run(self, places: Sequence[int]) -> None:
+    async def run(self, places: Sequence[int]) -> None:
         """Execute those at these places, and set their results."""
         commands = [self._commands[place] for place in places]
         contents = {content.digest for each in commands if (content := content_of(each)) is not None}
-        self._cursor.hold(contents)
-        locked = self._lock({operation_id_of(each) for each in commands})
+        await self._cursor.hold(contents)
+        locked = await self._lock({operation_id_of(each) for each in commands})
         if not self._cursor.is_serial:
-            locked |= self._hold_lanes(commands, locked)
+            locked |= await self._hold_lanes(commands, locked)
             # No earlier than what was waited for.
             self._now_us = self._cursor.now_us
             self._changes = Changes(self._cursor, self._now_us)
-        self._find_holders(contents)
+        await self._find_holders(contents)
         stale: set[object] = set()
         for place in places:
             command = self._commands[place]
@@ -508,33 +528,39 @@ class _Execution:
             stored = locked.get(operation_id, ABSENT)
             about = _about(command, stored)
             if not about.isdisjoint(self._changed):
-                self._write()
+                await self._write()
             if not about.isdisjoint(stale):
-                self._find_holders({each[1] for each in about if isinstance(each, tuple) and each[0] == "content"})
-                stored = self._lock((operation_id,)).get(operation_id, ABSENT)
+                await self._find_holders(
+                    {each[1] for each in about if isinstance(each, tuple) and each[0] == "content"}
+                )
+                stored = (await self._lock((operation_id,))).get(operation_id, ABSENT)
             if isinstance(stored, StoreError):
                 self._results[place] = stored
-            elif self._apply(place, command, stored):
+            elif await self._apply(place, command, stored):
                 self._changed |= about
                 stale |= about
-        self._write()
+        await self._write()
 
-    def _hold_lanes(self, commands: Sequence[Command], locked: Mapping[UUID, Stored | StoreError]) -> dict[UUID, Any]:
+    async def _hold_lanes(
+        self, commands: Sequence[Command], locked: Mapping[UUID, Stored | StoreError]
+    ) -> dict[UUID, Any]:
         """Hold the lanes of what is locked and accepted, and read again what is in them: its turn may be another's."""
         found = {operation_id: lane for operation_id, each in locked.items() if (lane := _lane_of(each)) is not None}
         new = {each.lane for each in commands if isinstance(each, Accept) and each.lane is not None}
-        self._cursor.hold(new.union(found.values()))
-        return self._lock(found) if found else {}
+        await self._cursor.hold(new.union(found.values()))
+        return await self._lock(found) if found else {}
 
-    def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
-        return lock_all(self._cursor, operation_ids)
+    async def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
+        return await lock_all(self._cursor, operation_ids)
 
-    def _apply(self, place: int, command: Command, stored: Stored) -> bool:
+    async def _apply(self, place: int, command: Command, stored: Stored) -> bool:
         """Execute the command on its record; returns whether anything changes."""
         now_us, changes, content = self._now_us, self._changes, content_of(command)
         holder = None if content is None else self._content_holder(command, content)
         settled = settle(stored.record, now_us)
-        result, record = step(settled, command, now_us, partial(self._cursor.draw, stored.record, command), holder)
+        if isinstance(command, DRAWING):
+            await self._cursor.ready_to_draw(stored.record, command)
+        result, record = step(settled, command, now_us, self._cursor.draw, holder)
         self._results[place] = result
         # A repeated command leaves the settled record as it is. What the clock did to it is for a sweep to write.
         is_changed = record is not settled
@@ -551,11 +577,11 @@ class _Execution:
                 changes.add_audit(settled, command)
         return is_changed
 
-    def _find_holders(self, contents: Collection[bytes]) -> None:
+    async def _find_holders(self, contents: Collection[bytes]) -> None:
         """Find the operations that hold these contents, those first that claimed it first."""
         self._holders |= {digest: [] for digest in contents}
         if contents:
-            rows = self._cursor.among("select_content_holders", sorted(contents), self._now_us)
+            rows = await self._cursor.among("select_content_holders", sorted(contents), self._now_us)
             for _, holder, digest in sorted(rows):
                 self._holders[digest].append(UUID(bytes=holder))
 
@@ -566,8 +592,8 @@ class _Execution:
         own = operation_id_of(command)
         return next((each for each in self._holders[content.digest] if each != own), None)
 
-    def _write(self) -> None:
-        heads = self._changes.write()
+    async def _write(self) -> None:
+        heads = await self._changes.write()
         for place, lane in self._moved:
             is_behind = heads[lane] != operation_id_of(self._commands[place])
             self._results[place] = Applied(with_turn(self._results[place].snapshot, is_behind=is_behind))

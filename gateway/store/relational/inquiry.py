@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -62,7 +62,7 @@ class Piece:
     last: UUID | None
 
 
-def find_some(cursor: Cursor, query: Query) -> Piece:
+async def find_some(cursor: Cursor, query: Query) -> Piece:
     """Search the next piece after `query.after`."""
     now_us, states = cursor.now_us, _wanted(query)
     if not states or query.limit <= 0:
@@ -71,19 +71,20 @@ def find_some(cursor: Cursor, query: Query) -> Piece:
     stopped = next((state for state in _STOPPED if states == {state}), None)
     after = b"" if query.after is None else query.after.bytes
     if stopped is None:
-        horizon = cursor.row("select_horizon", (after, PIECE_RECORDS_MAX - 1))
+        horizon = await cursor.row("select_horizon", (after, PIECE_RECORDS_MAX - 1))
     else:
         of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
-        horizon = cursor.row("select_horizon_stopped", of_state)
+        horizon = await cursor.row("select_horizon_stopped", of_state)
     bounds = (after, _NO_HORIZON if horizon is None else horizon[0], now_us - query.age_us)
     routes = None if query.routes is None else json.dumps(sorted(query.routes))
     if stopped is None:
         wanted: tuple[Any, ...] = (json.dumps([*states]), json.dumps([*leading_to(states)]))
     else:
         wanted = (stopped.value, _STOPPED[stopped].value, query.recoverable)
-    rows = cursor.rows("find" if stopped is None else "find_stopped", (*bounds, routes, *wanted, now_us, query.limit))
+    statement = "find" if stopped is None else "find_stopped"
+    rows = await cursor.rows(statement, (*bounds, routes, *wanted, now_us, query.limit))
     found = []
-    for kept in decoded(cursor, rows):
+    for kept in await decoded(cursor, rows):
         # One that this program cannot read is left out.
         record = settle(kept.record, now_us) if isinstance(kept, Stored) else None
         if record is not None and record.state in states and query.reason in (None, _reason(record)):
@@ -106,69 +107,75 @@ def _reason(record: Record) -> str | None:
     return None if record.delivery is None else record.delivery.reason
 
 
-def recover(cursor: Cursor, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+async def recover(
+    cursor: Cursor, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
+) -> RecoveryLease | None:
     now_us = cursor.now_us
-    locked = lock_all(cursor, (operation_id,)).get(operation_id, ABSENT)
+    locked = (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
     if isinstance(locked, Exception):
         raise locked
     record = settle(locked.record, now_us)
     if record is None or record.state is not State.IN_DOUBT or record.token != token:
         return None
-    before = recovery(cursor, operation_id)
+    before = await recovery(cursor, operation_id)
     if before is None or before.token != token:
         before = RecoveryState(token)
     state = before.leased(now_us, lease_us, is_urgent=is_urgent)
     if state is None:
         return None
-    cursor.change("upsert_recovery", (operation_id.bytes, *astuple(state), now_us + RECOVERY_CHECK_US))
+    await cursor.change("upsert_recovery", (operation_id.bytes, *astuple(state), now_us + RECOVERY_CHECK_US))
     return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
 
-def put_off(cursor: Cursor, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+async def put_off(cursor: Cursor, lease: RecoveryLease, pause_us: int, finding: str) -> None:
     now_us = cursor.now_us
     of_lease = (lease.operation_id.bytes, lease.token, lease.tries + 1)
-    cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease))
+    await cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease))
 
 
-def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
-    kept = cursor.row("select_recovery", (operation_id.bytes,))
+async def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
+    kept = await cursor.row("select_recovery", (operation_id.bytes,))
     return None if kept is None else RecoveryState(*kept)
 
 
-def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
+async def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
     """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
-    rows = cursor.rows("select_audits", (operation_id.bytes, AUDITS_MAX))
+    rows = await cursor.rows("select_audits", (operation_id.bytes, AUDITS_MAX))
     return [audit_entry(operation_id, *row) for row in reversed(rows)]
 
 
-def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
+async def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
     below = _LAST_NUMBER if before is None else before
-    rows = cursor.rows("select_latest_audits", (below, limit))
+    rows = await cursor.rows("select_latest_audits", (below, limit))
     return [NumberedAudit(number, (of := UUID(bytes=id_)), audit_entry(of, *row)) for number, id_, *row in rows]
 
 
-def tally(cursor: Cursor) -> Tally:
+async def tally(cursor: Cursor) -> Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     now_us = cursor.now_us
     in_doubt, oldest_us = Counter[str](), now_us
-    stopped, ((first_key_ids,),) = cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
+    stopped, ((first_key_ids,),) = await cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
     for route, number, since_us in stopped:
         in_doubt[route] += number
         oldest_us = min(oldest_us, since_us)
-    return Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, sealed_counts(_sealed(cursor, first_key_ids)))
+    return Tally(
+        in_doubt,
+        (now_us - oldest_us) / MICROSECONDS,
+        sealed_counts([each async for each in _sealed(cursor, first_key_ids)]),
+    )
 
 
-def _sealed(cursor: Cursor, key_ids: str | None) -> Iterator[tuple[str, int]]:
+async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[str, int]]:
     """Which keys are used together, and by how many rows; the first of them are these."""
     while key_ids is not None:
-        yield key_ids, cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX))[0]
-        key_ids = cursor.row("select_next_sealed", (key_ids,))[0]
+        yield key_ids, (await cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX)))[0]
+        key_ids = (await cursor.row("select_next_sealed", (key_ids,)))[0]
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------
 
 
-def agree(
+async def agree(
     cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
 ) -> Agreement | frozenset[Name]:
     """Compare the configuration, or return the operations whose living keys have to be counted first.
@@ -177,75 +184,75 @@ def agree(
     """
     now_us = cursor.now_us
     if writes:
-        cursor.hold((_AGREEMENT,))
+        await cursor.hold((_AGREEMENT,))
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
-    running = set(cursor.rows("select_running", window))
-    comparison = compare(_known(cursor), running, serving)
+    running = set(await cursor.rows("select_running", window))
+    comparison = compare(await _known(cursor), running, serving)
     if comparison.names != counted.keys():
         return comparison.names
     agreement = comparison.agreement(counted)
     if writes and not agreement.conflicts:
         for row in comparison.written:
-            cursor.change("upsert_recipe", (row.service, row.operation, row.recipe, row.routes, row.is_current))
+            await cursor.change("upsert_recipe", (row.service, row.operation, row.recipe, row.routes, row.is_current))
         operations = json.dumps(sorted(serving.recipes))
         gateway_id, host = serving.gateway_id.bytes, serving.host
-        cursor.change("upsert_gateway", (gateway_id, serving.service, operations, host, now_us, PROGRAM_LEVEL))
-        cursor.change("delete_gateways", (b"", now_us - FORGOTTEN_US))
+        await cursor.change("upsert_gateway", (gateway_id, serving.service, operations, host, now_us, PROGRAM_LEVEL))
+        await cursor.change("delete_gateways", (b"", now_us - FORGOTTEN_US))
     return agreement
 
 
-def note_running(cursor: Cursor, gateway_id: UUID, *, is_running: bool) -> None:
+async def note_running(cursor: Cursor, gateway_id: UUID, *, is_running: bool) -> None:
     if is_running:
-        cursor.change("update_gateway", (gateway_id.bytes, cursor.now_us))
+        await cursor.change("update_gateway", (gateway_id.bytes, cursor.now_us))
     else:
-        cursor.change("delete_gateways", (gateway_id.bytes, cursor.now_us - FORGOTTEN_US))
+        await cursor.change("delete_gateways", (gateway_id.bytes, cursor.now_us - FORGOTTEN_US))
 
 
-def raise_level(cursor: Cursor) -> bool:
+async def raise_level(cursor: Cursor) -> bool:
     """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an older
     program run."""
     now_us = cursor.now_us
-    cursor.hold((_AGREEMENT,))
-    rows = cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
+    await cursor.hold((_AGREEMENT,))
+    rows = await cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
     check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
-    return bool(cursor.change("raise_level", (PROGRAM_LEVEL,)))
+    return bool(await cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
-def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+async def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
     """The turns that this gateway has, or may take."""
     now_us = cursor.now_us
     return frozenset(names) - {
         name
-        for name, of_holder, until_us in cursor.rows("select_turns", (json.dumps(sorted(names)),))
+        for name, of_holder, until_us in await cursor.rows("select_turns", (json.dumps(sorted(names)),))
         if of_holder != holder.bytes and now_us < until_us <= now_us + lease_us
     }
 
 
-def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+async def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
     now_us = cursor.now_us
-    rows = cursor.rows("take_turns", (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us))
+    rows = await cursor.rows("take_turns", (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us))
     return frozenset(name for (name,) in rows)
 
 
-def leave_turns(cursor: Cursor, holder: UUID) -> None:
-    cursor.change("delete_turns", (holder.bytes, cursor.now_us - FORGOTTEN_US))
+async def leave_turns(cursor: Cursor, holder: UUID) -> None:
+    await cursor.change("delete_turns", (holder.bytes, cursor.now_us - FORGOTTEN_US))
 
 
-def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
+async def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
     """The remembered operations of this service, except those in `operations`."""
-    return names_without_route(_known(cursor), service, operations)
+    return names_without_route(await _known(cursor), service, operations)
 
 
-def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
+async def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
     """The living keys of each operation in the next piece after this row (None: the first one), and the piece's last
     row; None at the end."""
     now_us, after = cursor.now_us, cursor.first_row if after is None else after
-    horizon = cursor.row("select_horizon_by_row", (after, PIECE_RECORDS_MAX - 1))
+    horizon = await cursor.row("select_horizon_by_row", (after, PIECE_RECORDS_MAX - 1))
     last = cursor.last_row if horizon is None else horizon[0]
     counted = {}
     for service, operation in names:
         living = Living()
-        rows = cursor.rows("select_alive", (operation, now_us, after, last))
+        rows = await cursor.rows("select_alive", (operation, now_us, after, last))
         for operation_id, scope_digest, key_digest, until_us, key_id, its_service in rows:
             is_narrow = key_digest is None
             if (
@@ -266,32 +273,32 @@ def joined(living: Living, others: Living) -> Living:
     return Living(living.keys + others.keys, until_us, by_key)
 
 
-def _known(cursor: Cursor) -> list[Remembered]:
+async def _known(cursor: Cursor) -> list[Remembered]:
     """The operations, as `recipes` reads them."""
-    rows = cursor.rows("select_recipes")
+    rows = await cursor.rows("select_recipes")
     return [Remembered(name, operation, recipe, routes, bool(last)) for name, operation, recipe, routes, last in rows]
 
 
 # -- observations ------------------------------------------------------------------------------------------------------
 
 
-def observed_before(cursor: Cursor, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
+async def observed_before(cursor: Cursor, service: str, operation_ids: Collection[UUID]) -> list[Observation]:
     ids = [operation_id.bytes for operation_id in operation_ids]
-    rows = cursor.among("select_observations", ids, service, HISTORY_MAX)
+    rows = await cursor.among("select_observations", ids, service, HISTORY_MAX)
     return [
         unpack(UUID(bytes=entry), route, began_us, UUID(bytes=operation_id), content, seen)
         for operation_id, began_us, entry, route, content, seen in sorted(rows)
     ]
 
 
-def observed_contents(
+async def observed_contents(
     cursor: Cursor, service: str, contents: Collection[bytes], since_us: int
 ) -> list[tuple[bytes, UUID, int]]:
-    rows = cursor.among("select_observed_content", list(contents), service, since_us, CONTENTS_MAX)
+    rows = await cursor.among("select_observed_content", list(contents), service, since_us, CONTENTS_MAX)
     return [(content, UUID(bytes=operation_id), last_us) for content, operation_id, last_us in rows]
 
 
-def save_observations(
+async def save_observations(
     cursor: Cursor, service: str, found: Sequence[tuple[Observation, Finding]], forget_before_us: int
 ) -> None:
     rows = []
@@ -300,16 +307,16 @@ def save_observations(
         columns = (seen.entry.bytes, service, seen.route, operation_id, seen.began_us, seen.content or None, pack(seen))
         thought = (finding.verdict.value, finding.is_refused, finding.is_repeat, finding.is_rekeyed)
         rows.append((*columns, *thought))
-    cursor.change_all("upsert_observation", rows)
-    cursor.change("delete_observations", (forget_before_us, FORGOTTEN_MAX))
+    await cursor.change_all("upsert_observation", rows)
+    await cursor.change("delete_observations", (forget_before_us, FORGOTTEN_MAX))
 
 
-def count_observed(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
+async def count_observed(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
     found = []
-    counted = cursor.rows("count_observations", (service, route))
+    counted = await cursor.rows("count_observations", (service, route))
     for name, verdict, is_refused, number, repeats, rekeyed in counted:
         which = (service, name, verdict, is_refused, examples_read(is_refused=is_refused))
-        rows = cursor.rows("select_observed_operations", which)
+        rows = await cursor.rows("select_observed_operations", which)
         operations = examples(UUID(bytes=row[0]) for row in rows)
         found.append(ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, operations))
     return found

@@ -48,14 +48,14 @@ def texts() -> dict[str, str]:
     return found
 
 
-def sealed_rows(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
+async def sealed_rows(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
     if place is Place.RECORDS:
-        ids = [UUID(bytes=each) for (each,) in cursor.rows("select_to_rekey", (after or b"", limit))]
-        records = _records(cursor, ids)
+        ids = [UUID(bytes=each) for (each,) in await cursor.rows("select_to_rekey", (after or b"", limit))]
+        records = await _records(cursor, ids)
         return [Row(each.bytes, records.get(each)) for each in ids]
     _, keys, first, _ = _TABLES[place]
     bindings = (*(after or first or (cursor.first_row,)), limit)
-    rows = cursor.rows(f"select_{place}_to_rekey", bindings)
+    rows = await cursor.rows(f"select_{place}_to_rekey", bindings)
     return [Row(tuple(row[: len(keys)]), _values(place, row[len(keys) :])) for row in rows]
 
 
@@ -66,34 +66,34 @@ def _values(place: Place, columns: Sequence[Any]) -> Values:
     return Values(place, (*about, *columns[width:]))
 
 
-def sealed_examples(cursor: Cursor, key_id: str) -> list[Kept]:
-    ids = [UUID(bytes=each) for (each,) in cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
-    rows = cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
-    return [*_records(cursor, ids).values(), *(_values(Place.REQUESTS, row) for row in rows)]
+async def sealed_examples(cursor: Cursor, key_id: str) -> list[Kept]:
+    ids = [UUID(bytes=each) for (each,) in await cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
+    rows = await cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
+    return [*(await _records(cursor, ids)).values(), *(_values(Place.REQUESTS, row) for row in rows)]
 
 
-def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
-    return sum(_replace(cursor, row, kept) for row, kept in changes)
+async def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
+    return sum([await _replace(cursor, row, kept) for row, kept in changes])
 
 
-def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
+async def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
     old = row.kept
     if isinstance(old, Values) and isinstance(kept, Values):
-        return cursor.change(f"reseal_{old.place}", (*kept.values, *row.after, *old.values))
+        return await cursor.change(f"reseal_{old.place}", (*kept.values, *row.after, *old.values))
     if not isinstance(old, Record) or not isinstance(kept, Record):
         return 0
     ids = (old.identity.operation_id.bytes, old.token)
     parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
-    changed = cursor.change("reseal_operation", (*_columns(kept), parts, *ids, *_columns(old)))
+    changed = await cursor.change("reseal_operation", (*_columns(kept), parts, *ids, *_columns(old)))
     body = None if kept.response is None else kept.response.body
     if changed and body is not None:
-        cursor.change("reseal_response", (body, ids[0]))
+        await cursor.change("reseal_response", (body, ids[0]))
     return changed
 
 
-def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
+async def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
     """Those that this program can read."""
-    found = read_all(cursor, ids).items()
+    found = (await read_all(cursor, ids)).items()
     return {each: stored.record for each, stored in found if isinstance(stored, Stored) and stored.record is not None}
 
 

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-A store has threads that own a connection each. Work is a function of a transaction (`executor.Cursor`); it runs in
-one of the threads, and reads, lets `lifecycle.step` decide, and writes. Commands that arrive while a thread is busy
-form one batch and one transaction. Queries over more than a few records run in pieces, so that other calls get their
-turn in between."""
+Work is a coroutine over a transaction (`executor.Cursor`): it reads, lets `lifecycle.step` decide, and writes. Where
+statements wait for nothing, as in a thread that owns a file, it is run to its end at once (`executor.drive`). Commands
+that arrive while a connection is busy form one batch and one transaction. Queries over more than a few records run in
+pieces, so that other calls get their turn in between."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial, wraps
@@ -49,10 +49,11 @@ RESUME_TRANSACTION_MAX: Final = 100
 RESEAL_TRANSACTION_MAX: Final = 20
 
 
+Work = Callable[Concatenate[Cursor, P], Awaitable[T]]
 Verb = Callable[Concatenate["RelationalStore", P], Coroutine[Any, Any, T]]
 
 
-def _reads(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+def _reads(work: Work[P, T]) -> Verb[P, T]:
     """The verb that does this work on one consistent state, and changes nothing."""
 
     async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,7 +62,7 @@ def _reads(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
     return wraps(work)(verb)
 
 
-def _changes(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+def _changes(work: Work[P, T]) -> Verb[P, T]:
     """The verb that does this work in one durable transaction."""
 
     async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,7 +71,7 @@ def _changes(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
     return wraps(work)(verb)
 
 
-def _unsynced(work: Callable[Concatenate[Cursor, P], T]) -> Verb[P, T]:
+def _unsynced(work: Work[P, T]) -> Verb[P, T]:
     """The verb that does this work, which a crash may undo."""
 
     async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -95,15 +96,15 @@ class RelationalStore(ABC):
         self._watchers = Watchers()
 
     @abstractmethod
-    async def _query(self, work: Callable[[Cursor], T]) -> T:
+    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Do this work, which only reads, on one consistent state."""
 
     @abstractmethod
-    async def _change(self, work: Callable[[Cursor], T]) -> T:
+    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Do this work in one durable transaction."""
 
     @abstractmethod
-    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """As `_change`, for what a crash may undo."""
 
     @property
@@ -134,8 +135,8 @@ class RelationalStore(ABC):
         return swept
 
     async def _sweep_some(self, size: int) -> tuple[SweptPart, float]:
-        def sweep(cursor: Cursor, *, is_synced: bool) -> SweptPart:
-            return sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
+        async def sweep(cursor: Cursor, *, is_synced: bool) -> SweptPart:
+            return await sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
 
         try:
             # What is lost of it is done again by the next sweep.
@@ -157,10 +158,10 @@ class RelationalStore(ABC):
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted: dict[Name, Living] = {}
 
-        def agree(cursor: Cursor) -> Agreement | frozenset[Name]:
-            agreed = inquiry.agree(cursor, serving, counted, writes=not is_trial)
+        async def agree(cursor: Cursor) -> Agreement | frozenset[Name]:
+            agreed = await inquiry.agree(cursor, serving, counted, writes=not is_trial)
             if not is_trial and isinstance(agreed, Agreement) and not agreed.conflicts:
-                event.remember(cursor, serving.service, self._outbox)
+                await event.remember(cursor, serving.service, self._outbox)
             return agreed
 
         while True:
@@ -268,11 +269,11 @@ class RelationalStore(ABC):
                     self._watchers.announce(operation_id_of(command))
 
 
-def _timed(work: Callable[[Cursor], T]) -> Callable[[Cursor], tuple[T, float]]:
-    """The work, and for how many seconds it kept its thread busy."""
+def _timed(work: Callable[[Cursor], Awaitable[T]]) -> Callable[[Cursor], Awaitable[tuple[T, float]]]:
+    """The work, and for how many seconds it kept its transaction open."""
 
-    def timed(cursor: Cursor) -> tuple[T, float]:
+    async def timed(cursor: Cursor) -> tuple[T, float]:
         began = time.perf_counter()
-        return work(cursor), time.perf_counter() - began
+        return await work(cursor), time.perf_counter() - began
 
     return timed

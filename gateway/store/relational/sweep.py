@@ -49,7 +49,7 @@ class _Kinds:
         self._services = frozenset(services)
         self._known: dict[bytes, Row] = {}
 
-    def narrowed(self, record: Record) -> Row | None:
+    async def narrowed(self, record: Record) -> Row | None:
         """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
         if record.state is not State.TOMBSTONE or record.token > self._cursor.narrows_up_to:
             return None
@@ -58,8 +58,8 @@ class _Kinds:
             return None
         kind, row = found
         if kind[0] not in self._known:
-            there = kinds_of(self._cursor, kind[:1])
-            if not there and self._cursor.change("insert_kind", kind):
+            there = await kinds_of(self._cursor, kind[:1])
+            if not there and await self._cursor.change("insert_kind", kind):
                 there = {kind[0]: kind}
             self._known[kind[0]] = there.get(kind[0], ())
         return row if self._known[kind[0]] == kind else None
@@ -78,38 +78,38 @@ class EventsUnsynced(NotApplied):
     another time under the same ids, and these may have been published by then."""
 
 
-def is_due(cursor: Cursor, now_us: int) -> bool:
+async def is_due(cursor: Cursor, now_us: int) -> bool:
     """Whether a sweep would find anything."""
     swept = [(name, (state.value, now_us, 1)) for name, state in cursor.swept]
     tidied = [(name, (now_us, 1)) for name, *_ in _TIDIED]
-    return any(cursor.together([*_pauses(now_us), *swept, *tidied]))
+    return any(await cursor.together([*_pauses(now_us), *swept, *tidied]))
 
 
-def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
+async def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
     """Sweep at most `limit` records; `more` when there were that many. Raises `EventsUnsynced` unless `is_synced`."""
     part, written = SweptPart(), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
-    cursor.hold((PAUSES,))
-    found = cursor.together([("select_outboxes", ()), ("select_services", ()), *_pauses(now_us)])
+    await cursor.hold((PAUSES,))
+    found = await cursor.together([("select_outboxes", ()), ("select_services", ()), *_pauses(now_us)])
     others, services, ahead, paused = found
     # Which events each service writes; this one's as it is now.
     outboxes = [outbox, *(unpack(each, outbox.sealing) for service, each in others if service != outbox.service)]
     if ahead:
-        cursor.change("move_pauses", (now_us,))
+        await cursor.change("move_pauses", (now_us,))
     if ahead or paused:
-        limit -= _hold_paused(cursor, now_us, limit)
+        limit -= await _hold_paused(cursor, now_us, limit)
     changes = Changes(cursor, now_us)
     kinds = _Kinds(cursor, (outbox.service, *(name for (name,) in services)))
     for name, state in cursor.swept:
         if written.total() >= limit:
             break
-        rows = cursor.due(name, (state.value, now_us, limit - written.total()))
-        for columns, kept in zip(rows, decoded(cursor, rows), strict=True):
+        rows = await cursor.due(name, (state.value, now_us, limit - written.total()))
+        for columns, kept in zip(rows, await decoded(cursor, rows), strict=True):
             if isinstance(kept, Exception):
                 raise kept
             record = kept.record
             settled = None if record is None else written_down(record, now_us)
-            narrow = None if settled is None else kinds.narrowed(settled)
+            narrow = None if settled is None else await kinds.narrowed(settled)
             changes.replace(Stored(record) if cursor.drops_responses else kept, settled, narrow=narrow)
             if record is not None:
                 service, events = swept_rows(outboxes, record, settled)
@@ -124,8 +124,8 @@ def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_sy
             if settled is not None and not is_same and after is State.IN_DOUBT:
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
         # A record may be in the next state's as well, once it is written.
-        changes.write()
-    more = written.total() + _tidy(cursor, now_us, limit - written.total()) == limit
+        await changes.write()
+    more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
     part.swept = Swept(
         written[State.IN_DOUBT],
         written[State.TOMBSTONE],
@@ -146,19 +146,19 @@ def _expiring(now_us: int, limit: int) -> tuple[int, ...]:
     return now_us, now_us + PAUSE_STEP_US, now_us + PAUSE_END_US, limit, now_us - PAUSE_END_US
 
 
-def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
+async def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
     """Keep at most `limit` paused operations from expiring soon; return how many."""
-    rows = cursor.rows("select_paused_expiring", _expiring(now_us, limit))
+    rows = await cursor.rows("select_paused_expiring", _expiring(now_us, limit))
     steps = [PAUSE_END_US if is_ending else PAUSE_STEP_US for _, _, is_ending in rows]
-    prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(rows, steps, strict=True)])
+    await prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(rows, steps, strict=True)])
     return len(rows)
 
 
-def prolong(cursor: Cursor, prolonged: Sequence[tuple[Any, int, int]]) -> None:
+async def prolong(cursor: Cursor, prolonged: Sequence[tuple[Any, int, int]]) -> None:
     """Move the times until which accepted operations have to be delivered: of each row, by how much, and until when
     pauses count."""
-    cursor.change_all("prolong_delivery", prolonged)
-    cursor.change_all("prolong_operation", [each[:2] for each in prolonged])
+    await cursor.change_all("prolong_delivery", prolonged)
+    await cursor.change_all("prolong_operation", [each[:2] for each in prolonged])
 
 
 # What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
@@ -171,14 +171,14 @@ _TIDIED: Final = (
 )
 
 
-def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
+async def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
     """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
     checked = 0
     for select, extend, keep_us, delete in _TIDIED:
         if checked >= limit:
             break
-        rows = cursor.rows(select, (now_us, limit - checked))
-        cursor.change_all(extend, [(now_us + keep_us, *key) for *key, is_needed in rows if is_needed])
-        cursor.change_all(delete, [key for *key, is_needed in rows if not is_needed])
+        rows = await cursor.rows(select, (now_us, limit - checked))
+        await cursor.change_all(extend, [(now_us + keep_us, *key) for *key, is_needed in rows if is_needed])
+        await cursor.change_all(delete, [key for *key, is_needed in rows if not is_needed])
         checked += len(rows)
     return checked

@@ -22,10 +22,10 @@ when one fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Command, Result, Snapshot
@@ -33,7 +33,7 @@ from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
 from gateway.store.memory.witness import Witness
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.relational.executor import Cursor, apply_batch, read_batch
+from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
@@ -122,9 +122,8 @@ class SqliteStore(RelationalStore):
             writing.end(self._writer.drop)
             raise
         self._threads = writing, reading
-        rest: dict[str, Any] = {"witness": witness, "data_errors": DATA_ERRORS, "outbox": self._outbox}
-        self._commands.open(writing, partial(apply_batch, self._writer.transact, **rest))
-        self._reads.open(reading, lambda ids: self._reader.query(lambda cursor: read_batch(cursor, ids)))
+        self._commands.open(writing, partial(apply_batch, self._writer.transact, witness, DATA_ERRORS, self._outbox))
+        self._reads.open(reading, lambda ids: self._reader.query(partial(drive, partial(read_batch, ids))))
 
     async def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -137,20 +136,20 @@ class SqliteStore(RelationalStore):
         await reading.stop(self._reader.drop)
         await writing.stop(self._writer.drop)
 
-    async def _query(self, work: Callable[[Cursor], T]) -> T:
+    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Read in the reader's thread."""
         _, reading = self._started()
-        return await reading.run(self._reader.query, work)
+        return await reading.run(self._reader.query, partial(drive, work))
 
-    async def _change(self, work: Callable[[Cursor], T]) -> T:
+    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Change the file in the writer's thread, durably."""
         writing, _ = self._started()
-        return await writing.run(self._writer.transact, work)
+        return await writing.run(self._writer.transact, partial(drive, work))
 
-    async def _change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """As `_change`, for what a power loss may undo."""
         writing, _ = self._started()
-        return await writing.run(self._writer.change_without_fsync, work)
+        return await writing.run(self._writer.change_without_fsync, partial(drive, work))
 
     def _started(self) -> tuple[Worker, Worker]:
         if self._threads is None:

@@ -59,32 +59,32 @@ class Transaction:
     def now_us(self) -> int:
         return self._clock_us()
 
-    def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
         return found
 
-    def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        return [self.rows(*each) for each in queries]
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        return [await self.rows(*each) for each in queries]
 
-    def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self.cursor.execute(TEXTS[statement], bindings).fetchone()
 
-    def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         self.cursor.execute(TEXTS[statement], bindings)
         changes: int = self.connection.changes()
         return changes
 
-    def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key, *bindings) for key in keys]).fetchall()
         return found
 
-    def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         self.cursor.executemany(TEXTS[statement], bindings)
 
     # Its lock excludes every other transaction.
     due = rows
 
-    def hold(self, _keys: Iterable[bytes], /) -> None:
+    async def hold(self, _keys: Iterable[bytes], /) -> None:
         """Nothing, for the same reason."""
 
     def forget_token(self, _token: int, /) -> None:
@@ -97,7 +97,10 @@ class Transaction:
     def begin_tokens(self) -> None:
         self._drawn = 0
 
-    def draw(self, _record: Record | None = None, _command: Command | None = None, /) -> int:
+    async def ready_to_draw(self, _record: Record | None, _command: Command, /) -> None:
+        """Nothing: tokens are higher than all before."""
+
+    def draw(self) -> int:
         if not self._drawn:
             self._sequence = int(self.cursor.execute(_SELECT_SEQUENCE).fetchone()[0])
         self._drawn += 1

@@ -271,7 +271,7 @@ DEFECTS = (
     Defect(
         "former-names-are-not-searched",
         "what a route accepted under a name that it had before is not found",
-        (Edit(KEPT, "*cursor.together(due_of(former))]", "*([] for _ in former)]"),),
+        (Edit(KEPT, "*(await cursor.together(due_of(former)))]", "*([] for _ in former)]"),),
         ("tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite-renamed twice]",),
     ),
     Defect(

@@ -694,7 +694,7 @@ DEFECTS = (
     Defect(
         "postgres-lets-the-paused-expire",
         "the time of a pause counts against what it holds up on Postgres",
-        (Edit("store/relational/sweep.py", "limit -= _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
+        (Edit("store/relational/sweep.py", "limit -= await _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
         ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[postgres]",),
     ),
     Defect(
@@ -902,7 +902,7 @@ DEFECTS = (
     Defect(
         "sqlite-pause-takes-time",
         "while an operation name is paused, what waits under it becomes a dead letter",
-        (Edit("store/relational/sweep.py", "limit -= _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
+        (Edit("store/relational/sweep.py", "limit -= await _hold_paused(cursor, now_us, limit)", "limit -= 0"),),
         ("tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]",),
     ),
     Defect(

@@ -23,8 +23,6 @@ from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
 from gateway.store.memory.witness_files import WitnessFiles
 from gateway.store.operations import Serving
-from gateway.store.portable import store as portable
-from gateway.store.portable.store import PortableStore
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
@@ -155,19 +153,12 @@ def name_of(config: Config) -> str:
 
 def bare_store(
     config: Config, sealing: Sealing, witness_files: WitnessFiles | None = None
-) -> SqliteStore | PostgresStore | PortableStore | RedisStore:
+) -> SqliteStore | PostgresStore | RedisStore:
     """The durable store without its guard. It seals events, and notes in `witness_files` what it acknowledges."""
     match config.store.durable:
         case SqliteUrl(path):
             return SqliteStore(path, witness_files=witness_files, outbox=outbox_of(config, sealing))
         case PostgresUrl(dsn):
-            if is_portable(config):
-                return PortableStore(
-                    dsn.get_secret_value(),
-                    durability=config.store.durability,
-                    witness_files=witness_files,
-                    outbox=outbox_of(config, sealing),
-                )
             return PostgresStore(
                 dsn.get_secret_value(),
                 connections=config.store.connections,
@@ -175,6 +166,7 @@ def bare_store(
                 witness_files=witness_files,
                 outbox=outbox_of(config, sealing),
                 met=_met(config),
+                dialect=config.store.dialect,
             )
         case RedisUrl() as url:
             return _redis_store(config, sealing, url, witness_files)
@@ -194,19 +186,17 @@ def is_portable(config: Config) -> bool:
     return config.store.dialect == "portable"
 
 
-def fleet_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> Fleet | None:
+def fleet_of(store: SqliteStore | PostgresStore | RedisStore) -> Fleet | None:
     """The same store, if it can be promoted as a whole."""
-    if isinstance(store, SqliteStore | PortableStore):
-        return None
-    return store if isinstance(store, PostgresStore) or store.may_fail_over else None
+    return None if isinstance(store, SqliteStore) or not store.may_fail_over else store
 
 
-def on_purge_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> OnPurge | None:
+def on_purge_of(store: SqliteStore | PostgresStore | RedisStore) -> OnPurge | None:
     """Where to hear of purges by other gateways, if the durable store tells of them."""
-    return None if isinstance(store, SqliteStore | PostgresStore | PortableStore) else store.on_purge
+    return None if isinstance(store, SqliteStore | PostgresStore) else store.on_purge
 
 
-def partitions_late_of(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> Callable[[], int]:
+def partitions_late_of(store: SqliteStore | PostgresStore | RedisStore) -> Callable[[], int]:
     """Counts how often a response had to wait for its partition, where there are any."""
     return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
 
@@ -232,9 +222,7 @@ async def is_migrated(config: Config) -> bool:
         case SqliteUrl(path):
             return await asyncio.to_thread(sqlite.is_migrated, path)
         case PostgresUrl(dsn):
-            if is_portable(config):
-                return await portable.is_migrated(dsn.get_secret_value())
-            return await postgres.is_migrated(dsn.get_secret_value(), config.store.durability)
+            return await postgres.is_migrated(dsn.get_secret_value(), config.store.durability, config.store.dialect)
         case RedisUrl() as url:
             return await _redis_store(config, NO_SEALING, url, None).has_begun()
         case url:
@@ -252,9 +240,8 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
             await store.close()
             return []
         case PostgresUrl(dsn):
-            if is_portable(config):
-                return await portable.migrate(dsn.get_secret_value(), grant_to=grant_to)
-            return await postgres.migrate(dsn.get_secret_value(), config.store.durability, grant_to=grant_to)
+            url, durability, dialect = dsn.get_secret_value(), config.store.durability, config.store.dialect
+            return await postgres.migrate(url, durability, dialect, grant_to=grant_to)
         case RedisUrl():
             if grant_to is not None:
                 raise StartRefused("Redis has no roles; leave out --grant")
@@ -270,15 +257,15 @@ async def finish_upgrade(config: Config) -> bool:
         case SqliteUrl(path):
             return await _raise_level(SqliteStore(path))
         case PostgresUrl(dsn):
-            kind = PortableStore if is_portable(config) else PostgresStore
-            return await _raise_level(kind(dsn.get_secret_value(), durability=config.store.durability))
+            url, durability, dialect = dsn.get_secret_value(), config.store.durability, config.store.dialect
+            return await _raise_level(PostgresStore(url, durability=durability, dialect=dialect))
         case RedisUrl() as url:
             return await _raise_level(_redis_store(config, NO_SEALING, url, None))
         case url:
             assert_never(url)
 
 
-async def _raise_level(store: SqliteStore | PostgresStore | PortableStore | RedisStore) -> bool:
+async def _raise_level(store: SqliteStore | PostgresStore | RedisStore) -> bool:
     try:
         await store.start()
         return await store.raise_level()

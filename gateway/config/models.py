@@ -197,7 +197,7 @@ class Store(Section):
             if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
                 yield name, f"only a postgresql:// store has {what}"
         if "connections" in self.model_fields_set and self.dialect == "portable":
-            yield "connections", "a worker with a portable store has six"
+            yield "connections", "a worker with a portable store has five"
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
             may = PostgresUrl if name == "synchronous" else (PostgresUrl, RedisUrl)
             if name in self.model_fields_set and not isinstance(self.durable, may):

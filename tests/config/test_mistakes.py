@@ -792,7 +792,7 @@ def test_what_may_be_a_secret_is_not_named() -> None:
         ),
         (
             "durable: postgresql://u@h/d, dialect: portable, connections: 3",
-            "store.connections: a worker with a portable store has six",
+            "store.connections: a worker with a portable store has five",
         ),
         (
             "durable: postgresql://u@h/d, connections: 1",

@@ -19,7 +19,6 @@ from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.portable.store import PortableStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
 from gateway.store.redis.durable import RedisStore
@@ -131,8 +130,9 @@ class PortableDatabase(PostgresDatabase):
     faults: SerializationFaults = field(default_factory=SerializationFaults)
 
     def open_store(self, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS) -> Store:
-        return PortableStore(
+        return PostgresStore(
             self.url,
+            dialect="portable",
             clock_us=self.clock,
             witness_files=witness_files,
             outbox=_of_service(outbox),

@@ -112,8 +112,8 @@ async def test_a_change_wakes_who_waits(store: Store) -> None:
     hand, bystander = Hand(), Hand()
     await do(store, hand, Hand.claim)
     await do(store, bystander, Hand.claim)
-    if isinstance(store, PostgresStore) and not store._dialer.pgbouncer:
-        # Everybody is woken when it begins to listen. Behind pgbouncer it never does.
+    if isinstance(store, PostgresStore) and store._dialer.can_listen:
+        # Everybody is woken when it begins to listen. Behind pgbouncer, and in the portable dialect, it never does.
         await store.wait_listening()
     async with store.watch(hand.operation_id) as watch, store.watch(bystander.operation_id) as quiet:
         waiting = asyncio.create_task(watch.wait_changed(PATIENCE_SECONDS))

@@ -22,9 +22,8 @@ from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.witness_files import WitnessFiles
-from gateway.store.portable.connection import REPEATS_MAX
-from gateway.store.portable.schema import TEXTS
-from gateway.store.portable.store import PortableStore
+from gateway.store.postgres.executor import REPEATS_MAX
+from gateway.store.postgres.statements import portable_texts
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, state
 from tests.store.postgres_sessions import roles, session, url_as
@@ -36,9 +35,9 @@ HOUR_SECONDS = 3_600
 
 
 @asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[PortableStore]:
+async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
     """A started store."""
-    store = PortableStore(url, **options)
+    store = PostgresStore(url, dialect="portable", **options)
     await store.start()
     try:
         yield store
@@ -74,7 +73,7 @@ async def test_what_is_asked_of_events_is_found_along_its_index(
         if is_analyzed:
             await admin.execute("ANALYZE idempotency_gateway.event")
         await admin.execute("SET search_path = idempotency_gateway; SET enable_seqscan = off")
-        rows = await admin.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) {TEXTS[name]}", *arguments)
+        rows = await admin.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) {portable_texts()[name]}", *arguments)
     plan = "\n".join(line for (line,) in rows)
     assert index in plan, plan
     assert "Rows Removed" not in plan or int(plan.partition("Rows Removed by Filter: ")[2].split()[0]) < 200, plan
@@ -138,7 +137,11 @@ class Unserializable(Ambush):
 
 @pytest.mark.parametrize(
     ("statement", "speech"),
-    [("COMMIT", Hand.release), ("INSERT INTO operation", Hand.claim), ("UPDATE operation AS", Hand.complete_grant)],
+    [
+        ("COMMIT", Hand.release),
+        ("INTO idempotency_gateway.operation", Hand.claim),
+        ("UPDATE idempotency_gateway.operation AS", Hand.complete_grant),
+    ],
     ids=["commit", "claim", "completion"],
 )
 async def test_a_lost_answer_to_a_change_is_indefinite(statement: str, speech: Speech, postgres_url: str) -> None:
@@ -164,7 +167,7 @@ async def test_a_lost_answer_to_a_change_is_indefinite(statement: str, speech: S
 
 async def test_a_connection_that_is_lost_before_the_commit_changed_nothing(postgres_url: str) -> None:
     """Which is definite."""
-    ambush = LostAnswer("UPDATE operation SET")
+    ambush = LostAnswer("UPDATE idempotency_gateway.operation AS o SET")
     async with opened(postgres_url, connect=ambush.connect) as store:
         hand = Hand()
         await do(store, hand, Hand.claim)
@@ -292,7 +295,7 @@ async def test_each_dialect_refuses_the_tables_of_the_other(postgres_url: str) -
     await usual.start()
     await usual.close()
     with pytest.raises(StartRefused, match="made by another program"):
-        await PortableStore(postgres_url).start()
+        await PostgresStore(postgres_url, dialect="portable").start()
 
 
 async def test_a_role_that_owns_nothing(postgres_url: str, tmp_path: Path) -> None:
@@ -305,7 +308,7 @@ async def test_a_role_that_owns_nothing(postgres_url: str, tmp_path: Path) -> No
             await do(store, hand, Hand.claim, Hand.complete)
             await store.sweep(10)
         with pytest.raises(StartRefused, match="migrate --grant"):
-            await PortableStore(url_as(owner, postgres_url)).start()
+            await PostgresStore(url_as(owner, postgres_url), dialect="portable").start()
 
 
 def config_on(url: str, directory: Path, **store: Any) -> Config:
@@ -317,7 +320,8 @@ async def test_the_configured_dialect(postgres_url: str, tmp_path: Path) -> None
     config = config_on(postgres_url, tmp_path, dialect="portable")
     assert not await is_migrated(config)
     store = bare_store(config, NO_SEALING)
-    assert isinstance(store, PortableStore)
+    assert isinstance(store, PostgresStore)
+    assert store.is_portable
     await store.start()
     await store.close()
     assert await is_migrated(config)

@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from gateway.store.portable import hot
-from gateway.store.portable.schema import TEXTS, TEXTS_OF_ONE_ROW
+from gateway.store.postgres import hot
+from gateway.store.postgres.statements import migrations, portable_texts
 from gateway.store.relational.statements import of_many, writes
 
 _TOKEN: Final = re.compile(r"[eE]?'(?:[^']|'')*'|\$\d+|[A-Za-z_][A-Za-z_0-9]*|\d+|::|<=|>=|<>|\|\||[^\s]")
@@ -59,7 +59,7 @@ class Engine:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        return TEXTS_OF_ONE_ROW if self.distributed else TEXTS
+        return portable_texts(is_of_one_row=bool(self.distributed))
 
 
 ENGINES: Final = {
@@ -71,6 +71,7 @@ ENGINES: Final = {
 
 
 def tokens(text: str) -> list[str]:
+    text = text.replace("idempotency_gateway.", "")
     return [token if token[0] in "'eE" and "'" in token else token.lower() for token in _TOKEN.findall(text)]
 
 
@@ -133,12 +134,12 @@ def faults(text: str, engine: Engine) -> list[str]:
 
 
 GENERATED: Final = {
-    "insert_absent": hot.insert_absent(hot.CLAIM),
+    "insert_absent": hot.insert_absent(hot.CLAIM, hot.PORTABLE),
     **{name: of_many(name, [["a value"] * len(write.given)])[0] for name, write in writes(is_numbered=False).items()},
-    "replace_granted": hot.replace_granted(hot.COMPLETION),
-    "replace_granted, with events": hot.replace_granted(hot.COMPLETION, has_events=True),
+    "replace_granted": hot.replace_granted(hot.COMPLETION, hot.PORTABLE),
+    "replace_granted, with events": hot.replace_granted(hot.COMPLETION, hot.PORTABLE, has_events=True),
 }
-STATEMENTS: Final = sorted(name for name in TEXTS if not name.startswith("schema_"))
+STATEMENTS: Final = sorted(portable_texts())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -164,7 +165,8 @@ def test_a_statement_for_many_is_on_the_list(name: str, engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_tables_are_on_the_list(engine: str) -> None:
     """Tables and indexes of plain types, made by statements that can be repeated; no sequence, trigger or partition."""
-    for each in TEXTS["schema_0001"].split(";"):
+    ((_, _, script),) = migrations("portable")
+    for each in re.sub(r"(?m)^ *--.*$", "", script).split(";"):
         found = tokens(each)
         if not found:
             continue

@@ -331,9 +331,3 @@ async def test_a_long_key_costs_no_correctness(postgres_url: str) -> None:
         hand.see(hand.claim(), result)
         await do(store, hand, Hand.complete)
         assert await state(store, hand) is State.COMPLETED
-
-
-@pytest.mark.parametrize("name", ["read", "join", "take_turns"])
-def test_the_statements_name_their_rows(name: str) -> None:
-    """Every statement of this store begins with what it is in the table, or says what else it is."""
-    assert statement_texts()[name].startswith("-- ")

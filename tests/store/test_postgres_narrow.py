@@ -13,9 +13,8 @@ import pytest
 from gateway.core.operation import Applied, Command, Content, Fenced, State, microseconds
 from gateway.core.outbox import Outbox
 from gateway.store.operations import Query, Swept
-from gateway.store.portable.hot import given_of, insert_absent
 from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
-from gateway.store.postgres.executor import _text
+from gateway.store.postgres.hot import POSTGRES, given_of, insert_absent, text_of
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
 from tests.store.postgres_sessions import opened, session
@@ -62,7 +61,7 @@ async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> 
             " VALUES ($1, -1, 0, 1, '', '')",
             UUID(int=1).bytes,
         )
-        text = _text(insert_absent, tuple(given), has_events=False)
+        text = text_of(insert_absent, tuple(given), POSTGRES, has_events=False)
         late = asyncio.ensure_future(slow.fetch(text, clock(), None, *given.values()))
         await eventually(lambda: beside.fetchval(WAITS), 10)
         await do(store, hand, Hand.claim, Hand.complete)

@@ -16,7 +16,6 @@ from typing import Any, Final
 import yaml
 
 from gateway.store.level import JOURNAL_VERSION, PROGRAM_LEVEL, RECORD_VERSION
-from gateway.store.portable.schema import SCHEMA_VERSION as PORTABLE
 from gateway.store.postgres.statements import migrations
 from gateway.store.redis.copies import VERSION as ENTRY_VERSION
 from gateway.store.sqlite.transaction import SCHEMA_VERSION
@@ -34,10 +33,9 @@ NEXT_NAME: Final = "99.0.0"
 
 _LEVEL: Final = "store/level.py"
 _ROWS: Final = "store/relational/rows.py"
-_HOT: Final = "store/portable/hot.py"
+_HOT: Final = "store/postgres/hot.py"
 _JOURNAL: Final = "store/journal/file.py"
 _SQLITE: Final = "store/sqlite/transaction.py"
-_PORTABLE: Final = "store/portable/schema.py"
 _WRITTEN: Final = f"""
 
 _known = {PROGRAM_LEVEL}
@@ -78,7 +76,6 @@ _NEXT: Final = Defect(
         Edit(_JOURNAL, "*(JOURNAL_VERSION, *ids", "*(written(JOURNAL_VERSION), *ids"),
         Edit("store/redis/copies.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
         Edit(_SQLITE, f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"),
-        Edit(_PORTABLE, f"SCHEMA_VERSION: Final = {PORTABLE}", f"SCHEMA_VERSION: Final = {PORTABLE + 1}"),
         Edit(
             "config/models.py",
             '    clear_keys: Annotated[bool, Flag()] = False\n    """Whether keys are',
@@ -89,14 +86,14 @@ _NEXT: Final = Defect(
     caught_by=("tests/upgrade/test_upgrade.py",),
 )
 _ADDED: Final = {
-    f"store/postgres/sql/migrations/{migrations()[-1][0] + 1:04}_novelty.sql": (
+    f"store/postgres/sql/migrations/{migrations('postgres')[-1][0] + 1:04}_novelty.sql": (
         "ALTER TABLE idempotency_gateway.operation ADD COLUMN novelty text;\n"
         "CREATE TABLE idempotency_gateway.novelty (a bigint NOT NULL PRIMARY KEY);\n"
     ),
     f"store/sqlite/sql/schema_{SCHEMA_VERSION + 1:04}.sql": (
         "ALTER TABLE operation ADD COLUMN novelty TEXT;\nCREATE TABLE novelty (a INTEGER PRIMARY KEY);\n"
     ),
-    f"store/portable/sql/schema_{PORTABLE + 1:04}.sql": (
+    f"store/postgres/sql/tables/{migrations('portable')[-1][0] + 1:04}_novelty.sql": (
         "ALTER TABLE operation ADD COLUMN IF NOT EXISTS novelty TEXT;\n"
         "CREATE TABLE IF NOT EXISTS novelty (a BIGINT NOT NULL PRIMARY KEY);\n"
     ),

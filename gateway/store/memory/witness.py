@@ -45,20 +45,13 @@ class Witness:
         state = cursor.state()
         if state == self._compared:
             return
-        reading = self.read_notes()
-        self.check(await read_epoch(cursor, now_us, (note.link for note in reading.notes)), reading)
-        self._compared = state
-
-    def read_notes(self) -> Reading:
-        """All notes, to be read before the epoch that they are compared with."""
-        return self._files.read()
-
-    def check(self, epoch: Epoch, reading: Reading) -> None:
-        """Raise `EpochChanged` if the data lacks what is noted. The epoch has the witnesses of all notes."""
+        # Before the epoch that they are compared with.
+        reading = self._files.read()
+        epoch = await read_epoch(cursor, now_us, (note.link for note in reading.notes))
         why = missing(reading.notes, epoch, self._files.beyond)
         if why is not None:
             raise EpochChanged(why)
-        self._memory, self._reading = memory_digest(epoch.identity), reading
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
 
     async def raise_(self, cursor: Cursor, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""

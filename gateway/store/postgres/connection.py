@@ -74,6 +74,8 @@ class Connection(Protocol):
 
     def is_closed(self) -> bool: ...
 
+    def is_in_transaction(self) -> bool: ...
+
     def terminate(self) -> None: ...
 
     async def close(self, *, timeout: float) -> None: ...
@@ -140,17 +142,20 @@ def fault_of(error: Exception) -> StoreError:
 
 @asynccontextmanager
 async def transaction(
-    connection: Connection, settings: Mapping[str, str], mode: str = READ_COMMITTED
+    connection: Connection, settings: Mapping[str, str] | None, mode: str = READ_COMMITTED
 ) -> AsyncIterator[None]:
-    """A transaction with its own settings, because behind a pooler no session keeps them.
+    """A transaction with its own settings, because behind a pooler no session keeps them; with those of the session, if
+    they are None.
 
     They are sent in one message with BEGIN, so that the transaction is never without them, whatever the server's
     defaults are. A gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is
     definite: nothing was done.
     """
-    all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
-    local = [f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items()]
-    begin = "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *local, *_FIRST.get(mode, ())])
+    begin = f"BEGIN ISOLATION LEVEL {mode}"
+    if settings is not None:
+        all_settings = {"idle_in_transaction_session_timeout": "5s", **settings}
+        local = [f"SET LOCAL {name} = '{value}'" for name, value in all_settings.items()]
+        begin = "; ".join([begin, *local, *_FIRST.get(mode, ())])
     try:
         await connection.execute(begin)
         yield
@@ -161,7 +166,14 @@ async def transaction(
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
         raise
-    await connection.execute("COMMIT")
+    try:
+        status = await connection.execute("COMMIT")
+    finally:
+        # The server that refuses it has ended the transaction, or leaves that to its client.
+        if not connection.is_closed() and connection.is_in_transaction():
+            await connection.execute("ROLLBACK")
+    if status != "COMMIT":
+        raise NotApplied("the transaction was rolled back")
 
 
 def connect_fault(error: Exception, where: str) -> NotApplied:

@@ -41,7 +41,6 @@ from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
 from gateway.store.memory.witness_files import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
-    READ_COMMITTED,
     Connection,
     Link,
     ServerRefused,
@@ -61,7 +60,8 @@ from gateway.store.postgres.hosts import (
     choose,
     hosts_of,
 )
-from gateway.store.postgres.statements import load
+from gateway.store.postgres.statements import Dialect, load, portable_texts, statement_texts
+from gateway.store.relational.executor import Cursor
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -84,16 +84,32 @@ SELECT
     current_setting('full_page_writes') AS full_page_writes,
     to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
 """
+# Of an engine that has not all these settings.
+_GREETING_ELSEWHERE: Final = """
+SELECT
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
+"""
 _LEVEL: Final = load("level")
-_EPOCH: Final = load("epoch")
 _RAISE: Final = load("raise_witness")
 _ADD: Final = load("add_witness")
 _ADVANCE: Final = load("advance_witness")
-_BEHIND: Final = "PostgreSQL lacks what it acknowledged, and may have done this in an older state"
+_BEHIND: Final = "{} lacks what it acknowledged, and may have done this in an older state"
 # The server would spend seconds on compiling statements that take milliseconds.
 _UNCOMPILED: Final = {"jit": "off"}
 # Of small tables it would read all rows, and every transaction would then conflict with every other.
 _BY_INDEX: Final = {"enable_seqscan": "off"}
+_SETTINGS: Final = {
+    # Plan once; see above.
+    "plan_cache_mode": "force_generic_plan",
+    # The snapshot of a statement is not taken before its locks.
+    "default_transaction_isolation": "read committed",
+    # A backend whose client is gone must not hold its locks for long. While it waits for the rest of a message, no
+    # other timeout ends it.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
@@ -105,6 +121,7 @@ class ComparedMemory:
     reading: Reading
 
 
+Connect = Callable[..., Awaitable[Any]]
 Prepare = Callable[[Connection, ComparedMemory | None], Awaitable[None]]
 """Called on each new connection; without a `ComparedMemory` while no memory is known."""
 
@@ -119,11 +136,25 @@ class Dialer:
         command_seconds: float = COMMAND_SECONDS,
         durability: Durability = "server",
         witness_files: WitnessFiles | None = None,
+        dialect: Dialect = "postgres",
+        clock_us: Callable[[], int] | None = None,
+        connect: Connect | None = None,
     ) -> None:
+        """`clock_us` and `connect` take the place of the server's clock, and of the driver's function."""
+        self.clock_us: Callable[[], int | None] = clock_us or _server_clock
+        self.dialect: Dialect = dialect
+        self.is_portable = dialect == "portable"
+        self._driver = connect or asyncpg.connect
+        self.engine = Engine.POSTGRESQL
+        self.texts = portable_texts() if self.is_portable else statement_texts()
+        """The statements of the dialect, for the engine that was met."""
+        self._last_drawn = 0
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
-        self._hosts = hosts_of(parts._replace(query=urlencode(options)).geturl())
+        address = parts._replace(query=urlencode(options)).geturl()
+        # The driver chooses among those of an engine whose nodes are all alike.
+        self._hosts = [Host(parts.netloc.rpartition("@")[2], address)] if self.is_portable else hosts_of(address)
         self._used: Host | None = None
         self._met: dict[str, int] = {}
         self._last_split = ""
@@ -131,6 +162,10 @@ class Dialer:
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
         self._limits = _limits(command_seconds)
+        if self.is_portable:
+            # Nothing holds a lock for long there, and statements of many nodes have pauses in between.
+            del self._limits["lock_timeout"]
+            self._limits["idle_in_transaction_session_timeout"] = str(round(command_seconds * 1_000))
         self._durability: Durability = durability
         self.epoch: Epoch | None = None
         """The memory found at the start. A connection to another one is not used."""
@@ -145,16 +180,23 @@ class Dialer:
         """A link that connects on demand; `prepare` is called on each of its connections. One that was not used for
         `idle_seconds` is closed. Without `compares_notes`, it can be used before the notes were judged, and nothing
         that it reads may permit a claim."""
-        return Link(
-            partial(self._dial, prepare, compares_notes=compares_notes),
-            self.where,
-            connect_seconds=self._connect_seconds,
-            command_seconds=self._command_seconds,
-            idle_seconds=idle_seconds,
-        )
+        return Link(**self.options_of(prepare, compares_notes=compares_notes), idle_seconds=idle_seconds)
+
+    def options_of(self, prepare: Prepare | None, *, compares_notes: bool = True) -> dict[str, Any]:
+        """What a link is made of."""
+        return {
+            "dial": partial(self._dial, prepare, compares_notes=compares_notes),
+            "where": self.where,
+            "connect_seconds": self._connect_seconds,
+            "command_seconds": self._command_seconds,
+        }
 
     async def _dial(self, prepare: Prepare | None, *, compares_notes: bool) -> Connection:
         """Connect to a server that may be used, and call `prepare`."""
+        if self.is_portable and self.pgbouncer:
+            raise StartRefused(
+                "the portable dialect needs sessions of its own: give the server's address, not a pgbouncer's"
+            )
         try:
             connection = await (self._connect(self._hosts[0]) if len(self._hosts) == 1 else self._connect_to_primary())
         except (FileNotFoundError, PermissionError, IsADirectoryError):
@@ -165,8 +207,8 @@ class Dialer:
         try:
             if self.pgbouncer:
                 await _learn_types(connection)
-            await _greet(connection, self._durability)
-            compared = await self._compare(connection, compares_notes=compares_notes)
+            await self._greet(connection)
+            compared = await self.compare(connection, compares_notes=compares_notes)
             if prepare is not None:
                 await prepare(connection, compared)
         except BaseException:
@@ -174,49 +216,91 @@ class Dialer:
             raise
         return connection
 
-    async def fetch(self, link: Link, query: str, *arguments: Any) -> Sequence[Any]:
-        """Execute one statement over this link, with the session's timeouts also behind a pooler."""
-        if not self.pgbouncer:
-            return await link.fetch(query, *arguments)
-        return await self.transact(link, lambda connection: connection.fetch(query, *arguments))
+    async def _greet(self, connection: Connection) -> None:
+        """Check that the server is new enough, writable and durable, and that this program may use its schema.
 
-    async def run_compared(self, link: Link, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this work, which only reads, over this link and on a compared memory.
-
-        Behind a pooler each transaction can reach another server without a reconnection. There the memory is compared
-        in the same transaction.
+        Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
         """
-        return await (self.transact_compared(link, work) if self.pgbouncer else link.run(work))
+        engine = self.engine = await engine_of(connection)
+        if engine is not Engine.POSTGRESQL and not self.is_portable:
+            raise StartRefused(f"the server is {engine}: write store.dialect: portable")
+        if engine in (Engine.POSTGRESQL, Engine.CITUS):
+            (row,) = await connection.fetch(_GREETING)
+            if row["major"] < SERVER_MAJOR_MIN:
+                raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
+            for setting, what in losses(row, self._durability).items():
+                raise StartRefused(f"PostgreSQL has {setting} = off: {what}")
+            if self.is_portable:
+                await connection.execute("; ".join(f"SET {name} = {value}" for name, value in _BY_INDEX.items()))
+        else:
+            (row,) = await connection.fetch(_GREETING_ELSEWHERE)
+        if row["read_only"]:
+            raise NotApplied(f"{engine} is read-only: a standby, or a role or database set to read-only")
+        if self.is_portable:
+            self.texts = portable_texts(is_of_one_row=True) if engine is Engine.CITUS else portable_texts()
+        if row["exists"]:
+            level.check((await connection.fetch(_LEVEL))[0]["level"])
 
-    async def transact_compared(
-        self, link: Link, work: Callable[[Connection], Awaitable[T]], mode: str = READ_COMMITTED
-    ) -> T:
-        """As `run_compared`, but always in a transaction."""
+    async def check_memory(self, connection: Connection, links: Collection[UUID] = ()) -> Epoch:
+        """The epoch of the database, with the witnesses of these links."""
+        rows = await connection.fetch(self.texts["epoch"], None, [link.bytes for link in links])
+        (identity, parent, token, memo, generation, level_, now_us, *_), *_ = rows
+        witnesses = {UUID(bytes=row["link"]): row["number"] for row in rows if row["link"] is not None}
+        return Epoch(identity, token, now_us, memo, generation, witnesses, parent, level_)
 
-        async def compare_and_work(connection: Connection) -> T:
-            if self.pgbouncer:
-                await self._compare(connection)
-            return await work(connection)
+    def _check_epoch(
+        self, found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int
+    ) -> None:
+        """Raise `EpochChanged` if this is another memory than the known one, or an older state of it.
 
-        return await self.transact(link, compare_and_work, mode=mode)
+        Also if another gateway changed its memo meanwhile, because that has to be read first. `notes` and `beyond` as
+        in `missing`.
+        """
+        engine = self.engine
+        if found.identity != known.identity:
+            promoted = "" if self.is_portable else ", or to one that was promoted"
+            raise EpochChanged(f"the address leads to another {engine} than before{promoted}")
+        if found.token < max(known.token, seen_token):
+            raise EpochChanged(f"{engine} is in an older state than before")
+        if (why := missing(notes, found, beyond)) is not None:
+            raise EpochChanged(why)
+        if found.memo != known.memo:
+            raise EpochChanged(f"another gateway changed the memo of {engine}'s memory")
 
-    async def transact(
-        self,
-        link: Link,
-        work: Callable[[Connection], Awaitable[T]],
-        settings: Mapping[str, str] | None = None,
-        mode: str = READ_COMMITTED,
-    ) -> T:
-        """Do this work over this link in one transaction with these settings."""
-        by_index = _BY_INDEX if self.pgbouncer else {}
+    def draw(self, least: int) -> int:
+        """A token of the portable dialect that is no lower than this and higher than all others drawn by this
+        process."""
+        self._last_drawn = max(least, self._last_drawn + 1)
+        return self._last_drawn
+
+    @property
+    def can_listen(self) -> bool:
+        return not (self.pgbouncer or self.is_portable)
+
+    async def run(self, link: Link, work: Callable[[Connection], Awaitable[T]], *, is_compared: bool = True) -> T:
+        """Do this work of one statement, over this link and on a compared memory, with the session's timeouts.
+
+        Behind a pooler each transaction can reach another server without a reconnection, and no session keeps anything.
+        There this is a transaction, in which the memory is compared; without `is_compared`, it is not.
+        """
+        if not self.pgbouncer:
+            return await link.run(work)
 
         async def inside(connection: Connection) -> T:
-            async with transaction(connection, {**self._limits, **_UNCOMPILED, **by_index, **(settings or {})}, mode):
+            async with transaction(connection, self.settings()):
+                if is_compared:
+                    await self.compare(connection)
                 return await work(connection)
 
         return await link.run(inside)
 
-    async def _compare(self, connection: Connection, *, compares_notes: bool = True) -> ComparedMemory | None:
+    def settings(self, more: Mapping[str, str] | None = None) -> dict[str, str] | None:
+        """Those of a transaction; None for the session's."""
+        if self.is_portable:
+            return None
+        return {**self._limits, **_UNCOMPILED, **(_BY_INDEX if self.pgbouncer else {}), **(more or {})}
+
+    async def compare(self, connection: Connection, *, compares_notes: bool = True) -> ComparedMemory | None:
         """Raise `EpochChanged` for another memory than the known one; None while none is known.
 
         What is known is read before the server: a token that is seen, or a number that is acknowledged in between must
@@ -226,8 +310,8 @@ class Dialer:
         if known is None:
             return None
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
-        found = await check_memory(connection, [note.link for note in reading.notes])
-        _check_epoch(found, known, seen_token, reading.notes, beyond)
+        found = await self.check_memory(connection, [note.link for note in reading.notes])
+        self._check_epoch(found, known, seen_token, reading.notes, beyond)
         return ComparedMemory(found, reading)
 
     async def connect_ungreeted(self) -> Connection:
@@ -322,129 +406,129 @@ class Dialer:
             return await self._open(host)
         except asyncpg.ProtocolViolationError:
             # "unsupported startup parameter": a pooler, which cannot keep our settings.
-            if self.pgbouncer:
+            if self.pgbouncer or self.is_portable:
                 raise
             self.pgbouncer = True
             return await self._open(host)
 
     async def _open(self, host: Host) -> Connection:
-        settings = {
-            # Plan once and by index; see above.
-            **_BY_INDEX,
-            "plan_cache_mode": "force_generic_plan",
-            # The snapshot of a statement is not taken before its locks.
-            "default_transaction_isolation": "read committed",
-            **_UNCOMPILED,
-            **self._limits,
-            # A backend whose client is gone must not hold its locks for long. While it waits for the rest of a message,
-            # no other timeout ends it.
-            "tcp_keepalives_idle": "5",
-            "tcp_keepalives_interval": "2",
-            "tcp_keepalives_count": "3",
-        }
-        connection: Any = await asyncpg.connect(
+        seconds = self._connect_seconds * (1.0 if len(self._hosts) == 1 else _HOST_SHARE)
+        if self.is_portable:
+            settings = {"search_path": "idempotency_gateway", **self._limits}
+        elif self.pgbouncer:
+            settings = {}
+        else:
+            settings = {**_SETTINGS, **_BY_INDEX, **_UNCOMPILED, **self._limits}
+        connection: Any = await self._driver(
             host.dsn,
-            timeout=self._connect_seconds * (1.0 if len(self._hosts) == 1 else _HOST_SHARE),
+            timeout=seconds,
             statement_cache_size=0 if self.pgbouncer else 100,
             max_cached_statement_lifetime=0,
-            server_settings={"application_name": "idempotency-gateway", **({} if self.pgbouncer else settings)},
+            server_settings={"application_name": "idempotency-gateway", **settings},
         )
         return cast("Connection", connection)
 
 
-class WitnessedLink:
-    """Statements over one link. Each that changes an operation raises the link's witness.
+class WitnessedLink(Link):
+    """A link whose witness is raised by each statement that changes an operation.
 
     Without witness files, nothing is raised or noted.
     """
 
-    def __init__(self, dialer: Dialer, place: int, clock_us: Callable[[], int | None]) -> None:
+    def __init__(self, dialer: Dialer, place: int) -> None:
         """`place` is the link's place in the files."""
         self._dialer = dialer
         self._files = dialer.witness_files
         self._place = place
-        self._clock_us = clock_us
         self._id: UUID | None = None
         self._number = 0
         self._memory = b""
-        self.link = dialer.link(None if self._files is None else self._register)
+        self.is_portable = dialer.is_portable
+        super().__init__(**dialer.options_of(None if self._files is None else self._register))
 
-    async def fetch(self, query: str, *arguments: Any, is_compared: bool = False) -> Sequence[Any]:
+    @property
+    def has_statements_of_many(self) -> bool:
+        return self._dialer.engine is not Engine.CITUS
+
+    async def change(self, query: str, *arguments: Any, is_compared: bool = False) -> Sequence[Any]:
         """Execute one statement, whose first parameters are the clock and the link's id. Its rows begin with the time
         and end with the witness's number. With `is_compared`, it runs on a compared memory, also behind a pooler.
-        Raises as `Link.fetch`.
+        Raises as `fetch`.
         """
 
         async def execute(connection: Connection) -> Sequence[Any]:
             # A new connection may have changed the id, so read it here.
-            return await connection.fetch(query, self._clock_us(), self._bytes(), *arguments)
+            number = (None if self._id is None else self._number, self._dialer.draw(0)) if self.is_portable else ()
+            return await connection.fetch(query, *self._bindings(), *number, *arguments)
 
-        rows = await (self._dialer.run_compared(self.link, execute) if is_compared else self.link.run(execute))
-        self._note(rows)
+        async def run() -> Sequence[Any]:
+            return await (self._dialer.run(self, execute) if is_compared else self.run(execute))
+
+        rows = await run()
+        if not rows:
+            # The witness is not what was acknowledged last, or is gone: the next connection compares, and gets another.
+            self.drop()
+            rows = await run()
+        self.note(rows)
         return rows
 
-    async def transact(self, work: Callable[[Connection], Awaitable[tuple[T, bool]]], mode: str) -> T:
-        """Do this work in one transaction; it returns its result, and whether the witness is to be raised. Raises as
-        `fetch`."""
-
-        async def raising(connection: Connection) -> tuple[T, Sequence[Any]]:
-            result, is_raised = await work(connection)
-            if not is_raised or self._files is None:
-                return result, ()
-            rows = await connection.fetch(_ADVANCE, self._clock_us(), self._bytes())
-            if not rows:
-                # It was not raised for long, and was deleted. The next connection gets another one.
-                self.link.drop()
-                raise NotApplied("the witness of this connection is gone")
-            return result, rows
-
-        result, rows = await self._dialer.transact_compared(self.link, raising, mode)
-        self._note(rows)
-        return result
-
-    def _bytes(self) -> bytes | None:
-        return None if self._id is None else self._id.bytes
+    async def raised(self, cursor: Cursor) -> Sequence[Any]:
+        """Raise the witness in this transaction; returns what to `note` once that is committed."""
+        if self._files is None:
+            return ()
+        rows = await cursor.rows("advance_witness", self._bindings())
+        if not rows:
+            # It was not raised for long, and was deleted. The next connection gets another one.
+            self.drop()
+            raise NotApplied("the witness of this connection is gone")
+        return rows
 
     async def touch(self) -> None:
         """Raise the witness for a command that took effect before: the new number stands for that, too.
 
-        Raises as `Link.fetch`.
+        Raises as `fetch`.
         """
         if self._files is None:
             return
-        rows = await self.link.run(lambda connection: connection.fetch(_RAISE, self._clock_us(), self._bytes()))
+        rows = await self.run(lambda connection: connection.fetch(_ADVANCE, *self._bindings()))
         if not rows:
             self._refuse()
-        self._acknowledge(rows[0]["number"], rows[0]["now_us"])
+        self.note(rows)
+
+    def _bindings(self) -> tuple[int | None, bytes | None]:
+        return self._dialer.clock_us(), None if self._id is None else self._id.bytes
 
     async def _register(self, connection: Connection, compared: ComparedMemory | None) -> None:
         """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
         if compared is None or self._files is None:
             raise NotApplied("the store is not open")
-        rows = await connection.fetch(_RAISE, self._clock_us(), self._bytes()) if self._id is not None else []
+        rows: Sequence[Any] = ()
+        if self._id is not None and not self.is_portable:
+            rows = await connection.fetch(_RAISE, *self._bindings())
         if not rows:
             self._id, self._number = uuid4(), 0
-            rows = await connection.fetch(_ADD, self._clock_us(), self._bytes())
+            rows = await connection.fetch(_ADD, *self._bindings())
         self._memory = memory_digest(compared.epoch.identity)
-        self._acknowledge(rows[0]["number"], rows[0]["now_us"])
+        self.note(rows)
         self._files.cover(compared.reading)
 
-    def _note(self, rows: Sequence[Any]) -> None:
-        if rows and rows[0][-1] is not None:
-            self._acknowledge(rows[0][-1], rows[0][0])
-
-    def _acknowledge(self, number: int, now_us: int) -> None:
-        if self._files is None or self._id is None:
+    def note(self, rows: Sequence[Any]) -> None:
+        """Acknowledge the number of the witness, with which the rows end, if it was raised."""
+        if self._files is None or self._id is None or not rows or (number := rows[0][-1]) is None:
             return
         if number <= self._number:
             self._refuse()
         self._number = number
-        self._files.write(self._place, WitnessNote(self._id, number, now_us, self._files.beyond, self._memory))
+        self._files.write(self._place, WitnessNote(self._id, number, rows[0][0], self._files.beyond, self._memory))
 
     def _refuse(self) -> None:
         """Drop the connection and raise `Indefinite`. The comparison of the next one shows what the store lost."""
-        self.link.drop()
-        raise Indefinite(_BEHIND)
+        self.drop()
+        raise Indefinite(_BEHIND.format(self._dialer.engine))
+
+
+def _server_clock() -> None:
+    """None: the statement uses the server's clock."""
 
 
 def _limits(command_seconds: float) -> dict[str, str]:
@@ -497,53 +581,3 @@ async def _learn_types(connection: Connection) -> None:
     await connection.execute("BEGIN; SET LOCAL jit = off")
     await connection.fetch(f"SELECT ARRAY(SELECT q FROM (SELECT 1) AS q) WHERE {wanted}", *([None] * len(types)))  # noqa: S608
     await connection.execute("ROLLBACK")
-
-
-async def _greet(connection: Connection, durability: Durability) -> None:
-    """Check that the server is new enough, writable and durable, and that this program may use its schema.
-
-    Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
-    """
-    if (engine := await engine_of(connection)) is not Engine.POSTGRESQL:
-        raise StartRefused(f"the server is {engine}: write store.dialect: portable")
-    (row,) = await connection.fetch(_GREETING)
-    if row["major"] < SERVER_MAJOR_MIN:
-        raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
-    if row["read_only"]:
-        raise NotApplied("PostgreSQL is read-only: a standby, or a role or database set to read-only")
-    for setting, what in losses(row, durability).items():
-        raise StartRefused(f"PostgreSQL has {setting} = off: {what}")
-    if row["exists"]:
-        level.check((await connection.fetch(_LEVEL))[0]["level"])
-
-
-async def check_memory(connection: Connection, links: Collection[UUID] = ()) -> Epoch:
-    """The epoch of the database, with the witnesses of these links."""
-    (row,) = await connection.fetch(_EPOCH, None, [link.bytes for link in links])
-    witnesses = {UUID(bytes=link): number for link, number in zip(row["links"], row["numbers"], strict=True)}
-    return Epoch(
-        row["identity"],
-        row["token"],
-        row["now_us"],
-        row["memo"],
-        row["generation"],
-        witnesses,
-        row["parent"],
-        row["level"],
-    )
-
-
-def _check_epoch(found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int) -> None:
-    """Raise `EpochChanged` if this is another memory than the known one, or an older state of it.
-
-    Also if another gateway changed its memo meanwhile, because that has to be read first. `notes` and `beyond` as in
-    `missing`.
-    """
-    if found.identity != known.identity:
-        raise EpochChanged("the address leads to another PostgreSQL than before, or to one that was promoted")
-    if found.token < max(known.token, seen_token):
-        raise EpochChanged("PostgreSQL is in an older state than before")
-    if (why := missing(notes, found, beyond)) is not None:
-        raise EpochChanged(why)
-    if found.memo != known.memo:
-        raise EpochChanged("another gateway changed the memo of PostgreSQL's memory")

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Claims of new keys and usual completions are one generated statement each (`portable.hot`). Whatever such a statement
+Claims of new keys and usual completions are one generated statement each (`hot`). Whatever such a statement
 changed nothing for is `Unclear`, and so is the key's record: the caller reads it. All other commands lock their records
 in one transaction, execute the table, and write what it returns.
 
@@ -16,7 +16,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,10 +35,18 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import Outbox
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
-from gateway.store.portable.hot import (
+from gateway.store.postgres.connection import (
+    CHECK_VIOLATION,
+    READ_COMMITTED,
+    SERIALIZABLE,
+    ServerRefused,
+)
+from gateway.store.postgres.days import Days
+from gateway.store.postgres.dialer import WitnessedLink
+from gateway.store.postgres.hot import (
     NOTHING,
-    NOW,
-    Frame,
+    PORTABLE,
+    POSTGRES,
     Statement,
     event_columns,
     events_of,
@@ -50,39 +58,15 @@ from gateway.store.portable.hot import (
     replace_granted,
     text_of,
 )
-from gateway.store.postgres.connection import (
-    CHECK_VIOLATION,
-    READ_COMMITTED,
-    SERIALIZABLE,
-    Connection,
-    ServerRefused,
-)
-from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import WitnessedLink
-from gateway.store.postgres.statements import IS_NOT_NARROW, qualified
 from gateway.store.postgres.transaction import Entangled, Transactions
 from gateway.store.relational.executor import DRAWING, Cursor, execute
 
 # How often a transaction that lost is repeated, and how long it waits before that: up to the second number.
-_CONTENTION_TRIES: Final = 12
+REPEATS_MAX: Final = 12
 _PAUSE_SECONDS: Final = (0.001, 0.1)
 # The most locked operations in one batch. At one more the rest is given up, because other batches wait behind it.
 _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
-
-_FRAME: Final = Frame(
-    first=3,
-    state=f"state AS (SELECT {NOW})",
-    token="nextval('idempotency_gateway.token')",
-    bound=IS_NOT_NARROW,
-    response="token, drop_day",
-    response_of="c.token, idempotency_gateway.drop_day(c.now_us, c.replay_until_us - c.now_us)",
-    result="""raised AS (
-    UPDATE witness SET number = number + 1 WHERE link = $2::BYTEA AND EXISTS (SELECT 1 FROM changed) RETURNING number
-)
-SELECT c.now_us, c.id, c.token, (SELECT r.number FROM raised AS r) FROM changed AS c
-UNION ALL SELECT s.now_us, NULL, NULL, (SELECT r.number FROM raised AS r) FROM state AS s""",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +101,15 @@ class Executor:
 
     async def execute(self, commands: Sequence[Command]) -> Results:
         """Execute each in the way that fits it."""
-        claims = [each for each in commands if is_absent_claim(each)]
+        is_of_many = self._link.has_statements_of_many
+        claims = [each for each in commands if is_of_many and is_absent_claim(each)]
         # Where events are in lines, the place of one follows from those before it.
-        completions = [] if self._outbox.is_ordered else [each for each in commands if is_granted_completion(each)]
+        is_of_many = is_of_many and not self._outbox.is_ordered
+        completions = [each for each in commands if is_of_many and is_granted_completion(each)]
         by_id = await self._in_parts(claims, self._claim) | await self._in_parts(completions, self._complete)
+        if self._link.is_portable:
+            # There it may be the number of the next token that was in the way: no record is known.
+            by_id = {each: result for each, result in by_id.items() if not isinstance(result, Unclear)}
         if len(by_id) < len(commands):
             rest = [each for each in commands if operation_id_of(each) not in by_id]
             by_id |= await self._in_parts(rest, self._change)
@@ -183,12 +172,14 @@ class Executor:
         """Add the partitions for these responses. Raises `ServerRefused` like the statement, which did nothing."""
         windows = [each.replay_us for each in commands if isinstance(each, Complete | Prove)]
         try:
-            await self._days.make_room(self._link.link, windows)
+            await self._days.make_room(self._link, windows)
         except StoreError as fault:
             text = f"there is no room for responses of that day yet: {fault}"
             raise ServerRefused(text, refused.sqlstate, refused.table) from fault
 
     async def _claim(self, commands: Sequence[Any]) -> Results:
+        if self._link.is_portable:
+            return await self._at_once(commands, insert_absent)
         expected = [self._days.expected_us(command.identity.operation) for command in commands]
         return await self._at_once(commands, insert_absent, {"expected_us": expected}, is_compared=True)
 
@@ -207,8 +198,9 @@ class Executor:
     ) -> Results:
         """Execute by one statement, which is given more than the commands have."""
         given, events = given_of(statement, commands, more), events_of(self._outbox, commands)
-        text = _text(statement, tuple(given), has_events=bool(events))
-        found = await self._link.fetch(text, *given.values(), *event_columns(events), is_compared=is_compared)
+        frame = PORTABLE if self._link.is_portable else POSTGRES
+        text = text_of(statement, tuple(given), frame, has_events=bool(events))
+        found = await self._link.change(text, *given.values(), *event_columns(events), is_compared=is_compared)
         changed = {row[1]: row for row in found}
         results: Results = []
         for command, operation_id in zip(commands, given["id"], strict=True):
@@ -217,7 +209,7 @@ class Executor:
         return results
 
     async def _change(self, commands: Sequence[Command]) -> Results:
-        if not self._outbox.is_ordered and not any(map(_is_entangled, commands)):
+        if not (self._link.is_portable or self._outbox.is_ordered or any(map(_is_entangled, commands))):
             try:
                 return await self._transact(commands, READ_COMMITTED)
             except Entangled:
@@ -226,18 +218,16 @@ class Executor:
         return await self._transact(commands, SERIALIZABLE)
 
     async def _transact(self, commands: Sequence[Command], mode: str) -> Results:
-        def change(cursor: Cursor) -> Awaitable[list[Any]]:
-            return execute(cursor, commands, cursor.now_us, self._outbox)
+        async def change(cursor: Cursor) -> tuple[Results, Sequence[Any]]:
+            results: Results = list(await execute(cursor, commands, cursor.now_us, self._outbox))
+            # Also for a repeated command that took effect before: its number may never have been noted.
+            raised = await self._link.raised(cursor) if any(isinstance(each, Applied) for each in results) else ()
+            return results, raised
 
         expected = sum(isinstance(command, DRAWING) for command in commands)
-
-        async def inside(connection: Connection) -> tuple[Results, bool]:
-            is_serial = mode is SERIALIZABLE
-            results: Results = list(await self._transactions.work(connection, change, expected, is_serial=is_serial))
-            # Also for a repeated command that took effect before: its number may never have been noted.
-            return results, any(isinstance(result, Applied) for result in results)
-
-        return await self._link.transact(inside, mode)
+        results, raised = await self._transactions.work(change, mode, tokens_expected=expected)
+        self._link.note(raised)
+        return results
 
 
 def _is_entangled(command: Command) -> bool:
@@ -245,20 +235,18 @@ def _is_entangled(command: Command) -> bool:
     return content_of(command) is not None or (isinstance(command, Accept) and command.lane is not None)
 
 
-@cache
-def _text(statement: Statement, names: tuple[str, ...], *, has_events: bool) -> str:
-    return qualified(text_of(statement, names, _FRAME, has_events=has_events))
-
-
 async def repeated(once: Callable[[], Awaitable[Any]]) -> Any:
     """Repeat what lost against other transactions. Raises `ServerRefused` if it lost every time."""
     pause_seconds, pause_max = _PAUSE_SECONDS
-    for tries_left in reversed(range(_CONTENTION_TRIES)):
+    for tries_left in reversed(range(REPEATS_MAX)):
         try:
             return await once()
         except ServerRefused as refused:
-            if not refused.is_contention or not tries_left:
+            if not refused.is_contention:
                 raise
+            if not tries_left:
+                text = f"the transaction lost against others {REPEATS_MAX} times: {refused}"
+                raise ServerRefused(text, refused.sqlstate, refused.table) from refused
         # Jitter, or those that lost against one another would meet again.
         await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311
         pause_seconds = min(2 * pause_seconds, pause_max)

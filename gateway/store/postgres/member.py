@@ -7,7 +7,7 @@ the former server must not be replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
 from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import Dialer, check_memory
+from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.statements import EPOCH_LOCK, load
 
 _JOIN: Final = load("join")
@@ -35,15 +35,14 @@ _LEAVE_TURNS: Final = load("leave_turns")
 class Members:
     """These verbs of `Fleet` and of `ManagedStore`."""
 
-    def __init__(self, dialer: Dialer, link: Link, clock_us: Callable[[], int | None], days: Days) -> None:
+    def __init__(self, dialer: Dialer, link: Link, days: Days) -> None:
         """Of `days`, the longest window is told to whoever makes partitions."""
         self._dialer = dialer
         self._link = link
-        self._clock_us = clock_us
         self._days = days
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        return await self._link.run(lambda connection: check_memory(connection, links))
+        return await self._link.run(lambda connection: self._dialer.check_memory(connection, links))
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         async def begin(connection: Connection) -> None:
@@ -55,19 +54,21 @@ class Members:
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         if is_running:
-            await self._fetch(_NOTE_RUNNING, self._clock_us(), gateway_id.bytes, self._days.longest_us)
+            await self._fetch(_NOTE_RUNNING, self._dialer.clock_us(), gateway_id.bytes, self._days.longest_us)
         else:
             await self._fetch(_NOTE_STOPPED, gateway_id.bytes)
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        rows = await self._fetch(_TAKE_TURNS, self._clock_us(), holder.bytes, sorted(names), lease_us)
+        rows = await self._fetch(_TAKE_TURNS, self._dialer.clock_us(), holder.bytes, sorted(names), lease_us)
         return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._fetch(_LEAVE_TURNS, self._clock_us(), holder.bytes)
+        await self._fetch(_LEAVE_TURNS, self._dialer.clock_us(), holder.bytes)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
-        rows = await self._compared(_JOIN, self._clock_us(), gateway_id.bytes, notes.bytes, host, boot, _bytes(ended))
+        rows = await self._compared(
+            _JOIN, self._dialer.clock_us(), gateway_id.bytes, notes.bytes, host, boot, _bytes(ended)
+        )
         if not rows:
             raise NotApplied("the store does not know this gateway any more")
         row = rows[0]
@@ -80,7 +81,7 @@ class Members:
 
     async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
         ids, beats = _bytes(each for each, _ in silent), [beat for _, beat in silent]
-        rows = await self._compared(_BEAT, self._clock_us(), gateway_id.bytes, ids, beats, self._days.longest_us)
+        rows = await self._compared(_BEAT, self._dialer.clock_us(), gateway_id.bytes, ids, beats, self._days.longest_us)
         return bool(rows) and rows[0]["is_synchronous"], [_member(row) for row in rows]
 
     async def members(self) -> list[Member]:
@@ -101,10 +102,11 @@ class Members:
         return await self._link.run(accept)
 
     async def _compared(self, query: str, *arguments: Any) -> Sequence[Any]:
-        return await self._dialer.run_compared(self._link, lambda connection: connection.fetch(query, *arguments))
+        return await self._dialer.run(self._link, lambda connection: connection.fetch(query, *arguments))
 
     async def _fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
-        return await self._dialer.fetch(self._link, query, *arguments)
+        run = self._dialer.run
+        return await run(self._link, lambda connection: connection.fetch(query, *arguments), is_compared=False)
 
 
 def _member(row: Any) -> Member:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from gateway.store.base import StartRefused
 from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.postgres.connection import LOCK_NOT_AVAILABLE, Connection, transaction
-from gateway.store.postgres.statements import MIGRATE_LOCK, load, migrations
+from gateway.store.postgres.statements import MIGRATE_LOCK, Dialect, load, migrations
 
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
@@ -25,16 +26,22 @@ _PAUSE_SECONDS: Final = 1.0
 
 _MIGRATION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
-    version    integer     NOT NULL PRIMARY KEY,
-    name       text        NOT NULL,
-    checksum   text        NOT NULL DEFAULT '',
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
+    applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 )
 """
-# Also where the table has no such column yet.
+# Also where the table has no such column.
 _APPLIED: Final = """
 SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
 """
+_NOTE: Final = """
+INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
+"""
+# What a statement that makes something ends with if another program makes it at the same moment.
+_MADE_MEANWHILE: Final = frozenset(("23505", "40001", "42710", "42P06", "42P07"))
+_TRIES_MAX: Final = 10
 
 _MAY_MIGRATE: Final = """
 SELECT coalesce(
@@ -43,10 +50,12 @@ SELECT coalesce(
 ) AS may
 """
 
-# Exactly what `lacking` checks.
 _GRANT: Final = """
 GRANT USAGE ON SCHEMA idempotency_gateway TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role}
+"""
+# With these, exactly what `lacking` checks.
+_GRANT_MORE: Final = """;
 REVOKE INSERT, UPDATE, DELETE ON idempotency_gateway.migration FROM {role};
 GRANT SELECT, UPDATE ON SEQUENCE idempotency_gateway.token TO {role};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
@@ -56,7 +65,7 @@ _LACKING: Final = load("lacking")
 _RAISE_LEVEL: Final = load("raise_level")
 
 
-async def is_up_to_date(connection: Connection) -> bool:
+async def is_up_to_date(connection: Connection, dialect: Dialect) -> bool:
     """Whether the schema exists and no migration is missing. Changes nothing.
 
     Raises `StartRefused` for a schema made by different migrations with the same numbers.
@@ -65,20 +74,23 @@ async def is_up_to_date(connection: Connection) -> bool:
     if not row["is_there"]:
         return False
     applied = {row["version"]: row["checksum"] for row in await connection.fetch(_APPLIED)}
-    for version, _, script in migrations():
+    ours = migrations(dialect)
+    for version, _, script in ours:
         if applied.get(version, checksum(script)) != checksum(script):
             raise StartRefused(
-                f"the schema idempotency_gateway is not this program's: its migration {version} differs. Run the "
-                "program that made it, or give this one a database of its own"
+                f"the schema idempotency_gateway is not this program's: its migration {version} differs. It was made "
+                "by another program, or for another store.dialect: use that one, or give this one a database of its own"
             )
-    return set(applied) >= {version for version, *_ in migrations()}
+    return set(applied) >= {version for version, *_ in ours}
 
 
-async def up_to_date_or_refused(connection: Connection) -> bool:
+async def up_to_date_or_refused(connection: Connection, dialect: Dialect) -> bool:
     """Whether the schema is up to date; where it is not, raises `StartRefused` if the role may not bring it up to
     date. Changes nothing."""
-    if await is_up_to_date(connection):
+    if await is_up_to_date(connection, dialect):
         return True
+    if dialect == "portable":
+        return False
     (row,) = await connection.fetch(_MAY_MIGRATE)
     if not row["may"]:
         raise StartRefused(f"its schema is missing or too old, and this role may not change that: {advice()}")
@@ -87,19 +99,24 @@ async def up_to_date_or_refused(connection: Connection) -> bool:
 
 def checksum(script: str) -> str:
     """The checksum of a migration without its comment lines and line breaks."""
-    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
-    return sha256(" ".join(" ".join(lines).split()).encode()).hexdigest()
+    return sha256(" ".join(_without_comments(script).split()).encode()).hexdigest()
 
 
-async def bring_up_to_date(connection: Connection) -> list[str]:
-    """Apply the missing migrations in one transaction, and return their names. Repeatable, and safe if several programs
-    do it at once.
+def _without_comments(script: str) -> str:
+    return "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
+
+
+async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str]:
+    """Apply the missing migrations, in PostgreSQL in one transaction, and return their names. Repeatable, and safe if
+    several programs do it at once.
 
     The first migration needs CREATE on the database, unless the schema exists and belongs to the role. Without anything
     to do, no rights are needed.
     """
-    if await is_up_to_date(connection):
+    if await is_up_to_date(connection, dialect):
         return []
+    if dialect == "portable":
+        return await _migrate_portably(connection)
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _LOCK_SECONDS
     while True:
@@ -122,26 +139,53 @@ async def _migrate(connection: Connection) -> list[str]:
         await connection.execute("CREATE SCHEMA idempotency_gateway")
     await connection.execute(_MIGRATION_TABLE)
     applied = {row["version"] for row in await connection.fetch(_APPLIED)}
-    missing = [each for each in migrations() if each[0] not in applied]
+    missing = [each for each in migrations("postgres") if each[0] not in applied]
     for version, name, script in missing:
         await connection.execute(script)
-        await connection.execute(
-            "INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3)",
-            version,
-            name,
-            checksum(script),
-        )
+        await connection.execute(_NOTE, version, name, checksum(script))
     if not applied:
         # No older program has ever used it.
         await connection.execute(_RAISE_LEVEL, PROGRAM_LEVEL)
     return [name for _, name, _ in missing]
 
 
-async def grant(connection: Connection, role: str) -> None:
+async def _migrate_portably(connection: Connection) -> list[str]:
+    """Statement by statement: not every engine makes tables in a transaction, and each may be repeated."""
+    # An engine may take long to make an index.
+    await connection.execute("SET statement_timeout = 0")
+    for statement in ("CREATE SCHEMA IF NOT EXISTS idempotency_gateway", _MIGRATION_TABLE):
+        await _repeated(connection.execute, statement)
+    applied = {row["version"] for row in await connection.fetch(_APPLIED)}
+    missing = [each for each in migrations("portable") if each[0] not in applied]
+    for version, name, script in missing:
+        for statement in _without_comments(script).split(";"):
+            if statement.strip():
+                await _repeated(connection.execute, statement)
+        if not applied:
+            # No older program has ever used it.
+            await _repeated(connection.execute, _RAISE_LEVEL, PROGRAM_LEVEL)
+        await _repeated(connection.execute, _NOTE, version, name, checksum(script))
+    await connection.execute("RESET statement_timeout")
+    return [name for _, name, _ in missing]
+
+
+async def _repeated(execute: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    for tries_left in reversed(range(_TRIES_MAX)):
+        try:
+            await execute(*arguments)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE or not tries_left:
+                raise
+        else:
+            return
+
+
+async def grant(connection: Connection, role: str, dialect: Dialect) -> None:
     """Grant this role the rights that a gateway needs. Repeatable. Only the owner of the schema can do it."""
     ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
-    async with transaction(connection, {"lock_timeout": _LOCK_TIMEOUT}):
-        await connection.execute(_GRANT.format(role=quoted))
+    is_portable = dialect == "portable"
+    async with transaction(connection, None if is_portable else {"lock_timeout": _LOCK_TIMEOUT}):
+        await connection.execute((_GRANT if is_portable else _GRANT + _GRANT_MORE).format(role=quoted))
 
 
 async def check_role(connection: Connection) -> None:

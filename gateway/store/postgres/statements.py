@@ -1,24 +1,25 @@
-"""The texts of the Postgres store's statements: the shared ones with qualified names, and its own.
+"""The texts of the statements, by dialect: those that all stores share with qualified names, and their own.
 
-A file under `sql` holds the statements of one subject, each after a line `-- name:`. If a statement uses the time, its
-first argument replaces the server's clock (null, except in tests). Nothing here does I/O.
+A file under `sql` holds the statements of one subject, each after a line `-- name:`; `common` is of both dialects. If a
+statement uses the time, its first argument replaces the server's clock (null, except in tests). Nothing here does I/O.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
 from gateway.core.lifecycle import LEASE_US_MAX
-from gateway.store.level import RECORD_VERSIONS
-from gateway.store.operations import RECOVERY_LEASE_US_MAX, WITNESS_KEEP_US
-from gateway.store.portable.schema import SCHEMA, texts
+from gateway.store.operations import WITNESS_KEEP_US
 from gateway.store.recipes import FORGOTTEN_US
 from gateway.store.relational.rows import DELIVERY, NARROW
-from gateway.store.relational.statements import RECORD
+from gateway.store.relational.statements import numbered, statements
+
+Dialect = Literal["postgres", "portable"]
+"""`store.dialect`: what PostgreSQL has, or what it has in common with CockroachDB, YugabyteDB and Citus."""
 
 # Advisory locks are shared by a whole database; the first number is ours ("igw1"), the second the purpose.
 _LOCK_SPACE: Final = 0x69677731
@@ -49,67 +50,86 @@ IS_NOT_NARROW: Final = "NOT EXISTS (SELECT 1 FROM idempotency_gateway.narrow AS 
 _DROP_DAY: Final = "idempotency_gateway.drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
 _RESPONSE: Final = f"r.token = o.token AND r.drop_day = {_DROP_DAY}"
 
-_MARKS: Final = {
-    "{delivery}": ", ".join(f"d.{column}" for column in DELIVERY),
-    "{narrow}": ", ".join(NARROW),
-    "{narrow of i}": ", ".join(f"i.{column}" for column in NARROW),
-    "{response}": _RESPONSE,
-    "{drop_day}": _DROP_DAY,
-    "{is_synchronous}": _IS_SYNCHRONOUS,
-    "{now}": NOW,
-    "{record}": RECORD.replace("{row}", "id"),
-    "{witness_keep_us}": str(WITNESS_KEEP_US),
-    "{read_bytes_max}": str(_READ_BYTES_MAX),
-    "{tokens_drawn_max}": str(_TOKENS_DRAWN_MAX),
-    "{forgotten_us}": str(FORGOTTEN_US),
-    "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
-    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
-    "{check_slack_us}": str(CHECK_SLACK_US),
-    "{walk_records_max}": str(_WALK_RECORDS_MAX),
-    "{lease_us_max}": str(LEASE_US_MAX),
+_WORDS: Final = {
+    "response": "r.row = o.id",
+    "delivery of d": ", ".join(f"d.{column}" for column in DELIVERY),
+    "narrow": ", ".join(NARROW),
+    "narrow of i": ", ".join(f"i.{column}" for column in NARROW),
+    "drop_day": _DROP_DAY,
+    "is_synchronous": _IS_SYNCHRONOUS,
+    "now": NOW,
+    "witness_keep_us": str(WITNESS_KEEP_US),
+    "read_bytes_max": str(_READ_BYTES_MAX),
+    "tokens_drawn_max": str(_TOKENS_DRAWN_MAX),
+    "forgotten_us": str(FORGOTTEN_US),
+    "check_slack_us": str(CHECK_SLACK_US),
+    "walk_records_max": str(_WALK_RECORDS_MAX),
+    "lease_us_max": str(LEASE_US_MAX),
 }
 
-_NAME: Final = "-- name: "
+_SQL: Final = files("gateway.store.postgres").joinpath("sql")
+SCHEMA: Final = _SQL.joinpath("tables/0001_portable.sql").read_text("utf-8")
+"""The first schema, with its comments."""
 _TABLES: Final = "|".join(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", SCHEMA))
 _TABLE: Final = re.compile(rf"\b(FROM|INTO|JOIN|UPDATE) ({_TABLES})\b")
 
 
-def load(name: str) -> str:
-    """The statement of this name, ready to be prepared."""
-    return statement_texts()[name]
-
-
+@cache
 def qualified(text: str) -> str:
     """The statement with its tables in the schema, because behind a pooler no session keeps a search path."""
     return _TABLE.sub(r"\1 idempotency_gateway.\2", text)
 
 
 @cache
+def portable_texts(*, is_of_one_row: bool = False) -> Mapping[str, str]:
+    """The statements in what the engines have in common. `is_of_one_row`: each is about one row, where those of a table
+    are on many nodes."""
+    keys = ("= ?", "(SELECT ?::BYTEA)") if is_of_one_row else _MANY
+    return _texts(("common", "portable"), *keys)
+
+
+@cache
 def statement_texts() -> Mapping[str, str]:
-    """All statements by name."""
-    shared = texts("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])", _RESPONSE)
-    found = {name: qualified(text) for name, text in shared.items()}
-    for file in files("gateway.store.postgres").joinpath("sql").iterdir():
-        if file.name.endswith(".sql"):
-            for part in file.read_text().split(_NAME)[1:]:
-                name, _, text = part.partition("\n")
-                found[name] = _filled(text.strip())
+    """PostgreSQL's."""
+    files_ = ("common", "backlog", "member", "memory", "read", "schema", "sweep", "turn")
+    return _texts(files_, *_MANY, response=_RESPONSE)
+
+
+_MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
+
+
+def _texts(names: Sequence[str], among: str, keys: str, **more: str) -> dict[str, str]:
+    """The statements of these files and those that all stores share, with what compares a column with keys, and these
+    as rows."""
+    own = {}
+    for each in names:
+        for part in _SQL.joinpath(f"{each}.sql").read_text("utf-8").split("-- name: ")[1:]:
+            name, _, text = part.partition("\n")
+            own[name] = text
+    words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
+    found = statements(own, {**words, **_WORDS, **more})
+    return {name: qualified(numbered(text)) for name, text in found.items()}
+
+
+def load(name: str) -> str:
+    """PostgreSQL's statement of this name."""
+    return statement_texts()[name]
+
+
+def migrations(dialect: Dialect) -> list[tuple[int, str, str]]:
+    """Number, name and text of every migration of this program, in order.
+
+    PostgreSQL's first one begins with the tables of the other dialect, with the columns that only PostgreSQL has.
+    """
+    found = _scripts("tables" if dialect == "portable" else "migrations")
+    if dialect == "postgres":
+        number, name, text = found[0]
+        found[0] = (number, name, f"{SCHEMA.replace('--postgres: ', '')}\n{text}")
     return found
 
 
-def _filled(text: str) -> str:
-    for mark, value in _MARKS.items():
-        text = text.replace(mark, value)
-    return text
-
-
-def migrations() -> list[tuple[int, str, str]]:
-    """Number, name and text of every migration of this program, in order.
-
-    The tables of distributed SQL come first, with the columns that only PostgreSQL has.
-    """
-    directory = files("gateway.store.postgres").joinpath("sql/migrations")
-    names = sorted(file.name for file in directory.iterdir() if file.name.endswith(".sql"))
-    texts = [directory.joinpath(name).read_text() for name in names]
-    texts[0] = f"{SCHEMA.replace('--postgres: ', '')}\n{texts[0]}"
-    return [(int(name[:4]), name.removesuffix(".sql"), text) for name, text in zip(names, texts, strict=True)]
+def _scripts(folder: str) -> list[tuple[int, str, str]]:
+    scripts = sorted(
+        (file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in _SQL.joinpath(folder).iterdir()
+    )
+    return [(int(name[:4]), name, text) for name, text in scripts]

@@ -1,4 +1,5 @@
-"""The durable store for many gateways: Postgres.
+"""The durable store for many gateways: Postgres, or distributed SQL in what CockroachDB, YugabyteDB, Citus and
+PostgreSQL have in common (the portable dialect).
 
 It owns which connections there are and which command uses which. `Store` defines what it promises.
 
@@ -15,6 +16,11 @@ over such a one (`promotion`), and nothing that takes long may.
 Upkeep, delivery, recovery and operators share one more, which is closed while nobody needs it: in a fleet, a gateway
 without a turn has none. It compares no notes: a start uses it before it judges what the notes say, and what is found
 over it is claimed or changed over another one.
+
+The portable dialect differs from the contract of `base` in this: tokens increase per operation, and news reaches only
+waiters in this process; those of others poll, or are woken through Redis. Where an engine's nodes have clocks of their
+own, the store's clock is that of whichever node responds; the engine bounds how far they are apart. Its transactions
+are serializable. There are no partitions, no members, and no walk for lapsed claims.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ from gateway.store.postgres.connection import (
     ServerRefused,
 )
 from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Dialer, WitnessedLink
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
 from gateway.store.postgres.engine import Durability
 from gateway.store.postgres.executor import BatchResult, Executor, Unclear, repeated, result_of_read
 from gateway.store.postgres.horizon import Horizon
@@ -59,16 +65,17 @@ from gateway.store.postgres.schema import (
     grant,
     up_to_date_or_refused,
 )
-from gateway.store.postgres.statements import load
+from gateway.store.postgres.statements import Dialect, load
 from gateway.store.postgres.transaction import Transactions
 from gateway.store.relational import kept
-from gateway.store.relational.executor import Contended, Cursor, Stored, decoded
+from gateway.store.relational.executor import Contended, Cursor, Stored, decoded, read_batch
 from gateway.store.relational.rows import Row, kind_of
 from gateway.store.relational.store import RelationalStore
 
 T = TypeVar("T")
 
 CONNECTIONS: Final = 3
+_CONNECTIONS_MAX: Final = 4
 # After so long without use, the connection for what is slow is closed. Longer than the pauses of upkeep.
 _IDLE_SECONDS: Final = 45.0
 _BATCH_SIZE_MAX: Final = 256
@@ -99,8 +106,8 @@ class _Running:
     bodies: _Queue
     others: _Queue
     reads: Batcher[UUID, Snapshot]
-    plain: tuple[Link, Transactions]
-    slow: tuple[Link, Transactions]
+    plain: Transactions
+    slow: Transactions
     members: Members
     news: News
 
@@ -128,7 +135,6 @@ class PostgresStore(RelationalStore):
     # Its row locks are held until it commits.
     sweep_records_max = 256
     has_one_writer = False
-    syncs_always = False
 
     def __init__(
         self,
@@ -142,22 +148,26 @@ class PostgresStore(RelationalStore):
         witness_files: WitnessFiles | None = None,
         outbox: Outbox = NO_EVENTS,
         met: str = "",
+        dialect: Dialect = "postgres",
+        connect: Connect | None = None,
     ) -> None:
         """`url` as in libpq, optionally with `?pgbouncer=true`. `connections` are 2 to 4 that stay open, besides the
-        one for what is slow. `clock_us` replaces the server's clock in tests.
+        one for what is slow. `clock_us` replaces the server's clock, and `connect` the driver, in tests.
 
         `witness_files` are open from before `start` until after `close`; without them, only the epoch reveals a loss.
         `outbox` says which events are written. `met` is the identity of the memory that this host saw last: of several
         hosts, none of an earlier timeline is used.
         """
         super().__init__(outbox)
-        self._dialer = Dialer(url, connect_seconds, command_seconds, durability, witness_files)
-        self._connections = connections
+        self._dialer = Dialer(
+            url, connect_seconds, command_seconds, durability, witness_files, dialect, clock_us, connect
+        )
+        self.is_portable = self.syncs_always = dialect == "portable"
+        self._connections = _CONNECTIONS_MAX if self.is_portable else connections
         if met:
             self._dialer.meet(met)
-        self._clock_us: Callable[[], int | None] = clock_us or _server_clock
         self._horizon = Horizon()
-        self._days = Days(self._clock_us)
+        self._days = Days(self._dialer.clock_us)
         self._backlogs = Backlogs(self._query)
         self._running: _Running | None = None
 
@@ -166,6 +176,11 @@ class PostgresStore(RelationalStore):
         """How often a response had to wait until its partition was made."""
         return self._days.late
 
+    @property
+    def may_fail_over(self) -> bool:
+        """Whether a standby may be promoted, which the gateways have to believe first."""
+        return not self.is_portable
+
     async def start(self) -> None:
         if self._running is not None:
             raise RuntimeError("the store was started already")
@@ -173,30 +188,31 @@ class PostgresStore(RelationalStore):
         # Reset here, not in `close`: a claim still under way then must not run in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
         news = News(self._watchers)
-        plain = dialer.link(None if dialer.pgbouncer else lambda connection, _: news.listen(connection))
-        members = Members(dialer, plain, self._clock_us, self._days)
+        plain = dialer.link(None if not dialer.can_listen else lambda connection, _: news.listen(connection))
+        members = Members(dialer, plain, self._days)
         try:
-            await _prepare(plain, bring_up_to_date, MIGRATE_SECONDS)
-            await plain.run(check_role)
+            await _prepare(plain, dialer.dialect, bring_up_to_date, MIGRATE_SECONDS)
+            if not self.is_portable:
+                await plain.run(check_role)
             dialer.epoch = await members.check_memory()
         except BaseException:
             await plain.close()
             raise
-        changing = [WitnessedLink(dialer, place, self._clock_us) for place in range(self._connections - 1)]
+        changing = [WitnessedLink(dialer, place) for place in range(self._connections - 1)]
         slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
         queues = [self._queue(link) for link in changing]
         self._running = _Running(
-            [*(each.link for each in changing), plain, slow],
+            [*changing, plain, slow],
             queues[0],
             queues[min(1, len(queues) - 1)],
             queues[-1],
             Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
-            (plain, self._transactions()),
-            (slow, self._transactions()),
+            Transactions(dialer, plain, self._horizon),
+            Transactions(dialer, slow, self._horizon),
             members,
             news,
         )
-        if not dialer.pgbouncer:
+        if dialer.can_listen:
             news.start(plain)
 
     async def close(self) -> None:
@@ -235,7 +251,9 @@ class PostgresStore(RelationalStore):
         return await self._started().reads.submit(operation_id)
 
     async def sweep(self, limit: int) -> Swept:
-        swept, link = Swept(), self._started().slow[0]
+        if self.is_portable:
+            return await super().sweep(limit)
+        swept, link = Swept(), self._started().slow.link
         try:
             await self._horizon.reach(link)
             swept = await super().sweep(limit)
@@ -248,19 +266,25 @@ class PostgresStore(RelationalStore):
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         agreement = await super().compare_configuration(serving, is_trial=is_trial)
-        if not agreement.conflicts and not is_trial:
-            await self._days.begin(self._started().slow[0], serving.replay_us)
+        if not (agreement.conflicts or is_trial or self.is_portable):
+            await self._days.begin(self._started().slow.link, serving.replay_us)
             await self.note_running(serving.gateway_id, is_running=True)
         return agreement
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        if self.is_portable:
+            return await super().take_turns(holder, names, lease_us)
         return await self._started().members.take_turns(holder, names, lease_us)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._started().members.leave_turns(holder)
+        if self.is_portable:
+            return await super().leave_turns(holder)
+        return await self._started().members.leave_turns(holder)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        await self._started().members.note_running(gateway_id, is_running=is_running)
+        if self.is_portable:
+            return await super().note_running(gateway_id, is_running=is_running)
+        return await self._started().members.note_running(gateway_id, is_running=is_running)
 
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         # An acceptance waits for it.
@@ -271,7 +295,7 @@ class PostgresStore(RelationalStore):
         )
 
     async def backlog(self, service: str) -> Backlog:
-        return await self._backlogs.of(service)
+        return await (super().backlog(service) if self.is_portable else self._backlogs.of(service))
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._started().members.check_memory(links)
@@ -279,7 +303,10 @@ class PostgresStore(RelationalStore):
         return epoch
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        await self._started().members.begin_epoch(memo, beyond_token)
+        if self.is_portable:
+            await super().begin_epoch(memo, beyond_token)
+        else:
+            await self._started().members.begin_epoch(memo, beyond_token)
         self._know_memo(memo)
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
@@ -324,11 +351,9 @@ class PostgresStore(RelationalStore):
             raise NotApplied("the store is not open")
         return self._running
 
-    def _transactions(self) -> Transactions:
-        return Transactions(self._clock_us, self._horizon)
-
     def _queue(self, link: WitnessedLink) -> _Queue:
-        executor = Executor(link, self._transactions(), self._outbox, self._days, self._announce)
+        transactions = Transactions(self._dialer, link, self._horizon, is_compared=True)
+        executor = Executor(link, transactions, self._outbox, self._days, self._announce)
         # Integers have the same order as the UUIDs, and hash and compare much faster.
         batcher, changes = (
             Batcher[Command, BatchResult](
@@ -360,20 +385,13 @@ class PostgresStore(RelationalStore):
 
     async def _transact(
         self,
-        over: tuple[Link, Transactions],
+        over: Transactions,
         work: Callable[[Cursor], Awaitable[T]],
         mode: str,
         settings: Mapping[str, str] | None = None,
     ) -> T:
-        link, transactions = over
-
-        async def once() -> T:
-            return await self._dialer.transact(
-                link, lambda connection: transactions.work(connection, work, only_reads=mode is READING), settings, mode
-            )
-
         try:
-            result: T = await repeated(once)
+            result: T = await repeated(partial(over.work, work, mode, settings))
         except ServerRefused as refused:
             if refused.is_contention:
                 raise Contended(*refused.args) from refused
@@ -381,15 +399,17 @@ class PostgresStore(RelationalStore):
         return result
 
     async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
+        if self.is_portable:
+            return list(await self._transact(self._started().plain, partial(read_batch, operation_ids), READING))
         # Compare the memory first: a record that another memory lacks would look absent to the caller.
         wanted = [operation_id.bytes for operation_id in dict.fromkeys(operation_ids)]
 
         async def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
-            rows = await connection.fetch(_READ, self._clock_us(), wanted)
+            rows = await connection.fetch(_READ, self._dialer.clock_us(), wanted)
             kinds = list({kind_of(row[1:]) for row in rows if row[1] is not None} - {None})
             return rows, await connection.fetch(load("select_kind"), kinds) if kinds else ()
 
-        rows, kinds = await self._dialer.run_compared(link, read)
+        rows, kinds = await self._dialer.run(link, read)
         now_us = rows[0][0]
         left = {UUID(bytes=row[1]) for row in rows if row["is_left"]}
         there = [row for row in rows if row[1] is not None and not row["is_left"]]
@@ -420,42 +440,45 @@ class _Fetched:
         return [tuple(row) for row in self._rows[statement]]
 
 
-async def migrate(url: str, durability: Durability = "server", *, grant_to: str | None = None) -> list[str]:
+async def migrate(
+    url: str, durability: Durability = "server", dialect: Dialect = "postgres", *, grant_to: str | None = None
+) -> list[str]:
     """Bring the schema up to date and return the names of the applied migrations. Raises as `start` does.
 
     The role `grant_to` gets the rights that a gateway needs.
     """
-    link = Dialer(url, durability=durability).link()
+    link = Dialer(url, durability=durability, dialect=dialect).link()
     try:
-        applied = await _prepare(link, bring_up_to_date, MIGRATE_SECONDS)
+        applied = await _prepare(link, dialect, bring_up_to_date, MIGRATE_SECONDS)
         if grant_to is not None:
-            await link.run(lambda connection: grant(connection, grant_to))
+            await link.run(lambda connection: grant(connection, grant_to, dialect))
     finally:
         await link.close()
     return applied
 
 
-async def is_migrated(url: str, durability: Durability = "server") -> bool:
+async def is_migrated(url: str, durability: Durability = "server", dialect: Dialect = "postgres") -> bool:
     """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
-    link = Dialer(url, durability=durability).link()
+    link = Dialer(url, durability=durability, dialect=dialect).link()
     try:
-        return await _prepare(link, up_to_date_or_refused)
+        return await _prepare(link, dialect, up_to_date_or_refused)
     finally:
         await link.close()
 
 
-async def _prepare(link: Link, prepare: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+async def _prepare(
+    link: Link,
+    dialect: Dialect,
+    prepare: Callable[[Connection, Dialect], Awaitable[T]],
+    seconds: float | None = None,
+) -> T:
     """Connect for the first time, and bring the schema up to date, or ask whether it is. Raises `StartRefused`."""
     try:
         await link.open()
-        return await link.run(prepare, seconds)
+        return await link.run(lambda connection: prepare(connection, dialect), seconds)
     except ServerRefused as refused:
         if refused.sqlstate == INSUFFICIENT_PRIVILEGE:
             raise StartRefused(f"{refused}: {advice_on(str(refused))}") from refused
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise
-
-
-def _server_clock() -> None:
-    """None: the statement uses the server's clock."""

@@ -8,23 +8,25 @@ the clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
-from gateway.core.operation import Accept, Command, Record, State, microseconds
+from gateway.core.operation import MICROSECONDS, Accept, Command, Record, State, microseconds
 from gateway.store.base import boot_seconds
-from gateway.store.postgres.connection import Connection, ServerRefused
+from gateway.store.postgres.connection import READ_COMMITTED, READING, Connection, Link, ServerRefused, transaction
+from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.horizon import Horizon
-from gateway.store.postgres.statements import IS_NOT_NARROW, load, qualified, statement_texts
+from gateway.store.postgres.statements import IS_NOT_NARROW, load, portable_texts, qualified, statement_texts
 from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
+from gateway.store.relational.sweep import SWEPT
 
 T = TypeVar("T")
 
 # Somebody else changes what is locked, and the next sweep finds it.
-_TEXTS: Final = {
+_TEXTS: Final[Mapping[str, str]] = {
     **statement_texts(),
     "select_paused_expiring": f"{load('select_paused_expiring')} FOR UPDATE OF d, o SKIP LOCKED",
 }
@@ -41,6 +43,8 @@ _PARAMETER: Final = re.compile(r"\$(\d+)")
 # How long a gateway that only looks goes by its own clock, so that it asks no more statements than it has to.
 _CLOCK_SECONDS: Final = 30.0
 _SERIALIZATION_FAILURE: Final = "40001"
+# How far ahead the ceiling of tokens is moved, so that few transactions write it.
+_CEILING_STEP_US: Final = 3_600 * MICROSECONDS
 
 
 class Entangled(ServerRefused):
@@ -54,8 +58,9 @@ class Transaction:
     last_row = b"\xff" * 17
     drops_responses = True
     is_remote = True
+    _texts = _TEXTS
     # What is due of all states at once, and what the walk for lapsed claims comes to, once it has gone on.
-    swept = (
+    swept: Sequence[tuple[str, State]] = (
         ("select_due", State.COMPLETED),
         ("select_young", State.CLAIMED),
         ("select_lapsed", State.CLAIMED),
@@ -85,7 +90,7 @@ class Transaction:
         self._tokens: list[int] = []
 
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
-        return [tuple(row) for row in await self._connection.fetch(_TEXTS[statement], *bindings)]
+        return [tuple(row) for row in await self._connection.fetch(self._texts[statement], *bindings)]
 
     async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
         if not queries:
@@ -95,7 +100,7 @@ class Transaction:
         return [[tuple(row) for row in rows] for rows in found]
 
     async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        return await self._connection.fetchrow(_TEXTS[statement], *bindings)
+        return await self._connection.fetchrow(self._texts[statement], *bindings)
 
     async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         rows = await self.rows(statement, (keys, *bindings))
@@ -116,7 +121,7 @@ class Transaction:
             raise Entangled("something besides records has to be held")
 
     async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
-        return await self._execute(_TEXTS[statement], *bindings)
+        return await self._execute(self._texts[statement], *bindings)
 
     async def _execute(self, query: str, *bindings: Any) -> int:
         status: str = await self._connection.execute(query, *bindings)
@@ -126,10 +131,10 @@ class Transaction:
         if not bindings:
             return
         if statement in _WHOLE:
-            await self._execute(_TEXTS[statement], *zip(*bindings, strict=True))
+            await self._execute(self._texts[statement], *zip(*bindings, strict=True))
             return
         if statement not in AT_ONCE:
-            await self._connection.executemany(_TEXTS[statement], bindings)
+            await self._connection.executemany(self._texts[statement], bindings)
             return
         text, arrays = of_many(statement, bindings)
         is_new = statement == "insert_operation"
@@ -163,9 +168,7 @@ class Transaction:
         """Nothing: a sequence has them."""
 
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
-        least = 0 if record is None else record.token
-        if isinstance(command, Accept) and command.lane is not None:
-            least = max(least, (await self.row("select_last_in_lane", (command.lane,)))[0] or 0)
+        least = await self._last_token(record, command)
         # Those that were drawn before the record's lock was had may be too low.
         while not self._tokens or self._tokens[-1] <= least:
             if self._tokens:
@@ -174,8 +177,18 @@ class Transaction:
                 drawn = await self._connection.fetch(_DRAW, max(self._tokens_expected, 1))
                 self._tokens = [token for (token,) in reversed(drawn)]
 
+    async def _last_token(self, record: Record | None, command: Command) -> int:
+        """The last one of the operation, and of the lane that the command accepts it into."""
+        last = 0 if record is None else record.token
+        if isinstance(command, Accept) and command.lane is not None:
+            last = max(last, (await self.row("select_last_in_lane", (command.lane,)))[0] or 0)
+        return last
+
     def draw(self) -> int:
         return self._tokens.pop()
+
+    async def end(self) -> None:
+        """Called before the commit."""
 
     def take_back_token(self) -> None:
         """Nothing: tokens may be left out."""
@@ -212,42 +225,117 @@ def _moved(by: int, parameter: re.Match[str]) -> str:
     return f"${int(parameter.group(1)) + by}"
 
 
-class Transactions:
-    """The transactions of one link."""
+class PortableTransaction(Transaction):
+    """A transaction of the portable dialect: always serializable.
 
-    def __init__(self, clock_us: Callable[[], int | None], horizon: Horizon) -> None:
+    Its tokens are times: the greatest of the clock in microseconds, the operation's last token + 1 and the `floor` + 1.
+    Nothing is counted in one place, so tokens grow per operation only. A record that goes leaves its token in the
+    floor. Most are below it already, because the floor is then raised to the present.
+    """
+
+    drops_responses = False
+    swept = SWEPT
+    narrows_up_to = 2**63 - 1
+
+    def __init__(self, connection: Any, dialer: Dialer, now_us: int, floor: int, ceiling: int) -> None:
+        self.now_us = now_us
+        self.is_serial = True
+        self._connection = connection
+        self._texts = dialer.texts
+        self._draw = dialer.draw
+        # No token up to the floor is drawn, nor up to `_least`, and none above the ceiling has been.
+        self._floor = self._floor_before = self._least = floor
+        self._ceiling = ceiling
+        self._highest = 0
+
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        return [await self.rows(*each) for each in queries]
+
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        if self._texts is portable_texts():
+            return await self.rows(statement, (keys, *bindings))
+        return [row for key in keys for row in await self.rows(statement, (key, *bindings))]
+
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        if not bindings:
+            return
+        if statement in WRITTEN and self._texts is portable_texts():
+            text, arrays = of_many(statement, bindings)
+            await self._execute(qualified(text), *arrays)
+        else:
+            await self._connection.executemany(self._texts[statement], bindings)
+
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        found = sorted(operation_id for (operation_id,) in await self.rows(statement, bindings))
+        return await self.among("lock_operation", found) if found else []
+
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
+        self._least = max(self._floor, await self._last_token(record, command))
+
+    def draw(self) -> int:
+        token = self._draw(max(self.now_us, self._least + 1))
+        self._highest = max(self._highest, token)
+        return token
+
+    def forget_token(self, token: int, /) -> None:
+        if token > self._floor:
+            self._floor = self._least = max(token, self.now_us)
+
+    async def end(self) -> None:
+        """Write down between which numbers tokens are drawn from now on."""
+        if self._highest > self._ceiling:
+            await self.change("update_ceiling", (self._highest + _CEILING_STEP_US,))
+        if self._floor > self._floor_before:
+            await self.change("update_floor", (self._floor,))
+
+
+class Transactions:
+    """The transactions over one link."""
+
+    def __init__(self, dialer: Dialer, link: Link, horizon: Horizon, *, is_compared: bool = False) -> None:
+        """Where it `is_compared`, each compares the memory first, if that can be another one than the session's."""
+        self.link = link
+        self._dialer = dialer
         self._horizon = horizon
-        self._clock_us = clock_us
+        self._is_compared = is_compared
         # The server's clock when it was asked last, and the host's.
         self._asked = (0, float("-inf"))
 
     async def work(
         self,
-        connection: Connection,
         work: Callable[[Cursor], Awaitable[T]],
+        mode: str,
+        settings: Mapping[str, str] | None = None,
         tokens_expected: int = 0,
-        *,
-        only_reads: bool = False,
-        is_serial: bool = True,
     ) -> T:
-        """Do this work inside a transaction of this connection. Raises what the driver and the work raise."""
+        """Do this work in one transaction with these settings. Raises as `Link.run`, and what the work raises."""
+
+        async def inside(connection: Connection) -> T:
+            async with transaction(connection, self._dialer.settings(settings), mode):
+                if self._is_compared and self._dialer.pgbouncer:
+                    await self._dialer.compare(connection)
+                cursor = await self._begun(connection, mode, tokens_expected)
+                result = await work(cursor)
+                await cursor.end()
+                return result
+
+        return await self.link.run(inside)
+
+    async def _begun(self, connection: Connection, mode: str, tokens_expected: int) -> Transaction:
+        clock_us = self._dialer.clock_us()
+        if self._dialer.is_portable:
+            ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], clock_us)
+            return PortableTransaction(connection, self._dialer, *bounds)
         # Before the snapshot is taken, which then has all these.
-        seen_token = self._horizon.seen
-        now_us = await self._now_us(connection, only_reads=only_reads) if is_serial else 0
-        transaction = Transaction(
-            connection,
-            now_us,
-            tokens_expected,
-            self._horizon,
-            seen_token,
-            is_serial=is_serial,
-            clock_us=self._clock_us(),
+        seen_token, is_serial = self._horizon.seen, mode is not READ_COMMITTED
+        now_us = await self._now_us(connection, only_reads=mode is READING) if is_serial else 0
+        return Transaction(
+            connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
         )
-        return await work(transaction)
 
     async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
         """The store's clock, of what only reads as the host's clock has gone on since."""
-        if (now_us := self._clock_us()) is not None:
+        if (now_us := self._dialer.clock_us()) is not None:
             return now_us
         (asked_us, asked_at), now = self._asked, boot_seconds()
         if only_reads and now - asked_at < _CLOCK_SECONDS:

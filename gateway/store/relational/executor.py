@@ -14,8 +14,8 @@ way of all others.
 something that a change before it is about: the operation, its lane, or its content. Such a command reads its record
 anew.
 
-*A batch that cannot be written*, because a value does not fit or because the transaction lost against others, is
-executed in halves, down to single commands. Each half is a transaction and fails for itself.
+*A batch that cannot be written*, because a value does not fit, is executed in halves, down to single commands. Each
+half is a transaction and fails for itself.
 """
 
 from __future__ import annotations
@@ -184,8 +184,6 @@ def apply_batch(
     """Execute the commands in one transaction, or in halves. Raises what `transact` does."""
     try:
         results, number, now_us = transact(partial(drive, partial(_apply_all, commands, witness, data_errors, outbox)))
-    except Contended as error:
-        failed: StoreError = error
     except Misfit as error:
         failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
     else:

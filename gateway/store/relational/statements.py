@@ -54,10 +54,9 @@ _PLACEHOLDERS: Final = {
 }
 
 
-@cache
-def statements(dialect: str, **words: str) -> Mapping[str, str]:
-    """The statements by their names: those that are generated, those in files that all dialects share, and those in the
-    folder `sql` of the package `dialect`. Without comments, because drivers cache statements by their text.
+def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, str]:
+    """The statements by their names: those that are generated, those in files that all dialects share, and a dialect's
+    own. Without comments, because drivers cache statements by their text.
 
     The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
     `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
@@ -68,11 +67,15 @@ def statements(dialect: str, **words: str) -> Mapping[str, str]:
     placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
     made = writes(is_numbered=words["row"] != "id")
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
-    for package in (__package__, dialect):
-        for file in files(package).joinpath("sql").iterdir():
-            text = file.read_text("utf-8")
-            found[file.name.removesuffix(".sql")] = _bare(text, placeholders, words.get("keys"))
+    for name, text in {**texts_of(__package__), **own}.items():
+        found[name] = _bare(text, placeholders, words.get("keys"))
     return found | {name: _bare(text, placeholders, None) for name, text in rekeying.texts().items()}
+
+
+def texts_of(package: str) -> dict[str, str]:
+    """The statements in the folder `sql` of a package, each in a file of its name."""
+    folder = files(package).joinpath("sql")
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")

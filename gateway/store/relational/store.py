@@ -88,7 +88,7 @@ class RelationalStore(ABC):
     """Records per transaction of a sweep."""
     has_one_writer: ClassVar[bool] = True
     """Whether commands wait for a sweep."""
-    syncs_always: ClassVar[bool]
+    syncs_always: bool
     """Whether what `_change_without_fsync` does is as durable as all else."""
 
     def __init__(self, outbox: Outbox) -> None:

@@ -9,7 +9,7 @@ from gateway.core.operation import Command, Record
 from gateway.store import level
 from gateway.store.base import StartRefused
 from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import statements
+from gateway.store.relational.statements import statements, texts_of
 from gateway.store.relational.sweep import SWEPT
 
 SCHEMA_VERSION: Final = 1
@@ -18,14 +18,16 @@ APPLICATION_ID: Final = 0x69677779
 _LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
 
 TEXTS: Final[Mapping[str, str]] = statements(
-    # A CROSS JOIN of SQLite keeps the order of its tables.
-    "gateway.store.sqlite",
-    row="row",
-    row_of="(SELECT row FROM operation WHERE id = ?)",
-    greatest="max",
-    join="CROSS JOIN",
-    among="= ?",
-    response="r.row = o.row",
+    texts_of("gateway.store.sqlite"),
+    {
+        "row": "row",
+        "row_of": "(SELECT row FROM operation WHERE id = ?)",
+        "greatest": "max",
+        # It keeps the order of its tables.
+        "join": "CROSS JOIN",
+        "among": "= ?",
+        "response": "r.row = o.row",
+    },
 )
 
 _SELECT_SEQUENCE: Final = TEXTS["select_sequence"]

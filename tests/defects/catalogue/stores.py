@@ -368,7 +368,7 @@ DEFECTS = (
     Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
-        (Edit("store/postgres/store.py", "self._dialer.run_compared(link, ", "link.run("),),
+        (Edit("store/postgres/store.py", "self._dialer.run(link, ", "link.run("),),
         ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
     ),
     Defect(
@@ -531,20 +531,8 @@ DEFECTS = (
     Defect(
         "token-of-a-time-drawn-again",
         "on distributed SQL, a token is given out again after its record is gone and the clock was set back",
-        (Edit("store/portable/connection.py", "        if token > self._floor:\n", "        if False:\n"),),
+        (Edit("store/postgres/transaction.py", "        if token > self._floor:\n", "        if False:\n"),),
         ("tests/store/test_portable.py::test_a_token_is_not_drawn_again_after_the_clock_was_set_back[erased]",),
-    ),
-    Defect(
-        "lost-commit-is-definite",
-        "on distributed SQL, a commit without an answer counts as one that did nothing",
-        (
-            Edit(
-                "store/portable/connection.py",
-                "            raise failed.fault from failed\n",
-                "            raise NotApplied from failed\n",
-            ),
-        ),
-        ("tests/store/test_portable.py::test_a_lost_answer_to_a_change_is_indefinite[commit]",),
     ),
     Defect(
         "answered-before-fsync",
@@ -748,14 +736,14 @@ DEFECTS = (
     Defect(
         "postgres-forgets-the-fence",
         "Postgres records whatever completion comes, whoever says it",
-        (Edit("store/portable/hot.py", " AND o.token = i.token AND o.attempt_id = i.attempt_id", ""),),
+        (Edit("store/postgres/hot.py", " AND o.token = i.token AND o.attempt_id = i.attempt_id", ""),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]",),
     ),
     Defect(
         "postgres-changes-what-it-has-not-locked",
         "Postgres writes what the table made of a record that somebody else changed meanwhile",
         (
-            Edit("store/portable/sql/lock_operation.sql", " FOR UPDATE", ""),
+            Edit("store/postgres/sql/common.sql", " FOR UPDATE", ""),
             Edit(
                 "store/postgres/connection.py",
                 'SERIALIZABLE: Final = "SERIALIZABLE"',
@@ -783,7 +771,7 @@ DEFECTS = (
         "postgres-collects-what-is-due",
         "a sweep of Postgres removes a doubt that is written down as due",
         (
-            Edit("store/portable/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
+            Edit("store/postgres/sql/portable.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",
@@ -799,9 +787,9 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/connection.py",
-                '    await connection.execute("COMMIT")\n',
-                '    try:\n        await connection.execute("COMMIT")\n'
-                '    except Exception as error:\n        raise NotApplied("lost") from error\n',
+                '        status = await connection.execute("COMMIT")\n    finally:\n',
+                '        status = await connection.execute("COMMIT")\n'
+                '    except Exception as error:\n        raise NotApplied("lost") from error\n    finally:\n',
             ),
         ),
         ("tests/store/test_postgres_faults.py::test_a_lost_answer_within_a_transaction[commit]",),
@@ -877,13 +865,13 @@ DEFECTS = (
     Defect(
         "portable-trusts-the-grant",
         "on distributed SQL, the answer of whoever was granted the claim is recorded, although the record has gone on",
-        (Edit("store/portable/hot.py", "AND o.state IN ('claimed', 'in_doubt') AND NOT o", "AND NOT o"),),
+        (Edit("store/postgres/hot.py", "AND o.state IN ('claimed', 'in_doubt') AND NOT o", "AND NOT o"),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]",),
     ),
     Defect(
         "portable-forgets-what-it-acknowledged",
         "on distributed SQL, a claim is granted by data that lacks what was acknowledged before",
-        (Edit("store/portable/hot.py", " AND w.number = $3::BIGINT", " AND $3::BIGINT IS NOT NULL"),),
+        (Edit("store/postgres/hot.py", " AND w.number = $3::BIGINT", " AND $3::BIGINT IS NOT NULL"),),
         ("tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged",),
     ),
     Defect(

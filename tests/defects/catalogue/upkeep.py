@@ -30,7 +30,7 @@ DEFECTS: Final = (
     Defect(
         "changed-window-not-said",
         "a start that changes nothing but a window makes no room for it",
-        (Edit("store/postgres/store.py", "slow[0], serving.replay_us)", "slow[0], 0)"),),
+        (Edit("store/postgres/store.py", "slow.link, serving.replay_us)", "slow.link, 0)"),),
         (_DAYS + "test_a_start_makes_room_for_its_window",),
     ),
     Defect(

@@ -1,5 +1,5 @@
 -- name: epoch
--- No row of the table: which memory this is
+-- No row of the table: which memory this is, and the witnesses of the requested links
 --
 -- A copy has the identity of its original. The server and the database distinguish them, and the timeline, which comes last,
 -- the time before and after a promotion. It is read from the name of the current WAL segment, which is right from the first
@@ -25,10 +25,10 @@ SELECT
     e.generation,
     e.level,
     {now} AS now_us,
-    -- The requested links.
-    ARRAY(SELECT w.link FROM idempotency_gateway.witness w WHERE w.link = ANY($2::bytea[]) ORDER BY w.link) AS links,
-    ARRAY(SELECT w.number FROM idempotency_gateway.witness w WHERE w.link = ANY($2::bytea[]) ORDER BY w.link) AS numbers
-FROM idempotency_gateway.epoch e, idempotency_gateway.token t, named n
+    w.link,
+    w.number
+FROM idempotency_gateway.epoch e CROSS JOIN idempotency_gateway.token t CROSS JOIN named n
+LEFT JOIN idempotency_gateway.witness w ON w.link = ANY($2::bytea[])
 
 -- name: begin_epoch
 -- No row of the table: replaces the memo about lost memories, which also covers a promotion; no token up to this one is drawn
@@ -50,18 +50,8 @@ UPDATE idempotency_gateway.epoch
 SET memo = $1, timeline = CASE WHEN timeline <> '' THEN coalesce(idempotency_gateway.server_timeline(), '') ELSE '' END
 WHERE (SELECT count(token) FROM advanced) >= 0
 
--- name: level
--- What may be written here.
-SELECT level FROM idempotency_gateway.epoch
-
--- name: add_witness
--- No row of the table: create the witness of a link
-INSERT INTO idempotency_gateway.witness (link, number, kept_number, check_us)
-SELECT $2::bytea, 1, 0, {now} + {witness_keep_us}
-RETURNING number, {now} AS now_us
-
 -- name: raise_witness
 -- No row of the table: raise the witness of a link, unless a statement of a lost connection still has it locked
 UPDATE idempotency_gateway.witness w SET number = w.number + 1
 WHERE w.link = (SELECT v.link FROM idempotency_gateway.witness v WHERE v.link = $2::bytea FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING w.number, {now} AS now_us
+RETURNING {now} AS now_us, w.number

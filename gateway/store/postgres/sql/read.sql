@@ -7,7 +7,7 @@ SELECT c.now_us, q.* FROM (SELECT {now} AS now_us) AS c LEFT JOIN (
         CASE WHEN coalesce(sum(octet_length(r.body)) OVER earlier, 0) < {read_bytes_max} THEN r.body END AS body,
         r.body IS NOT NULL AND coalesce(sum(octet_length(r.body)) OVER earlier, 0) >= {read_bytes_max} AS is_left,
         CASE WHEN o.request_kept THEN (
-            SELECT q FROM (SELECT d.row, {delivery} FROM idempotency_gateway.delivery AS d WHERE d.row = o.id) AS q
+            SELECT q FROM (SELECT d.row, {delivery of d} FROM idempotency_gateway.delivery AS d WHERE d.row = o.id) AS q
         ) END AS delivery
     FROM idempotency_gateway.operation AS o LEFT JOIN idempotency_gateway.response AS r ON o.body_kept AND {response}
     WHERE o.id = ANY($2::bytea[])
@@ -37,10 +37,6 @@ SELECT {now} AS now_us
 -- No row of the table: a gateway that has stopped, and those not seen for long; but not a member: until it was struck off, it has
 -- to vouch for a promotion.
 DELETE FROM idempotency_gateway.gateway WHERE id = $1 OR seen_us < $2 AND beat IS NULL
-
--- name: advance_witness
--- No row of the table: raise the witness of a link, in the transaction of the changes that it stands for
-UPDATE idempotency_gateway.witness SET number = number + 1 WHERE link = $2 RETURNING {now} AS now_us, number
 
 -- name: behind_locks
 -- Every row of a locked record: the clock, later than every change that was waited for; whether a record that was not found has

@@ -1,10 +1,9 @@
-"""Statements for any number of operations, generated from the columns, and what executes the hot verbs by them.
+"""The hot verbs: statements for any number of operations, generated from the columns.
 
 A hot verb is one statement in a transaction of its own: a claim of a key that has no record, and the completion of a
 claim by the record as it was granted. It is given what the commands have, and writes what `step` would: the clock, the
 token and what is the same for all of them are in its text. A command that is not among the rows that it returns changed
-nothing, and is executed in the way of all others. So are all of them where the server refuses the statement, where the
-next token would be above the ceiling, and where the witness is not what was acknowledged last.
+nothing.
 
 The driver encodes each element of an array. So a value that is equal for all is sent once, and a column of nulls is not
 sent at all.
@@ -12,26 +11,19 @@ sent at all.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import no_token, step
 from gateway.core.message import pack_headers
-from gateway.core.operation import Claim, Command, Complete, Record, Result, operation_id_of
+from gateway.core.operation import Claim, Command, Complete, Record, Result
 from gateway.core.outbox import Outbox
-from gateway.store.base import EpochChanged
-from gateway.store.batching import BATCH_SIZE_MAX, QUEUE_MAX, Batcher
 from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.memory.witness import Witness
-from gateway.store.operations import WITNESS_KEEP_US, Epoch
-from gateway.store.portable.memory import Memory
-from gateway.store.portable.schema import TEXTS
-from gateway.store.postgres.connection import Link, ServerRefused
+from gateway.store.postgres.statements import IS_NOT_NARROW, NOW, qualified
 from gateway.store.relational.rows import Row, encode_resource, line_of
 from gateway.store.relational.statements import type_of
 
@@ -68,7 +60,6 @@ _COMPLETED: Final = {
 }  # fmt: skip
 
 _EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
-NOW: Final = "coalesce($1::BIGINT, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT) AS now_us"
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class Frame:
     first: int
     """The number of the first column."""
     state: str
-    """What is read first, as `state`: the clock at the least."""
+    """What is read first, as `state`: the clock at the least. Without a row nothing is done."""
     token: str
     """The token of a new record, `i.place` being the number of its place, from 1."""
     bound: str
@@ -91,16 +82,23 @@ class Frame:
     """The columns of a response but for its body."""
     response_of: str
     """Their values, of `changed`."""
-    result: str
-    """What is raised and returned, of `changed`."""
 
 
-# $3 is the number of the witness, or NULL; $4 is higher than all tokens that this process has drawn.
+POSTGRES: Final = Frame(
+    first=3,
+    state=f"state AS (SELECT {NOW} AS now_us)",
+    token="nextval('idempotency_gateway.token')",
+    bound=IS_NOT_NARROW,
+    response="token, drop_day",
+    response_of="c.token, idempotency_gateway.drop_day(c.now_us, c.replay_until_us - c.now_us)",
+)
+# $3 is the number of the witness, which has to be what was acknowledged last, or NULL; $4 is higher than all tokens
+# that this process has drawn.
 PORTABLE: Final = Frame(
     first=5,
     state=f"""state AS (
     SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
-    FROM epoch AS e, (SELECT {NOW}) AS c
+    FROM epoch AS e, (SELECT {NOW} AS now_us) AS c
     WHERE e.one = 1
         AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
 )""",  # noqa: S608
@@ -108,11 +106,13 @@ PORTABLE: Final = Frame(
     bound="s.token + i.place <= s.ceiling + 1",
     response="row",
     response_of="c.id",
-    result="""raised AS (
-    UPDATE witness SET number = number + 1 WHERE link = $2 AND EXISTS (SELECT 1 FROM changed)
 )
-SELECT c.id, c.token, c.now_us FROM changed AS c UNION ALL SELECT NULL, NULL, s.now_us FROM state AS s""",
+# What is raised and returned, of `changed`.
+_RESULT: Final = """raised AS (
+    UPDATE witness SET number = number + 1 WHERE link = $2::BYTEA AND EXISTS (SELECT 1 FROM changed) RETURNING number
 )
+SELECT c.now_us, c.id, c.token, (SELECT r.number FROM raised AS r) FROM changed AS c
+UNION ALL SELECT s.now_us, NULL, NULL, (SELECT r.number FROM raised AS r) FROM state AS s"""
 
 
 def is_absent_claim(command: Command) -> bool:
@@ -127,110 +127,7 @@ def is_granted_completion(command: Command) -> bool:
     return granted.delivery is None and granted.token == command.token
 
 
-class HotVerb:
-    """One of the two verbs, over a link of its own, for the commands that arrive while the one before is under way."""
-
-    def __init__(
-        self,
-        statement: Callable[..., str],
-        dial: Callable[[], Awaitable[Any]],
-        where: str,
-        seconds: tuple[float, float],
-        clock_us: Callable[[], int] | None,
-        memory: Memory,
-        witness: Witness | None,
-        announce: Callable[[Sequence[Command], Sequence[Any]], None],
-        outbox: Outbox,
-    ) -> None:
-        """`seconds` to connect, and for a statement. `announce` is called with commands and their results."""
-        self._statement = statement
-        self._dial = dial
-        self._clock_us = clock_us
-        self._memory = memory
-        self._witness = witness
-        self._announce = announce
-        self._outbox = outbox
-        self._link = Link(self._open, where, connect_seconds=seconds[0], command_seconds=seconds[1])
-        self._batcher = Batcher(self._execute, key=operation_id_of, size_max=BATCH_SIZE_MAX, queue_max=QUEUE_MAX)
-
-    async def apply(self, command: Command) -> Result | None:
-        """The result; None if nothing was changed, and the command has to be executed in the way of all others."""
-        return await self._batcher.submit(command)
-
-    async def close(self) -> None:
-        await self._batcher.close()
-        await self._link.close()
-
-    async def _open(self) -> Any:
-        connection = await self._dial()
-        try:
-            if self._witness is not None:
-                await self._compare(connection, self._witness)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
-
-    async def _compare(self, connection: Any, witness: Witness) -> None:
-        """Compare the data with all notes, and take over the number of the witness, which begins with 0."""
-        reading = witness.read_notes()
-        identity, token, memo, generation, level = await connection.fetchrow(TEXTS["select_epoch"])
-        now_us = (await connection.fetchrow(TEXTS["select_clock"]))[0] if self._clock_us is None else self._clock_us()
-        numbers: dict[UUID, int] = {}
-        for link in {witness.link, *(note.link for note in reading.notes)}:
-            for (number,) in await connection.fetch(TEXTS["select_witness"], link.bytes):
-                numbers[link] = number
-        witness.check(Epoch(identity, token, now_us, memo, generation, numbers, level=level), reading)
-        if witness.link not in numbers:
-            await connection.execute(_BEGIN, witness.link.bytes, now_us + WITNESS_KEEP_US)
-        elif numbers[witness.link] < witness.number:
-            raise EpochChanged("the store lacks changes that it had acknowledged")
-        witness.number = numbers.get(witness.link, 0)
-
-    async def _execute(self, commands: list[Command]) -> Sequence[Result | None]:
-        witness = self._witness
-        given = given_of(self._statement, commands)
-        changed = await self._fetch(given, events_of(self._outbox, commands))
-        results: list[Result | None] = []
-        for command, operation_id in zip(commands, given["id"], strict=True):
-            row = changed.get(operation_id)
-            results.append(None if row is None else granted(command, row[1], row[2]))
-        if changed:
-            self._memory.draw(max(token for _, token, _ in changed.values()))
-            if witness is not None:
-                witness.acknowledge(witness.number + 1, next(iter(changed.values()))[2])
-        # Here, and not in `apply`: its caller may have been cancelled.
-        self._announce(commands, results)
-        return results
-
-    async def _fetch(self, given: Mapping[str, Sequence[Any]], events: Sequence[Row]) -> dict[bytes, Any]:
-        """What the statement returns of these, by id."""
-        text = text_of(self._statement, tuple(given), PORTABLE, has_events=bool(events))
-        clock_us = None if self._clock_us is None else self._clock_us()
-        try:
-            found = await self._link.run(
-                lambda connection: connection.fetch(
-                    text,
-                    clock_us,
-                    # Taken once the connection is there, which may give the witness another number.
-                    *((None, None) if self._witness is None else (self._witness.link.bytes, self._witness.number)),
-                    self._memory.draw(0),
-                    *given.values(),
-                    *event_columns(events),
-                )
-            )
-        except ServerRefused:
-            return {}
-        if not found:
-            # The witness was raised under a connection that was lost, or was deleted after a long time without traffic.
-            self._link.drop()
-        return {row[0]: row for row in found if row[0] is not None}
-
-
-_BEGIN: Final = "INSERT INTO witness (link, number, kept_number, check_us) VALUES ($1, 0, 0, $2)"
-
-
-def insert_absent(names: Sequence[str], frame: Frame = PORTABLE) -> str:
+def insert_absent(names: Sequence[str], frame: Frame) -> str:
     """absent --claim--> claimed, for many; `names` are those of the columns that any of them has. No event tells of
     it."""
     given = {name: value for name, value in _values(names, frame.first).items() if name in names}
@@ -245,10 +142,10 @@ def insert_absent(names: Sequence[str], frame: Frame = PORTABLE) -> str:
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
     RETURNING id, token, claimed_us AS now_us
-), {frame.result}"""  # noqa: S608
+), {_RESULT}"""  # noqa: S608
 
 
-def replace_granted(names: Sequence[str], frame: Frame = PORTABLE, *, has_events: bool = False) -> str:
+def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = False) -> str:
     """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many, and their events."""
     given = _values(names, frame.first)
     replay_until = f"s.now_us + {given['replay_us']}"
@@ -275,7 +172,7 @@ def replace_granted(names: Sequence[str], frame: Frame = PORTABLE, *, has_events
         AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
         AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
     RETURNING o.id, o.token, o.completed_us AS now_us{body}
-), {stored}{events}{frame.result}"""  # noqa: S608
+), {stored}{events}{_RESULT}"""  # noqa: S608
 
 
 Statement = Callable[..., str]
@@ -300,7 +197,7 @@ def given_of(
 @cache
 def text_of(statement: Statement, names: tuple[str, ...], frame: Frame, *, has_events: bool) -> str:
     """The statement for these columns."""
-    return statement(names, frame, has_events=True) if has_events else statement(names, frame)
+    return qualified(statement(names, frame, has_events=True) if has_events else statement(names, frame))
 
 
 def granted(command: Command, token: int, now_us: int) -> Result:

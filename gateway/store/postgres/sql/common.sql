@@ -1,0 +1,92 @@
+-- name: add_witness
+-- no row of the table: create the witness of a link
+INSERT INTO witness (link, number, kept_number, check_us)
+SELECT $2::BYTEA, 1, 0, {now} + {witness_keep_us}
+RETURNING {now} AS now_us, number
+
+-- name: advance_witness
+-- no row of the table: raise the witness of a link, in the transaction of the changes that it stands for
+UPDATE witness SET number = number + 1 WHERE link = $2 RETURNING {now} AS now_us, number
+
+-- name: find
+-- no row of the table: records between two ids that are in one of the states, or have reached one by the clock alone; in
+-- place of an existing body, an empty one
+SELECT {record}, CASE WHEN o.body_kept AND EXISTS (SELECT 1 FROM response AS r WHERE {response}) THEN ''::BYTEA END
+FROM operation AS o LEFT JOIN kind AS k ON k.kind = o.kind
+WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions}
+    AND NOT (coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) > ?3 AND coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) <= ?7)
+    AND (?4::TEXT IS NULL OR coalesce(o.route, k.route) IN (SELECT jsonb_array_elements_text(?4::TEXT::JSONB)))
+    AND (
+        coalesce(o.state, 'tombstone') IN (SELECT jsonb_array_elements_text(?5::TEXT::JSONB))
+        OR o.state IN (SELECT jsonb_array_elements_text(?6::TEXT::JSONB)) AND (
+            o.due_us <= ?7
+            -- Without its body a completed record is a tombstone.
+            OR o.body_kept AND NOT EXISTS (SELECT 1 FROM response AS r WHERE {response})
+        )
+    )
+ORDER BY o.id
+LIMIT ?8
+
+-- name: insert_audit
+-- in_doubt --prove | disprove | reinstate-->, dead_letter --requeue-->, accepted | dead_letter --withdraw-->,
+-- completed --purge-->, released | tombstone --erase-->: who made the change and why, in the same transaction. The number is
+-- higher than all before.
+INSERT INTO audit (row, id, at_us, event, token, who, why, keep_until_us)
+VALUES (greatest(?2, (SELECT coalesce(max(a.row), 0) + 1 FROM audit AS a)), ?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- name: insert_ordered_event
+-- no row of the table: an event for an ordered sink, the last one in its line. Written before: the same event.
+INSERT INTO event (
+    row, service, sink, event_id, type, at_us, since_us, due_us, content, response, line, is_behind, place
+)
+VALUES (
+    convert_to(?3 || ' ' || ?2, 'UTF8'), ?1, ?2, ?3, ?4, ?5, ?5, ?5, ?6, ?7, ?8, TRUE, 1 + coalesce((
+        SELECT max(e.place) FROM event AS e WHERE e.service = ?1 AND e.sink = ?2 AND e.line = ?8 AND NOT e.is_dead
+    ), 0)
+)
+ON CONFLICT (row) DO NOTHING
+
+-- name: insert_pause
+-- no row of the table: nothing of this operation name is dispatched from now on, also where a pause was being ended
+INSERT INTO pause (service, operation, since_us, who, why, place_row)
+VALUES (?, ?, ?, ?, ?, '\xffffffffffffffffffffffffffffffffff')
+ON CONFLICT (service, operation) DO UPDATE
+SET resumed_us = NULL, place_us = 9223372036854775807, place_row = excluded.place_row
+WHERE pause.resumed_us IS NOT NULL
+
+-- name: insert_pause_audit
+-- no row of the table: an operation name was paused or resumed, by whom and why, in the same transaction
+INSERT INTO pause_audit (row, service, operation, at_us, is_resumed, who, why)
+VALUES (greatest(?3, (SELECT coalesce(max(a.row), 0) + 1 FROM pause_audit AS a)), ?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: lock_operation
+-- every row: as `select_operation`, by a transaction that changes the record, without the body
+SELECT {record}, NULL::BYTEA FROM operation AS o WHERE o.id {among} ORDER BY o.id FOR UPDATE
+
+-- name: select_backlog
+-- no row of the table: what a service has not delivered, by route and reason, and the earliest acceptance of what waits; of more
+-- than a hundred thousand an estimate
+SELECT w.route, '', count(*), sum(w.request_bytes)::BIGINT, min(w.accepted_us) FROM (
+    SELECT d.route, d.request_bytes, d.accepted_us FROM delivery AS d WHERE d.is_accepted AND d.service = ?1 LIMIT 100000
+) AS w
+GROUP BY w.route
+UNION ALL
+SELECT w.route, w.reason, count(*), sum(w.request_bytes)::BIGINT, 0 FROM (
+    SELECT d.route, d.reason, d.request_bytes FROM delivery AS d
+    WHERE NOT d.is_accepted AND d.reason IS NOT NULL AND d.service = ?1
+    LIMIT 100000
+) AS w
+GROUP BY w.route, w.reason
+
+-- name: select_last_in_lane
+-- absent | released --accept--> accepted: the last number in a lane
+SELECT max(d.lane_number) FROM delivery AS d WHERE d.lane = ?
+
+-- name: select_running
+-- no row of the table: what the other running gateways serve. A time in the future is from before the clock was set back.
+SELECT DISTINCT g.service, o.value FROM gateway AS g, jsonb_array_elements_text(g.operations::JSONB) AS o (value)
+WHERE g.id <> ?1 AND g.seen_us BETWEEN ?2 AND ?3
+
+-- name: level
+-- no row of the table: what may be written here
+SELECT e.level FROM epoch AS e

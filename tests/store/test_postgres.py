@@ -565,7 +565,7 @@ async def test_a_store_has_few_connections(connections: int, postgres_url: str) 
     async with opened(postgres_url, connections=connections) as store:
         hands = [Hand() for _ in range(50)]
         await asyncio.gather(*(do(store, hand, Hand.claim, Hand.renew, Hand.complete) for hand in hands))
-        store._started().slow[0]._idle_seconds = 0.05
+        store._started().slow.link._idle_seconds = 0.05
         await store.compare_configuration(serving(recipes={"route": b"recipe"}))
         await store.note_running(GATEWAY, is_running=True)
         await store.wait_listening()

@@ -61,7 +61,6 @@ _ELSEWHERE: Final = _MOVED | {"ASK", "TRYAGAIN"}
 
 DOWN: Final = "the fast tier is down"
 _ERA: Final = script("era.lua")
-_PUT: Final = script("put.lua")
 
 _LOG = logging.getLogger("gateway")
 
@@ -249,43 +248,34 @@ class Node:
             return None
 
     async def _execute_writes(self, writes: list[Write]) -> list[StoreError | None]:
-        """The puts of a bucket by one script, the others by one command each. A refused command fails the writes that
-        it is for."""
+        """A refused command fails the write that it is for. What is put in an era that is over is never believed."""
         await self._require_era()
-        # For each command, the indexes in `writes` that it is for.
-        told: list[tuple[RedisCommand, list[int]]] = []
-        puts: dict[int, tuple[bytes, list[int], list[str], list[bytes | int]]] = {}
+        commands: list[RedisCommand] = []
+        # For each command, the index in `writes` that it is for; and of what is put, the eras by bucket.
+        places: list[int] = []
+        eras: dict[int, bytes] = {}
         for place, write in enumerate(writes):
-            if (entry := self._entry(write)) is None:
-                told.append((("PUBLISH", write.channel, write.message), [place]))
-                continue
-            bucket = self._keys.buckets[write.operation_id.int >> 120]
-            _, places, keys, arguments = puts.setdefault(bucket, (self._eras[bucket], [], [], []))
+            if (entry := self._entry(write)) is not None:
+                bucket = self._keys.buckets[write.operation_id.int >> 120]
+                eras[bucket] = self._eras[bucket]
+                commands.append(("SET", write.channel, entry[0], "PXAT", entry[1]))
+                places.append(place)
+            # Also where a full server takes no copies.
+            commands.append(("PUBLISH", write.channel, write.message))
             places.append(place)
-            keys.append(write.channel)
-            arguments += entry
-        calls = told + [
-            (("EVALSHA", _PUT, len(keys) + 1, self._keys.era_keys[bucket], *keys, era, *arguments), places)
-            for bucket, (era, places, keys, arguments) in puts.items()
-        ]
-        replies = await self._checked(self._writer.run([command for command, _ in calls], PUT_SECONDS))
-        errors = [refusal(reply) for reply in replies]
-        stale: list[int] = []
-        for at, (bucket, (era, *_)) in enumerate(puts.items(), len(told)):
-            if errors[at]:
-                self._note_refusal(errors[at])
-                continue
-            held_era, *time, text = replies[at]
-            errors[at] = refusal_code(text.decode()) if text else ""
+        looks: list[RedisCommand] = [("GET", self._keys.era_keys[bucket]) for bucket in eras]
+        replies = await self._checked(self._writer.exchange([*commands, ("TIME",), *looks], PUT_SECONDS))
+        time, *held = replies[len(commands) :]
+        if not refusal(time):
             self._note_time(time)
-            if held_era != era:
-                stale.append(bucket)
-        if stale:
-            await self._refresh(self._writer, is_stale=True)
         results: list[StoreError | None] = [None] * len(writes)
-        for error, (_, places) in zip(errors, calls, strict=True):
-            for place in places if error else ():
+        for place, reply in zip(places, replies, strict=False):
+            if error := refusal(reply):
+                self._note_refusal(error)
                 results[place] = NotApplied(f"Redis refused: {error}")
+        found = [(era, b"" if now is None else now) for era, now in zip(eras.values(), held, strict=True)]
+        if any(isinstance(now, bytes) and now[-ERA_BYTES:] != era for era, now in found):
+            await self._refresh(self._writer, is_stale=True)
         return results
 
     def _entry(self, put: Write) -> tuple[bytes, int] | None:

@@ -7,15 +7,14 @@ Theory of operation
 -------------------
 *Windows.* An entry expires at a time of Redis's own clock. Each reply on the writing link brings a reading of that
 clock; Redis's time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so
-counting the window from there can only end it too early. The script compares with its own `TIME`: it rejects the entry
-of a writer that froze in between. A read computes the time left, and asks for `TIME` after the entries, so that the
-time left is never too long.
+counting the window from there can only end it too early. An entry ends with its window also where its writer froze in
+between. A read computes the time left, and asks for `TIME` after the entries, so that the time left is never too long.
 
 *Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. So the keys of
 entries (which are also the channels of news) and of the era name the store, by the part of its identity that survives a
 promotion. Until `bind` has named the store, the tier is not up.
 
-*Eras.* Each read and each put names its era (`lua/era.lua`); entries of another era are ignored. A flush, a restart
+*Eras.* Each read and each entry names its era (`lua/era.lua`); entries of another era are ignored. A flush, a restart
 from an old file or a failover can bring back what was purged, and each changes the era. A record that was read before
 its writer knew the era is not put: it may be older than what ended the last era.
 

@@ -18,16 +18,8 @@ _COUNT: Final = struct.Struct(">I")
 _LAYOUTS_MAX: Final = 256
 # What is found begins with these: None is of a place that has nothing, and an `itemgetter` of one returns no tuple.
 _PADDING: Final = (None, None)
-
-
-class _Kinds(dict[type, int]):
-    def __missing__(self, kind: type) -> int:
-        # Of a value that is a text and more: a state, an event.
-        self[kind] = self[next(base for base in kind.__mro__ if base in self)]
-        return self[kind]
-
-
-_KINDS: Final = _Kinds({type(None): _NONE, bool: _TRUTH, int: _INTEGER, str: _TEXT, bytes: _BYTES})
+# Of a value that is a text and more, as a state is, what it is first.
+_KINDS: Final[dict[type, int]] = {type(None): _NONE, bool: _TRUTH, int: _INTEGER, str: _TEXT, bytes: _BYTES}
 
 
 class _Layout(NamedTuple):
@@ -63,9 +55,14 @@ def _layout(kinds: bytes) -> _Layout:
     return _Layout(len(texts), parts, itemgetter(*there), fixed, "%ds" * parts, itemgetter(0, 1, *back))
 
 
+@lru_cache(_LAYOUTS_MAX)
+def _kinds(types: tuple[type, ...]) -> bytes:
+    return bytes(next(_KINDS[base] for base in each.__mro__ if base in _KINDS) for each in types)
+
+
 def pack(values: tuple[Any, ...]) -> bytes:
     """None, booleans, integers, texts and bytes."""
-    kinds = bytes(map(_KINDS.__getitem__, map(type, values)))
+    kinds = _kinds(tuple(map(type, values)))
     layout = _layout(kinds)
     first, last = len(_PADDING) + layout.texts, len(_PADDING) + layout.parts
     found = layout.sorted((*_PADDING, *values))

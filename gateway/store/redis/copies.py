@@ -19,8 +19,8 @@ from zlib import crc32
 
 from gateway.core.operation import Record, State
 from gateway.store.base import Unreadable
+from gateway.store.relational import rows
 from gateway.store.relational.packing import pack, unpack
-from gateway.store.relational.rows import decode_whole, encode_whole
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
@@ -68,8 +68,9 @@ VERSION: Final = 1
 # Magic, token, the era of the server, the version of what follows, the end of the window in µs of the server's clock,
 # and a checksum of the record.
 _HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQI")
+# A copy has not what was asked, the last columns of a record. No kind follows them.
 _NO_REQUEST: Final = ("", None, None)
-"""A copy has not what was asked, the last columns of a record."""
+_NO_KIND: Final = None
 _COMPLETED: Final = State.COMPLETED
 
 
@@ -77,7 +78,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
     """The entry of a completed record, valid in this era until `expires_us` of the server's clock."""
     if record.state is not _COMPLETED or record.response is None:
         raise ValueError("only a completed record has an entry")
-    packed = pack((*encode_whole(record)[: -len(_NO_REQUEST)], record.response.body))
+    packed = pack((*rows.encode(record)[: -len(_NO_REQUEST)], record.response.body))
     return _HEAD.pack(_MAGIC, record.token, era, VERSION, expires_us, crc32(packed)) + packed
 
 
@@ -87,8 +88,9 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
         kind, _, entry_era, version, expires_us, checksum = _HEAD.unpack_from(entry)
         if kind != _MAGIC or entry_era != era or version != VERSION or crc32(entry[_HEAD.size :]) != checksum:
             return None
-        *columns, body = unpack(entry, _HEAD.size)
-        record = decode_whole((*columns, *_NO_REQUEST), body)
-    except (struct.error, Unreadable):
+        values = unpack(entry, _HEAD.size)
+        record = rows.decode((None, *values[:-1], *_NO_REQUEST, _NO_KIND, values[-1]))
+    except (struct.error, ValueError, LookupError, Unreadable):
+        # Of other columns than these, too.
         return None
     return (record, expires_us) if record.identity.operation_id == operation_id else None

@@ -62,7 +62,7 @@ async def node_at(
 async def look(node: Node) -> bytes:
     """Let the node look at its server; returns the era."""
     await node._learn(node._writer)
-    return node._eras[0]
+    return node._eras[0][0]
 
 
 @pytest.fixture
@@ -135,10 +135,10 @@ async def test_an_era_lasts_until_the_server_forgets(redis_url: str) -> None:
         assert await look(node) == await look(other)
         with client(redis_url) as redis:
             for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
-                before, before_seconds = await look(node), node._era_seconds[0]
+                before, before_seconds = await look(node), node._eras[0][1]
                 forget()
                 assert await look(node) != before
-                assert node._era_seconds[0] > before_seconds
+                assert node._eras[0][1] > before_seconds
         assert await look(other) == await look(node)
 
 

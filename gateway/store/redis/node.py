@@ -33,7 +33,7 @@ from gateway.store.redis.connection import (
     script,
     time_us,
 )
-from gateway.store.redis.copies import ERA_BYTES, GENERATION_BYTES, PARTS, Keyspace, decode, encode
+from gateway.store.redis.copies import ERA_BYTES, GENERATION_BYTES, Keyspace, decode, encode
 
 # Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
 GET_SECONDS: Final = 0.25
@@ -61,6 +61,7 @@ _ELSEWHERE: Final = _MOVED | {"ASK", "TRYAGAIN"}
 
 DOWN: Final = "the fast tier is down"
 _ERA: Final = script("era.lua")
+_NO_ERA: Final = (b"", 0.0)
 
 _LOG = logging.getLogger("gateway")
 
@@ -124,10 +125,9 @@ class Node:
         # The server process behind both links.
         self._run_id = b""
         self._buckets: frozenset[int] = frozenset()
-        # By bucket; empty while it is unknown, or a generation has yet to be reported.
-        self._eras = [b""] * PARTS
-        self._era_seconds = [0.0] * PARTS
-        self._unknown: set[int] = set()
+        # By bucket, and since when it is known; there is none while it is unknown, or a generation has yet to be
+        # reported.
+        self._eras: dict[int, tuple[bytes, float]] = {}
         # A reading of the server's clock.
         self._time_us = 0
         self._time_seconds = 0.0
@@ -135,6 +135,10 @@ class Node:
         self._room = Room(clock)
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def _unknown(self) -> frozenset[int]:
+        return self._buckets - self._eras.keys()
 
     @property
     def knows_all_eras(self) -> bool:
@@ -146,7 +150,6 @@ class Node:
         if owned != self._buckets:
             self._forget_eras(owned ^ self._buckets)
             self._buckets = owned
-            self._unknown &= owned
             self._wake.set()
 
     def bind(self, keys: Keyspace) -> None:
@@ -195,7 +198,7 @@ class Node:
         for operation_id in operation_ids:
             by_bucket.setdefault(keys.buckets[operation_id.int >> 120], []).append(operation_id)
         found: dict[int, Snapshot | StoreError | None] = {}
-        if self._unknown and not self._unknown.isdisjoint(by_bucket):
+        if not eras.keys() >= by_bucket.keys():
             found = await self._take_out_unknown(by_bucket)
         commands: list[RedisCommand] = [
             ("MGET", keys.era_keys[bucket], *map(keys.key_of, ids)) for bucket, ids in by_bucket.items()
@@ -214,7 +217,7 @@ class Node:
                 self._note_refusal(error)
                 found |= {each.int: NotApplied(f"Redis refused: {error}") for each in ids}
                 continue
-            era = eras[bucket]
+            era, _ = eras.get(bucket, _NO_ERA)
             held_era, *entries = values
             if held_era is None or held_era[-ERA_BYTES:] != era:
                 stale.append(bucket)
@@ -257,7 +260,7 @@ class Node:
         for place, write in enumerate(writes):
             if (entry := self._entry(write)) is not None:
                 bucket = self._keys.buckets[write.operation_id.int >> 120]
-                eras[bucket] = self._eras[bucket]
+                eras[bucket], _ = self._eras[bucket]
                 commands.append(("SET", write.channel, entry[0], "PXAT", entry[1]))
                 places.append(place)
             # Also where a full server takes no copies.
@@ -281,10 +284,10 @@ class Node:
     def _entry(self, put: Write) -> tuple[bytes, int] | None:
         """The entry's bytes, and when it expires (ms). None if it cannot be put, or there is none."""
         snapshot, bucket = put.snapshot, self._keys.buckets[put.operation_id.int >> 120]
-        era, record = self._eras[bucket], None if snapshot is None else snapshot.record
+        (era, since_seconds), record = self._eras.get(bucket, _NO_ERA), None if snapshot is None else snapshot.record
         if snapshot is None or record is None or not era or not put.channel.startswith(self._keys.prefix):
             return None
-        if put.started_seconds < self._era_seconds[bucket]:
+        if put.started_seconds < since_seconds:
             return None
         started_us = self.server_us(put.started_seconds)
         expires_us = started_us + record.replay_until_us - snapshot.now_us
@@ -327,8 +330,7 @@ class Node:
 
     def _forget_eras(self, buckets: Collection[int]) -> None:
         for bucket in buckets:
-            self._eras[bucket] = b""
-        self._unknown.update(buckets)
+            self._eras.pop(bucket, None)
 
     async def _keep(self) -> None:
         """Check the server regularly. While it is down, reconnect, with pauses that grow until it lasts."""
@@ -401,7 +403,7 @@ class Node:
         """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
         writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
         is ended first. Raises StoreError."""
-        keys, unknown = self._keys, self._unknown.copy()
+        keys, unknown = self._keys, self._unknown
         if not (wanted := sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]):
             return
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
@@ -426,10 +428,8 @@ class Node:
             self._note_time(time)
             code = refusal_code(text.decode()) or code
             # After a `bind` meanwhile, the next call learns the era.
-            if keys is self._keys and bucket in self._buckets:
-                self._unknown.discard(bucket)
-                if era != self._eras[bucket]:
-                    self._eras[bucket], self._era_seconds[bucket] = era, self._time_seconds
+            if keys is self._keys and bucket in self._buckets and era != self._eras.get(bucket, _NO_ERA)[0]:
+                self._eras[bucket] = era, self._time_seconds
         self._refused = f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
 
     async def _require_era(self) -> None:

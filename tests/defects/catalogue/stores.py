@@ -302,7 +302,7 @@ DEFECTS = (
     Defect(
         "read-before-a-purge-put-after-it",
         "a gateway that read an answer before its purge brings it back to Redis afterwards",
-        (Edit("store/redis/node.py", "if put.started_seconds < self._era_seconds[bucket]:", "if False:"),),
+        (Edit("store/redis/node.py", "if put.started_seconds < since_seconds:", "if False:"),),
         ("tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read",),
     ),
     Defect(

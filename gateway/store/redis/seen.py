@@ -97,11 +97,7 @@ class RedisSeen:
         if address is None:
             raise NotApplied("no master has the slot of the note of what was seen")
         link = self._access.link(address)
-        try:
-            await link.connect()
-        except BaseException:
-            await link.close()
-            raise
+        await link.connect()
         return link
 
 

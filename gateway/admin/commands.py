@@ -82,7 +82,7 @@ def job_of(chosen: argparse.Namespace) -> Job:
 
 def _change_of(chosen: argparse.Namespace) -> Change[Any] | None:
     of_command = [each for each in CHANGES if each.command.partition(" ")[0] == chosen.command]
-    asked = [each for each in of_command if each.option and getattr(chosen, each.option)]
+    asked = [each for each in of_command if each.option and getattr(chosen, each.option) not in (None, False)]
     return next(iter(asked or (each for each in of_command if not each.option)), None)
 
 
@@ -96,9 +96,8 @@ def _change(chosen: argparse.Namespace, without_why: str = "") -> Job:
         raise RuntimeError(f"no change has the command {chosen.command}")
     given = {name: getattr(chosen, name) for name in change.asked.model_fields if hasattr(chosen, name)}
     asked = change.asked.model_construct(**given)
-    place = {"id": str(getattr(chosen, "operation", getattr(chosen, "event", ""))), "name": ""}
-    if change.option:
-        place["name"] = getattr(chosen, change.option)
+    operation_id = getattr(chosen, "operation", getattr(chosen, "event", ""))
+    place = {"id": str(operation_id), "name": str(getattr(chosen, change.option, ""))}
     needs = Needs.TIERS if change.has_copies else Needs.RECORD
     return _telling(lambda operations: change.carry_out(operations, place, asked, audit), needs)
 

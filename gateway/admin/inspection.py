@@ -7,7 +7,7 @@ operation. Characters of foreign texts (a route's name, a header's value) that a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -167,47 +167,16 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
     return text if inspected.doubt is None else f"{inspected.doubt.step} {text}"
 
 
-Columns = tuple[tuple[str, int], ...]
-# The table is written while it is read: widths cannot depend on later rows.
-_COLUMNS: Final[Columns] = (
-    ("OPERATION", 36),
-    ("STATE", 11),
-    ("SINCE", 20),
-    ("AGE", 8),
-    ("TOKEN", 7),
-    ("TRIES", 5),
-    ("STATUS", 6),
-    ("WHY", 18),
-)
-_JOURNAL_COLUMNS: Final[Columns] = (
-    ("OPERATION", 36),
-    ("STATE", 7),
-    ("SINCE", 20),
-    ("AGE", 8),
-    ("EVENT", 8),
-    ("TOKEN", 7),
-    ("STATUS", 6),
-    ("ROUTE", 20),
-)
-_LABELS: Final = {
-    "first_claimed_at": "first claimed",
-    "accepted_at": "accepted",
-    "claimed_at": "last claimed",
-    "requeued_at": "requeued",
-    "dead_since": "dead letter",
-    "in_doubt_since": "in doubt since",
-    "next_attempt_at": "next attempt",
-    "deliver_until": "deliver until",
-    "completed_at": "completed",
-    "lease_until": "lease until",
-    "replay_until": "replay until",
-    "remember_until": "remember until",
-}
+# The table is written while it is read: widths cannot depend on later rows. The last column has none.
+_FIRST: Final = {"OPERATION": 36, "STATE": 11, "SINCE": 20, "AGE": 8}
+_TABLE: Final = {**_FIRST, "TOKEN": 7, "TRIES": 5, "STATUS": 6, "WHY": 18, "ROUTE": 0}
+_JOURNAL: Final = {**_FIRST, "STATE": 7, "EVENT": 8, "TOKEN": 7, "STATUS": 6, "ROUTE": 20, "WHY": 0}
+_LABELS: Final = {"claimed_at": "last claimed", "dead_since": "dead letter"}
 _LABEL_WIDTH: Final = 16
 
 
 def table_head() -> str:
-    return _head(_COLUMNS, "ROUTE")
+    return _row(_TABLE, _TABLE)
 
 
 def table_row(snapshot: Snapshot) -> str:
@@ -223,8 +192,9 @@ def table_row(snapshot: Snapshot) -> str:
         str(record.attempts),
         "" if record.response is None else str(record.response.status),
         _why(record),
+        printable(record.identity.route),
     )
-    return _row(_COLUMNS, cells, record.identity.route)
+    return _row(_TABLE, cells)
 
 
 def _why(record: Record) -> str:
@@ -238,7 +208,7 @@ def _why(record: Record) -> str:
 def journal_table(view: JournalView) -> Iterator[str]:
     """The outcomes in the journals of this host; nothing where there are none."""
     if view.entries:
-        yield _head(_JOURNAL_COLUMNS, "WHY")
+        yield _row(_JOURNAL, _JOURNAL)
     for entry in view.entries:
         cells = (
             str(entry.operation_id),
@@ -249,18 +219,13 @@ def journal_table(view: JournalView) -> Iterator[str]:
             str(entry.token),
             "" if entry.status is None else str(entry.status),
             printable(entry.route),
+            printable(why_of(entry)),
         )
-        yield _row(_JOURNAL_COLUMNS, cells, why_of(entry))
+        yield _row(_JOURNAL, cells)
 
 
-def _head(columns: Columns, last: str) -> str:
-    return _row(columns, tuple(name for name, _ in columns), last)
-
-
-def _row(columns: Columns, cells: tuple[str, ...], last: str) -> str:
-    """A line of a table. The last column has no fixed width."""
-    padded = [cell.ljust(width) for cell, (_, width) in zip(cells, columns, strict=True)]
-    return "  ".join([*padded, printable(last)])
+def _row(widths: Mapping[str, int], cells: Iterable[str]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths.values(), strict=True))
 
 
 def json_line(about: dict[str, Any]) -> str:
@@ -302,7 +267,8 @@ def _rows_of(record: Record, inspected: Inspected) -> Iterator[tuple[str, object
         yield from inspected.doubt.rows
     yield "carries doubt", "yes: an earlier attempt may have had its effect" if record.carries_doubt else None
     for name, at_us in times_of(record):
-        yield _LABELS[name], f"{moment(at_us)} ({ago(at_us, inspected.snapshot.now_us)})"
+        label = _LABELS.get(name, name.removesuffix("_at").replace("_", " "))
+        yield label, f"{moment(at_us)} ({ago(at_us, inspected.snapshot.now_us)})"
     if delivery is not None:
         yield "kept request", f"{delivery.request_bytes} bytes, encrypted"
         yield "answers", delivery.answers

@@ -34,16 +34,8 @@ NAVIGATION: Final = (("/ui/", "Overview"), *((f"/ui/{each}", each.replace("-", "
 
 _TYPES: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
 _FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
-_SHAPES: Final = {
-    State.IN_DOUBT: "▲",
-    State.DEAD_LETTER: "■",
-    State.CLAIMED: "▶",
-    State.ACCEPTED: "◆",
-    State.COMPLETED: "●",
-    State.RELEASED: "○",
-    State.TOMBSTONE: "□",
-    State.ABSENT: "–",
-}
+# In the order of the states.
+_SHAPES: Final = dict(zip(State, "–○◆▶▲■●□", strict=True))
 
 
 def _shape(state: str) -> str:

@@ -22,40 +22,9 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin.access import (
-    ACKNOWLEDGE,
-    COOKIE,
-    ENTER,
-    FORCE,
-    PERSON,
-    READ,
-    READ_RESPONSE,
-    RELOAD,
-    SIGN_IN_PATH,
-    Authentication,
-    Endpoint,
-    Form,
-    file_in,
-    form_of,
-    is_page,
-    session_cookie,
-    text_in,
-)
-from gateway.admin.actions import (
-    ACTIONS,
-    CHANGES,
-    LOOKS,
-    Asked,
-    Change,
-    ListQuery,
-    Page,
-    Place,
-    Reload,
-    Result,
-    operation_id_of,
-    parsed,
-    reloaded,
-)
+from gateway.admin import access, actions
+from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
+from gateway.admin.actions import CHANGES, Asked, Change, Page, operation_id_of, parsed
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step
 from gateway.admin.journal import acknowledge, exported, kept
@@ -145,7 +114,7 @@ class Process:
     requests: Callable[[], Mapping[str, Mapping[str, int]]]
     journals: HostJournals
     explain: Explain
-    reload: Reload | None = None
+    reload: actions.Reload | None = None
 
 
 class Console:
@@ -177,31 +146,31 @@ class Console:
             "/ui/configuration": ("configuration", _nothing),
         }
         confirmed: tuple[Change[Any], ...] = (
-            Change(RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
-            Change(ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
+            Change(access.RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
+            Change(access.ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
             *CHANGES,
         )
         return [
-            Endpoint("GET", "/", READ, self._root),
-            Endpoint("GET", "/ui", READ, self._root),
-            Endpoint("GET", SIGN_IN_PATH, ENTER, self._sign_in_page),
-            Endpoint("POST", SIGN_IN_PATH, ENTER, self._sign_in),
-            Endpoint("POST", "/ui/sign-out", READ, self._sign_out),
+            Endpoint("GET", "/", access.READ, self._root),
+            Endpoint("GET", "/ui", access.READ, self._root),
+            Endpoint("GET", access.SIGN_IN_PATH, access.ENTER, self._sign_in_page),
+            Endpoint("POST", access.SIGN_IN_PATH, access.ENTER, self._sign_in),
+            Endpoint("POST", "/ui/sign-out", access.READ, self._sign_out),
             *self._site.endpoints(app),
-            *(Endpoint("GET", path, READ, self._showing(*each)) for path, each in shown.items()),
-            Endpoint("GET", "/ui/operations/{id}", READ, self._operation),
-            Endpoint("GET", "/ui/operations/{id}/response", READ_RESPONSE, self._response),
-            Endpoint("GET", "/ui/journal/{id}/{token}/response", READ_RESPONSE, self._journaled_response),
-            Endpoint("POST", "/ui/find", READ, self._find),
-            Endpoint("POST", "/ui/explain", READ, self._explain),
-            Endpoint("GET", "/ui/operations/{id}/resolve", ACTIONS["RESOLVE"], self._resolving),
-            Endpoint("POST", "/ui/operations/{id}/resolve", ACTIONS["RESOLVE"], self._resolve),
+            *(Endpoint("GET", path, access.READ, self._showing(*each)) for path, each in shown.items()),
+            Endpoint("GET", "/ui/operations/{id}", access.READ, self._operation),
+            Endpoint("GET", "/ui/operations/{id}/response", access.READ_RESPONSE, self._response),
+            Endpoint("GET", "/ui/journal/{id}/{token}/response", access.READ_RESPONSE, self._journaled_response),
+            Endpoint("POST", "/ui/find", access.READ, self._find),
+            Endpoint("POST", "/ui/explain", access.READ, self._explain),
+            Endpoint("GET", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolving),
+            Endpoint("POST", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolve),
             *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
         ]
 
     def _looked_at(self, path: str, **given: list[str]) -> _Values:
         """What the API responds to this question, for a page about it."""
-        look = next(each for each in LOOKS if each.path == path)
+        look = next(each for each in actions.LOOKS if each.path == path)
         asked = None if look.query is None else parsed(look.query, given)
         return lambda request: look.find(self._operations, request.match_info, asked)
 
@@ -217,8 +186,8 @@ class Console:
         """The page for a request that is not carried out."""
         if fault.code == "signed-out" and request.method == "GET":
             asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
-            return see_other(SIGN_IN_PATH + asked)
-        if request.path == SIGN_IN_PATH and fault.status == 429:
+            return see_other(access.SIGN_IN_PATH + asked)
+        if request.path == access.SIGN_IN_PATH and fault.status == 429:
             return self._asking(request, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
         detail = "There is nothing here." if fault.code == "no-such-path" else fault.detail
         response = self._page(request, "fault", fault.status, fault=fault, detail=detail)
@@ -226,7 +195,7 @@ class Console:
         return response
 
     async def _root(self, request: web.Request) -> web.Response:
-        if not is_page(request):
+        if not access.is_page(request):
             raise Fault(404, "no-such-path", "There is nothing here; see /operations.")
         return see_other("/ui/")
 
@@ -253,12 +222,12 @@ class Console:
         if session is None:
             return self._asking(request, 401, "This token is not known here.", text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))
-        response.set_cookie(COOKIE, **session_cookie(session))
+        response.set_cookie(access.COOKIE, **access.session_cookie(session))
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:
-        response = see_other(SIGN_IN_PATH)
-        response.del_cookie(COOKIE, path="/")
+        response = see_other(access.SIGN_IN_PATH)
+        response.del_cookie(access.COOKIE, path="/")
         return response
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -282,8 +251,8 @@ class Console:
     async def _listed(self, request: web.Request, fixed: dict[str, list[str]]) -> dict[str, Any]:
         given = {name: request.query.getall(name) for name in request.query if request.query[name]}
         number = token_of(given.pop("page", ["0"])[0])
-        size = parsed(ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
-        query = parsed(ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
+        size = parsed(actions.ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
+        query = parsed(actions.ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
         found = await self._operations.page(query)
         records = [snapshot.record for snapshot in found if snapshot.record is not None]
         # The store finds them by id. So many at most are put in order here.
@@ -345,7 +314,7 @@ class Console:
                 return see_other(f"/ui/operations/{UUID(given)}")
             except ValueError:
                 return self._page(request, "find", 400, mistake="this is not the id of an operation", id=given)
-        route, body = text_in(form, "route"), file_in(form, "body") or None
+        route, body = text_in(form, "route"), access.file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
         except Malformed as error:
@@ -443,20 +412,20 @@ class Console:
             raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
         return snapshot
 
-    async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
+    async def _acknowledge(self, _: Operations, place: actions.Place, asked: Asked, audit: Audit) -> actions.Result:
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
             return await acknowledge(self._process.journals, operation_id, token, audit, self._operations.read)
         except OutcomeRefused as error:
             raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
-    async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
-        report = await reloaded(self._process.reload, "Refused, and nothing was changed:\n")
+    async def _reload(self, _: Operations, place: actions.Place, asked: Asked, audit: Audit) -> actions.Result:
+        report = await actions.reloaded(self._process.reload, "Refused, and nothing was changed:\n")
         if report.result == "unchanged":
             return "The file says what is in force already."
         return "Applied. Changed:\n" + "\n".join(report.document["changed"])
 
-    def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
+    def _done(self, request: web.Request, title: str, result: actions.Result) -> web.Response:
         is_refused = isinstance(result, Refused)
         status = result.status if isinstance(result, Refused) else 200
         return self._page(request, "done", status, title=title, result=result, is_refused=is_refused)
@@ -482,7 +451,7 @@ class Console:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
             if is_forced:
-                request[PERSON].require(FORCE)
+                request[PERSON].require(access.FORCE)
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
@@ -537,11 +506,11 @@ async def _nothing(_: web.Request) -> dict[str, Any]:
 
 def _page_of(text: str) -> str:
     """The page to go to after the sign-in."""
-    is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(SIGN_IN_PATH)
+    is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(access.SIGN_IN_PATH)
     return text if is_page_to_see else "/ui/"
 
 
-def _explained(form: Form, **values: Any) -> dict[str, Any]:
+def _explained(form: access.Form, **values: Any) -> dict[str, Any]:
     return {"form": {name: text_in(form, name) for name in _EXPLAINED}, **values}
 
 
@@ -563,7 +532,7 @@ def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
     return tuple(found)
 
 
-def _request_in(form: Form) -> bytes:
+def _request_in(form: access.Form) -> bytes:
     """The request of a form, as a file of `explain` has it. Raises `Malformed`."""
     method, url = text_in(form, "method").strip(), text_in(form, "url").strip()
     if not method or not url or len(f"{method} {url}".split()) != 2:
@@ -571,7 +540,7 @@ def _request_in(form: Form) -> bytes:
     if "://" not in url:
         raise Malformed("write the whole URL, such as http://api.example.com/v1/payments: its host is compared, too")
     head = [f"{method} {url}".encode(), *(b": ".join(header) for header in _headers_in(text_in(form, "headers")))]
-    body = file_in(form, "file") or text_in(form, "body").encode()
+    body = access.file_in(form, "file") or text_in(form, "body").encode()
     return b"\r\n".join([*head, b"", b""]) + body
 
 
@@ -656,20 +625,20 @@ def _beginning(request: web.Request) -> str:
     return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
 
 
-def _audit(request: web.Request, form: Form) -> Audit:
+def _audit(request: web.Request, form: access.Form) -> Audit:
     text = text_in(form, "why").strip()
     if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
         raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
     return audit_by(request[PERSON].acting_for(None), text)
 
 
-def _token_in(form: Form) -> int | None:
+def _token_in(form: access.Form) -> int | None:
     """The token of the record that the form was made for. Raises `Malformed`."""
     text = text_in(form, "token")
     return token_of(text) if text else None
 
 
-def _response_in(form: Form) -> bytes:
+def _response_in(form: access.Form) -> bytes:
     """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`.
 
     Browsers end the lines of what was pasted in CRLF, whatever they were; a terminal shows LF.
@@ -679,4 +648,4 @@ def _response_in(form: Form) -> bytes:
             return urlsafe_b64decode(carried.encode())
         except ValueError:
             raise Malformed("the response did not come back whole; begin again") from None
-    return file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
+    return access.file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()

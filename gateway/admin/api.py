@@ -20,19 +20,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin import actions
 from gateway.admin.access import FORCE, PERSON, READ, RELOAD, SIGN_IN_PATH, Action, Authentication, Endpoint, is_page
-from gateway.admin.actions import (
-    CHANGES,
-    LOOKS,
-    Change,
-    Look,
-    Reload,
-    ResolveAsked,
-    json_object,
-    operation_id_of,
-    parsed,
-    reloaded,
-)
+from gateway.admin.actions import Change, Look, operation_id_of
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refusal, Refused
@@ -96,7 +86,7 @@ class AdminApi:
         events: Events,
         *,
         response_bytes_max: int,
-        reload: Reload | None = None,
+        reload: actions.Reload | None = None,
         pages: Console | None = None,
     ) -> None:
         self._operations = operations
@@ -118,8 +108,8 @@ class AdminApi:
 
     def _endpoints(self) -> list[Endpoint]:
         return [
-            *(Endpoint("GET", each.path, READ, self._responding(each)) for each in LOOKS),
-            *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in CHANGES),
+            *(Endpoint("GET", each.path, READ, self._responding(each)) for each in actions.LOOKS),
+            *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in actions.CHANGES),
             Endpoint("POST", "/config/reload", RELOAD, self._reload_config),
         ]
 
@@ -208,7 +198,7 @@ class AdminApi:
     def _responding(self, look: Look) -> Handler:
         async def respond(request: web.Request) -> web.Response:
             given = {name: request.query.getall(name) for name in request.query}
-            asked = None if look.query is None else parsed(look.query, given)
+            asked = None if look.query is None else actions.parsed(look.query, given)
             return _json(200, await look.find(self._operations, request.match_info, asked))
 
         return respond
@@ -218,9 +208,9 @@ class AdminApi:
             if change.path.startswith("/operations/"):
                 # What is no id is said before anything about the body.
                 operation_id_of(request.match_info)
-            asked = parsed(change.asked, json_object(await _body(request)))
+            asked = actions.parsed(change.asked, actions.json_object(await _body(request)))
             audit = asked.audit_as(request[PERSON])
-            if isinstance(asked, ResolveAsked) and asked.force:
+            if isinstance(asked, actions.ResolveAsked) and asked.force:
                 request[PERSON].require(FORCE)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
@@ -236,7 +226,7 @@ class AdminApi:
         return carry_out
 
     async def _reload_config(self, _: web.Request) -> web.Response:
-        return _json(200, (await reloaded(self._reload)).document)
+        return _json(200, (await actions.reloaded(self._reload)).document)
 
 
 async def _body(request: web.Request) -> bytes:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
+from gateway.admin import reports
 from gateway.admin.actions import CHANGES, Change, Result
 from gateway.admin.bulk import LIST_BYTES_MAX, End, ListWrong, dead_letters, listed, read_list, resolve_all
 from gateway.admin.fault import Malformed
@@ -29,15 +30,7 @@ from gateway.admin.inspection import full_json, full_text, journal_table, json_l
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
-from gateway.admin.reports import (
-    NO_MEMORY,
-    Report,
-    event_line,
-    observed_lines,
-    pause_audit_line,
-    paused_line,
-    sink_line,
-)
+from gateway.admin.reports import Report
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling, no_such_route
 from gateway.admin.view import described
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
@@ -281,22 +274,22 @@ def _pause(chosen: argparse.Namespace) -> Job:
 async def _paused(operations: Operations, _: HostJournals) -> None:
     paused = await operations.paused()
     for each in paused:
-        print(paused_line(each))
+        print(reports.paused_line(each))
     if not paused:
         print("Nothing is paused.")
     audits = await operations.pause_audits()
     if audits:
         print("What was done:")
     for entry in audits:
-        print(pause_audit_line(entry))
+        print(reports.pause_audit_line(entry))
 
 
 async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:
     routes = await operations.observed(chosen.route)
     for each in routes:
-        _print(chosen.format, each, observed_lines)
+        _print(chosen.format, each, reports.observed_lines)
     if chosen.format == "table":
-        print(f"note: {NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
+        print(f"note: {reports.NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
 
 
 def _sinks(chosen: argparse.Namespace) -> Job:
@@ -309,7 +302,7 @@ def _sinks(chosen: argparse.Namespace) -> Job:
 async def _list_sinks(operations: Operations, form: str) -> None:
     found = await operations.sinks()
     for each in found:
-        _print(form, each, sink_line)
+        _print(form, each, reports.sink_line)
     if form == "table" and not found:
         print("There are no sinks.")
 
@@ -320,7 +313,7 @@ async def _events(operations: Operations, chosen: argparse.Namespace) -> None:
         size = min(left, PAGE_SIZE_MAX)
         page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
         for event in page:
-            _print(chosen.format, event, event_line)
+            _print(chosen.format, event, reports.event_line)
         count, left = count + len(page), left - size
         if len(page) < size:
             break

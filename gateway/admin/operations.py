@@ -27,17 +27,7 @@ from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
 from gateway.admin.memory import MemoryState, accept_loss, memory_state
 from gateway.admin.reports import Report
-from gateway.admin.resolution import (
-    Changed,
-    Decision,
-    NothingHappened,
-    Policies,
-    Refusal,
-    Refused,
-    Resolution,
-    Ruling,
-    Treatment,
-)
+from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused, Ruling
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest
@@ -257,7 +247,7 @@ class Operations:
                 return Refused(Refusal.JOURNALED, why, snapshot)
         return None if snapshot.state is State.IN_DOUBT else rulings.nothing_to_resolve(snapshot)
 
-    def _notes_on(self, record: Record, command: Resolution) -> tuple[str, ...]:
+    def _notes_on(self, record: Record, command: rulings.Resolution) -> tuple[str, ...]:
         notes = []
         if self.policies.route_of(record) is None:
             notes.append(
@@ -284,7 +274,7 @@ class Operations:
     async def _decide(
         self,
         operation_id: UUID,
-        decision: Callable[[Record, Audit, Treatment], Decision],
+        decision: Callable[[Record, Audit, rulings.Treatment], rulings.Decision],
         audit: Audit,
         token: int | None,
     ) -> Changed | Refused:

@@ -23,6 +23,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin import access, actions
+from gateway.admin import resolution as rulings
 from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
 from gateway.admin.actions import CHANGES, Asked, Change, Page, operation_id_of, parsed
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
@@ -31,16 +32,7 @@ from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
-from gateway.admin.resolution import (
-    Changed,
-    Happened,
-    NothingHappened,
-    Refusal,
-    Refused,
-    RoutePolicy,
-    Ruling,
-    resolution,
-)
+from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
@@ -485,7 +477,7 @@ class Console:
         record = result.snapshot.record
         if not isinstance(ruling, Happened) or record is None:
             return None
-        command = resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
+        command = rulings.resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
         if not isinstance(command, Prove):
             return None
         kept = command.response.headers
@@ -581,7 +573,7 @@ def _in_words(name: str, value: object) -> str:
     return doubt_text(str(value)) if name in ("doubt", "delivery failure", "delivery reason") else str(value)
 
 
-def _route(policy: RoutePolicy) -> dict[str, Any]:
+def _route(policy: rulings.RoutePolicy) -> dict[str, Any]:
     treatment = policy.treatment
     meanings = []
     if treatment.status is not None:

@@ -24,18 +24,10 @@ from gateway.admin.fault import NoSuch
 from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
+from gateway.core.identity import scope as scopes
 from gateway.core.identity.body import MISSING
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
-from gateway.core.identity.scope import (
-    ClientCertificateScope,
-    ComposedScope,
-    ForwardAuthScope,
-    HeaderScope,
-    JwtScope,
-    ScopeSpec,
-    VerifiedSpec,
-)
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values, values_by_name
 from gateway.core.operation import (
@@ -84,7 +76,7 @@ class RoutePolicy:
     name: str
     operation: str
     key: KeySpec
-    scope: ScopeSpec
+    scope: scopes.ScopeSpec
     treatment: Treatment
     mode: str = "enforce"
     enforce_share: float = 1.0
@@ -146,25 +138,27 @@ class Policies:
         return _cautious(alike or [route.treatment for route in self.routes])
 
 
-def without_peer(scope: ScopeSpec) -> ScopeSpec:
+def without_peer(scope: scopes.ScopeSpec) -> scopes.ScopeSpec:
     """The same scope, but trusting its headers wherever the connection comes from."""
     match scope:
-        case HeaderScope():
+        case scopes.HeaderScope():
             return replace(scope, trusted=None)
-        case ComposedScope(parts):
-            return ComposedScope(tuple(replace(p, trusted=None) if isinstance(p, HeaderScope) else p for p in parts))
+        case scopes.ComposedScope(parts):
+            return scopes.ComposedScope(
+                tuple(replace(p, trusted=None) if isinstance(p, scopes.HeaderScope) else p for p in parts)
+            )
         case _:
             return scope
 
 
-def asserted_value(part: VerifiedSpec, headers: Headers) -> bytes | None:
+def asserted_value(part: scopes.VerifiedSpec, headers: Headers) -> bytes | None:
     """The value of a part of a scope that an operator asserts by these headers: nothing of it is verified.
 
     That is the token of the request, even if it has expired, or a header that names the principal. A certificate cannot
     be asserted: None.
     """
     match part:
-        case JwtScope(issuers):
+        case scopes.JwtScope(issuers):
             credential = bearer_credential(headers)
             token = None if credential is None else read_token(credential)
             for issuer in issuers:
@@ -172,10 +166,10 @@ def asserted_value(part: VerifiedSpec, headers: Headers) -> bytes | None:
                     value = claims_value(issuer, token.payload)
                     return None if isinstance(value, TokenFault) else value
             return None
-        case ForwardAuthScope():
+        case scopes.ForwardAuthScope():
             values = header_values(headers, part.principal.lower())
             return part.value_of(values[0].strip(b" \t")) if len(values) == 1 else None
-        case ClientCertificateScope():
+        case scopes.ClientCertificateScope():
             return None
         case _:
             assert_never(part)

@@ -25,21 +25,12 @@ from gateway.config.document import Path, path_text, read_document
 from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
 from gateway.config.route import Route as RouteConfig
+from gateway.core.identity import scope as scopes
 from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault
 from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.peer import Hop
-from gateway.core.identity.scope import (
-    ApiKeyScope,
-    ClientCertificateScope,
-    ComposedScope,
-    ForwardAuthScope,
-    HeaderScope,
-    JwtScope,
-    ScopeSpec,
-    SharedScope,
-)
 from gateway.core.message import ResponseHead, header_values, values_by_name
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered
@@ -228,7 +219,7 @@ def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     settings = (places.of_route(route.name, "scope"),)
     request = found.request
     peer = "" if request is None or request.hop.address is None else request.hop.address.decode()
-    parts = route.scope.parts if isinstance(route.scope, ComposedScope) else (route.scope,)
+    parts = route.scope.parts if isinstance(route.scope, scopes.ComposedScope) else (route.scope,)
     facts = [_part(part, peer) for part in parts]
     if found.verdict in _OF_SCOPE:
         return Step("scope", f"refused: {found.detail}", tuple(facts), settings)
@@ -239,27 +230,29 @@ def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     if show and request is not None:
         values = ((name, header_values(request.head.headers, name)) for name in sorted(route.scope.headers))
         facts += [f"{name.decode()}: {value.decode('latin-1')}" for name, each in values for value in each]
-    decision = "all callers share their keys" if isinstance(route.scope, SharedScope) else "the caller is identified"
+    decision = (
+        "all callers share their keys" if isinstance(route.scope, scopes.SharedScope) else "the caller is identified"
+    )
     return Step("scope", decision, tuple(facts), settings)
 
 
-def _part(part: ScopeSpec, peer: str) -> str:
+def _part(part: scopes.ScopeSpec, peer: str) -> str:
     match part:
-        case HeaderScope(name, trusted):
+        case scopes.HeaderScope(name, trusted):
             hop = "any hop may set it" if trusted is None else f"set by one of {', '.join(map(str, trusted))}"
             return f"header {name.decode()}: {hop}; this request comes from {peer}"
-        case ApiKeyScope(name):
+        case scopes.ApiKeyScope(name):
             return f"credential: {name.decode()}"
-        case JwtScope(issuers):
+        case scopes.JwtScope(issuers):
             each = (f"{', '.join(issuer.claims)} of {issuer.issuer}" for issuer in issuers)
             return f"token in Authorization: {' or '.join(each)}"
-        case ForwardAuthScope(service, principal):
+        case scopes.ForwardAuthScope(service, principal):
             return f"principal: {principal.decode()} of {service.url}"
-        case ClientCertificateScope(kind):
+        case scopes.ClientCertificateScope(kind):
             return f"client certificate: {kind}"
-        case SharedScope():
+        case scopes.SharedScope():
             return "no part of the request"
-        case ComposedScope():
+        case scopes.ComposedScope():
             return "several parts"
         case _:
             assert_never(part)

@@ -50,14 +50,8 @@ def _parser() -> _Parser:
     for name in ("--data", "--data-binary", "--data-raw", "--json"):
         spelt = ("-d", name) if name == "--data" else (name,)
         parser.add_argument(*spelt, dest="data", action=_Data, default=[])
-    for flags in (
-        ("-i", "--include"),
-        ("-s", "--silent"),
-        ("-S", "--show-error"),
-        ("-v", "--verbose"),
-        ("-k", "--insecure"),
-    ):
-        parser.add_argument(*flags, action="store_true")
+    for flags in ("-i --include", "-s --silent", "-S --show-error", "-v --verbose", "-k --insecure"):
+        parser.add_argument(*flags.split(), action="store_true")
     return parser
 
 

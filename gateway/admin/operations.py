@@ -49,7 +49,7 @@ from gateway.core.operation import (
 from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import AuditEntry, Backlog, NumberedAudit, Query, Tally
+from gateway.store.operations import AuditEntry, Backlog, Query
 
 T = TypeVar("T")
 
@@ -153,13 +153,6 @@ class Operations:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         return await bounded(self.store.cold.audits(operation_id))
-
-    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        """The audits of all operations, latest first; see `Audits`. Raises `NotApplied`, `Unreadable`."""
-        return await bounded(self.store.cold.latest_audits(before, limit))
-
-    async def tally(self) -> Tally:
-        return await bounded(self.store.cold.tally())
 
     async def backlog(self) -> Backlog:
         return await bounded(self.store.cold.backlog(self.policies.service))

@@ -29,7 +29,7 @@ from gateway.admin.actions import CHANGES, Asked, Change, Page, operation_id_of,
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step
 from gateway.admin.journal import acknowledge, exported, kept
-from gateway.admin.operations import Operations, audit_by
+from gateway.admin.operations import Operations, audit_by, bounded
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
@@ -227,7 +227,7 @@ class Console:
     async def _overview(self, _: web.Request) -> dict[str, Any]:
         operations = self._operations
         return {
-            "tally": await load(operations.tally()),
+            "tally": await load(bounded(operations.store.cold.tally())),
             "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
             "backlog": await load(operations.backlog()),
             "sinks": await load(operations.sinks()),
@@ -328,7 +328,8 @@ class Console:
 
     async def _audit(self, request: web.Request) -> dict[str, Any]:
         given = request.query.get("before", "")
-        audits = await self._operations.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
+        latest = self._operations.store.cold.latest_audits(token_of(given) if given else None, _PAGE_SIZE)
+        audits = await bounded(latest)
         before = request.rel_url.with_query(before=str(audits[-1].number)) if len(audits) == _PAGE_SIZE else None
         notes = [(moment(int(note.at * MICROSECONDS)), note) for note in reversed(list(self._authentication.notes))]
         return {"audits": audits, "before": before, "is_first": not given, "notes": notes}

@@ -21,7 +21,7 @@ from gateway.admin.operations import Operations
 from gateway.app.life import StartError
 from gateway.app.operating import operate
 from gateway.config import Config, Document, Placeholders
-from gateway.config.document import Path, path_text, read_document
+from gateway.config.document import path_text, read_document
 from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
 from gateway.config.route import Route as RouteConfig
@@ -85,8 +85,7 @@ class Places:
         self.config = config
 
     def of(self, *keys: str | int) -> Setting:
-        path: Path = keys
-        return Setting(path_text(path), self._document.line(path))
+        return Setting(path_text(keys), self._document.line(keys))
 
     def of_route(self, name: str, *keys: str | int) -> Setting:
         return self.of("routes", self._indexes[name], *keys)

@@ -15,7 +15,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -43,7 +43,6 @@ from gateway.store.base import StoreError
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
 
-T = TypeVar("T")
 _Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
 """What a template names."""
 
@@ -74,15 +73,14 @@ _RELOAD: Final = Page(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded(Generic[T]):
+class Loaded(NamedTuple):
     """What was asked of the store; `why` it could not be, instead of a value."""
 
-    value: T | None
+    value: object
     why: str = ""
 
 
-async def load(call: Awaitable[T]) -> Loaded[T]:
+async def load(call: Awaitable[object]) -> Loaded:
     try:
         return Loaded(await call)
     except StoreError as error:

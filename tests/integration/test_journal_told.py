@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -229,18 +228,6 @@ async def test_another_process_without_the_store(tmp_path: Path, gone: Outage) -
 OPERATOR = {"Authorization": "Bearer operator-token-0123456789abcdef", "Content-Type": "application/json"}
 
 
-async def command(gateway: GatewayProcess, *words: str) -> tuple[int, str]:
-    """What a command of this gateway's configuration returns and prints."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", words[0], "--config", str(gateway.config_file), *words[1:]),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
-
-
 async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) -> None:
     """While a journal of the host has the response, by no way and by no force; the operator is told what to do."""
     admin = free_port()
@@ -248,12 +235,12 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) 
     async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream, admin=access) as gateway:
         await long_response(gateway, upstream, quota)
         await wait_lease_over()
-        listed = await command(gateway, "journal", "--format", "jsonl")
+        listed = await gateway.command("journal", "--format", "jsonl")
         operation = json.loads(listed[1].splitlines()[0])["operation_id"]
 
         async def refused(*, is_running: bool) -> None:
             for force in ((), ("--force",)):
-                said = await command(gateway, "resolve", operation, "--never-happened", "--why", "a test", *force)
+                said = await gateway.command("resolve", operation, "--never-happened", "--why", "a test", *force)
                 code, text = said
                 assert (code, "It happened" in text, "--export" in text) == (1, True, True), text
                 assert "Wait" in text
@@ -271,7 +258,7 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) 
         await refused(is_running=True)
         assert is_told(await send(gateway))
         file = tmp_path / "response.http"
-        code, _ = await command(gateway, "journal", operation, "--export", str(file))
+        code, _ = await gateway.command("journal", operation, "--export", str(file))
         assert (code, file.read_bytes().endswith(LONG.body)) == (0, True)
         await quota.end()
 
@@ -292,7 +279,7 @@ async def test_what_a_request_would_get(tmp_path: Path, quota: Quota) -> None:
             words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
             url = "http://gateway.test/charges"
             given = ["explain", "--store", "--format", "json", "--", "-X", "POST", url, *words, "-d", body.decode()]
-            code, text = await command(gateway, *given)
+            code, text = await gateway.command(*given)
             assert code == 0, text
             said = json.loads(text)
             return said["status"], said["verdict"]

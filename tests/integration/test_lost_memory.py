@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -164,10 +163,7 @@ class Home:
         """What the command says to an operator."""
         if not isinstance(self._running, GatewayProcess):
             return ""
-        command = (sys.executable, "-m", "gateway", "memory", "--config", str(self._running.config_file))
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        out, _ = await process.communicate()
-        return out.decode()
+        return (await self._running.command("memory"))[1]
 
 
 def evict_copies(redis: RedisServer) -> None:

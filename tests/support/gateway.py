@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from tests.support.processes import end, pause, resume, spawn
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _ROOT = Path(__file__).parents[2]
+_commands = itertools.count(1)
 
 
 class GatewayProcess:
@@ -97,14 +100,20 @@ class GatewayProcess:
 
     def _spawn(self, terminal: int | None = None) -> None:
         assert self._process is None, "the gateway is running already"
-        arguments = [self._command, "--config", str(self.config_file)]
-        if terminal is None and self.root == _ROOT:
-            self._process = nursery.fork(arguments, self.log, self._environment)
-        if self._process is None:
-            command = [sys.executable, "-m", "gateway", *arguments]
-            self._process = spawn(
-                command, output=self.log, directory=self.root, environment=self._environment, terminal=terminal
-            )
+        self._process = self._started([self._command], self.log, self._environment, terminal)
+
+    def _started(
+        self, words: Sequence[str], output: Path, environment: Mapping[str, str], terminal: int | None = None
+    ) -> subprocess.Popen[bytes] | nursery.Forked:
+        arguments = [words[0], "--config", str(self.config_file), *words[1:]]
+        forked = nursery.fork(arguments, output, environment) if terminal is None and self.root == _ROOT else None
+        return forked or spawn(
+            [sys.executable, "-m", "gateway", *arguments],
+            output=output,
+            directory=self.root,
+            environment=environment,
+            terminal=terminal,
+        )
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:
         """Return when `/readyz` answers 200; an AssertionError with the program's output when it does not."""
@@ -112,6 +121,13 @@ class GatewayProcess:
             await eventually(self._is_ready, deadline_seconds, "/readyz answers 200")
         except AssertionError as error:
             raise AssertionError(f"the gateway is not ready: {error}\n{self.output()}") from None
+
+    async def command(self, *words: str) -> tuple[int, str]:
+        """What a command with this configuration returns, and everything that it prints."""
+        output = self.config_file.with_name(f"command-{next(_commands)}.log")
+        process = self._started(words, output, os.environ)
+        code = await asyncio.to_thread(process.wait, STOP_SECONDS)
+        return code, output.read_text(errors="replace")
 
     async def status(self, target: str) -> http.Response:
         """A GET on the status port."""

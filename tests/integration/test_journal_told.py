@@ -37,7 +37,7 @@ LONG = Answer(201, body=b"charged" * LONG_BYTES)
 LEASE_SECONDS = 3
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def quota(request: pytest.FixtureRequest, tmp_path: Path) -> Quota:
     return quota_of({**store_section(request, tmp_path), "lease": f"{LEASE_SECONDS}s"})
 

@@ -87,7 +87,7 @@ def _chown_like(original: Path, copy: Path) -> None:
         shutil.chown(path, owner.st_uid, owner.st_gid)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         return Place(tmp_path / "store")

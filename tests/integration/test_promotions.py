@@ -27,7 +27,7 @@ async def scene(tmp_path: Path, postgres_installation: PostgresInstallation, ser
         yield scene
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", [ENDS[0], *(pytest.param(how, marks=pytest.mark.full) for how in ENDS[1:])])
 async def test_a_synchronous_pair_under_load(scene: Scene, how: str) -> None:
     """New keys are served again within seconds, no key runs twice, and nobody speaks of a loss."""
     await end_under_load(scene, how, seconds=0.5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.eventually import eventually
@@ -35,6 +37,7 @@ async def exchanges(gateway: GatewayProcess) -> float:
     return told.value("idempotency_store_duration_seconds_count", tier="durable", verb="check_memory")
 
 
+@pytest.mark.full
 async def test_a_purge_costs_another_gateway_no_more_than_a_look_at_each_master(
     tmp_path: Path, server_workspace: Path, postgres_url: str
 ) -> None:

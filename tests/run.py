@@ -32,24 +32,29 @@ from tests.support.ports import SHARE
 
 ROOT: Final = Path(__file__).parents[1]
 
-# Every directory with tests is in one of them, or in `BESIDE`; `tests/docs/test_run.py` sees to that.
+# Each takes about as much processor time. Every directory with tests is in one of them, or in `BESIDE`;
+# `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
-    ("integration",),
+    ("integration", "app"),
+    ("conformance", "store", "upgrade"),
     (
         "admin",
-        "app",
         "callers",
         "clients",
         "config",
-        "conformance",
         "core",
+        "defects",
         "deliver",
+        "docs",
         "events",
         "explain",
-        "store",
-        "upgrade",
+        "http",
+        "observe",
+        "protect",
+        "simulation",
+        "support_tests",
+        "upkeep",
     ),
-    ("defects", "docs", "http", "observe", "protect", "simulation", "support_tests", "upkeep"),
 )
 
 # Those of them with tests that need no server and no process, for `--quick`. Most of these wait for timers, so there

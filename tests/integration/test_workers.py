@@ -235,6 +235,7 @@ async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_pa
         await beside.close()
 
 
+@pytest.mark.full
 async def test_a_second_signal_skips_the_delay_of_all(sqlite: Store, tmp_path: Path) -> None:
     """The supervisor tells its workers, and nobody waits for the load balancers."""
     changes: Any = {**TOLD, "shutdown": {"delay": "10m", "drain_timeout": "20s"}}
@@ -279,6 +280,7 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
         assert lines(gateway, level="error") == []
 
 
+@pytest.mark.full
 async def test_one_worker_is_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
     """It finishes what it works on, and another one is started."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
@@ -343,6 +345,7 @@ async def test_a_worker_is_frozen(sqlite: Store, tmp_path: Path) -> None:
         await all_serve(gateway)
 
 
+@pytest.mark.full
 async def test_a_frozen_worker_is_not_waited_for(sqlite: Store, tmp_path: Path) -> None:
     """Whoever is silent for long loses its seat to another one, liveness says so, and answering again undoes it."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
@@ -402,6 +405,7 @@ async def refused(config: dict[str, Any], directory: Path) -> AsyncIterator[Gate
         gateway.kill()
 
 
+@pytest.mark.full
 async def test_an_address_that_is_taken(sqlite: Store, tmp_path: Path) -> None:
     """It is told once, and a second gateway of several workers is noticed like any other."""
     with taken_port() as port:

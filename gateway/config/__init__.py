@@ -9,15 +9,13 @@ later, `inbox` webhooks, `events` what other systems receive, `regions` where op
 mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
-`checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `notice` remarks on what is
-allowed but questionable.
+`checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `place` knows what may be
+written where. `notice` remarks on what is allowed but questionable.
 
 *Of two files.* `changes` finds what differs, and which of that needs a restart.
 
-`place` knows from the models what may be written where, and stands in for what is not known.
-
-*For people and editors.* `effective` writes the configuration in force as text, `schema` the JSON Schema of the file,
-`descriptions` reads what its keys are for.
+*For people and editors.* `effective` writes the configuration in force as text, `schema` reads what its keys are for,
+and writes the JSON Schema of the file.
 
 *For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
 

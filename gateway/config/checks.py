@@ -71,10 +71,30 @@ class _Draft:
         """The name of a route, for people."""
         return str(self.values.get("name", "another route"))
 
+    @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of a route, without further methods."""
         match = self.part(Match)
         return () if match is None else match.rules()
+
+    @property
+    def key_headers(self) -> frozenset[str]:
+        """The headers of a route, in lower case, that its key is taken from."""
+        key = self.values.get("key")
+        return frozenset() if key is None else frozenset(name.lower() for name in key.header_names)
+
+    @property
+    def caller_headers(self) -> frozenset[str]:
+        """Those that its scope is taken from."""
+        return frozenset(name.lower() for name in scope_header_names(self.values.get("scope")))
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Whether the certificates of callers name them."""
+        return any(isinstance(part, ClientCertificateScope) for part in parts_of(self.values.get("scope")))
+
+    def is_observed(self, config: _Draft) -> bool:
+        return (self.values.get("mode") or config.values.get("mode")) == "observe"
 
     def mistake(self, keys: str | Path, message: str, hint: str = "") -> Mistake:
         return self.document.mistake((*self.path, *path_of(keys)), message, hint)
@@ -133,7 +153,7 @@ def _alone(config: _Draft, routes: Sequence[_Draft]) -> Iterator[Mistake]:
         if outcome and outcome.preset == "payments":
             message = "payments needs a store whose disk is the memory; a durable Redis keeps what fits into its own"
             yield route.mistake("outcome.preset", message, hint)
-        if (route.values.get("mode") or config.values.get("mode")) == "observe":
+        if route.is_observed(config):
             message = "what is observed is compared with other records, and a durable Redis keeps single ones"
             yield route.mistake("mode" if route.writes("mode") else "name", message, hint)
 
@@ -157,8 +177,7 @@ def _listeners(config: _Draft) -> Iterator[Mistake]:
 
 def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
     """Routes that cannot be observed, and shares that cannot be decided by the head of a request."""
-    is_observed = (route.values.get("mode") or config.values.get("mode")) == "observe"
-    if not is_observed:
+    if not route.is_observed(config):
         if route.values.get("enforce_share"):
             yield route.mistake("enforce_share", "only an observed route has a share that is enforced", "mode: observe")
         return
@@ -168,10 +187,8 @@ def _mode(route: _Draft, config: _Draft) -> Iterator[Mistake]:
             message = f"a route with {name} answers by itself, so there is nothing that could only be observed"
             yield route.mistake(keys, message, f"write mode: enforce, or leave {name} out while it is observed")
     key = route.values.get("key")
-    in_body = isinstance(key, BodyKey) or (
-        isinstance(key, ComposedKey) and any(isinstance(part, BodyPart) for part in key.compose)
-    )
-    if route.values.get("enforce_share") and in_body:
+    parts = key.compose if isinstance(key, ComposedKey) else (key,)
+    if route.values.get("enforce_share") and any(isinstance(part, BodyKey | BodyPart) for part in parts):
         message = "the key is in the body, and only one in the headers decides at once whether a request is enforced"
         yield route.mistake("enforce_share", message)
 
@@ -216,16 +233,11 @@ def _authorities(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
                 message = f"{copied[name]} is copied from another service too: which of the two holds is not said"
                 yield route.mistake((*keys, "copy"), message, "let one of them hand it on")
             handed_on |= copied
-            read = {name: other for other in routes for name in _read_headers(other)}
+            read = {name: other for other in routes for name in other.key_headers | other.caller_headers}
             for name in service.names:
                 if (reader := read.get(name.lower())) is not None:
                     message = f"{name} holds the key or names the caller on {reader.label}, and is dropped everywhere"
                     yield route.mistake(keys, message, "let the authorising service use another header")
-
-
-def _read_headers(route: _Draft) -> frozenset[str]:
-    """The headers of a request, in lower case, that key and scope of this route are taken from."""
-    return _key_headers(route) | {name.lower() for name in scope_header_names(route.values.get("scope"))}
 
 
 def _asked(route: _Draft) -> Iterator[tuple[Path, ForwardAuth]]:
@@ -247,7 +259,7 @@ def _certificates(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     if listen is None or (listen.tls is not None and listen.tls.client_ca is not None):
         return
     for route in routes:
-        if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
+        if route.needs_certificates:
             message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
             hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
             yield route.mistake("scope", message, hint)
@@ -259,7 +271,7 @@ def _regions(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
         return
     hint = "write no regions"
     for route in routes:
-        if any(isinstance(part, ClientCertificateScope) for part in parts_of(route.values.get("scope"))):
+        if route.needs_certificates:
             message = "a certificate is verified where its caller connects, and does not reach another region"
             yield route.mistake("scope", message, f"take the scope from a header or a token, or {hint}")
         if route.part(Order):
@@ -292,7 +304,7 @@ def _spellings(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
     """Paths that one service may take for one, and that are written as several."""
     known: dict[PathPattern, tuple[_Draft, Rule]] = {}
     for route in routes:
-        for rule in route.rules():
+        for rule in route.rules:
             other, similar = known.setdefault(rule.spelling().path, (route, rule))
             is_same = route is other or route.values.get("operation") == other.values.get("operation")
             if not is_same and similar.spelling().common(rule.spelling()) and not similar.path.common(rule.path):
@@ -301,7 +313,7 @@ def _spellings(config: _Draft, routes: list[_Draft]) -> Iterator[Mistake]:
                 yield route.mistake("match.path", message, hint)
     for index, each in enumerate(config.values.get("unprotected", ())):
         for route in routes:
-            if any(each.rule.common(rule) is not None for rule in route.rules()):
+            if any(each.rule.common(rule) is not None for rule in route.rules):
                 message = f"{route.label} matches this, and what a route matches is protected"
                 yield config.mistake(("unprotected", index), message, "name another path, or narrow the route")
 
@@ -403,7 +415,7 @@ def _upstream(route: _Draft, change: RouteUpstream, merged: Upstream) -> Iterato
 
 def _retention(route: _Draft) -> Iterator[Mistake]:
     retention = route.part(Retention)
-    if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & _key_headers(route):
+    if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & route.key_headers:
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
         yield route.mistake("retention.expired_status", message)
 
@@ -472,8 +484,7 @@ def _response(route: _Draft) -> Iterator[Mistake]:
     if not isinstance(response.version, VersionHeader):
         return
     header = response.version.header.lower()
-    named = {name.lower() for name in scope_header_names(route.values.get("scope"))}
-    if header in _key_headers(route) | named:
+    if header in route.key_headers | route.caller_headers:
         yield route.mistake("response.version.header", "this header names the key or the caller, not a version")
     for index, compared in enumerate(fingerprint.headers if fingerprint else ()):
         if compared.lower() == header:
@@ -501,7 +512,7 @@ def _accept(route: _Draft, accept: Accept, config: _Draft) -> Iterator[Mistake]:
         yield route.mistake(keys, message, hint + "unverified, where only callers that you trust reach this route")
     yield from _accepted_bytes(route, accept)
     for name in accept.headers:
-        if name.lower() in _key_headers(route):
+        if name.lower() in route.key_headers:
             yield route.mistake(("accept", "headers", name), "the service would get another key than the caller's")
 
 
@@ -605,12 +616,11 @@ def _remembered(route: _Draft, inbox: Inbox, retention: Retention, config: _Draf
 
 
 def _headers(route: _Draft) -> Iterator[Mistake]:
-    key = _key_headers(route)
-    if key & {name.lower() for name in scope_header_names(route.values.get("scope"))}:
+    if route.key_headers & route.caller_headers:
         yield route.mistake("scope", "the header that holds the key cannot name the caller")
     fingerprint = route.part(Fingerprint)
     for index, header in enumerate(fingerprint.headers if fingerprint else ()):
-        if header.lower() in key:
+        if header.lower() in route.key_headers:
             yield route.mistake(("fingerprint", "headers", index), "the key is always compared, and is not listed here")
 
 
@@ -618,8 +628,3 @@ def _settle(route: _Draft) -> float | None:
     """As `Route.settle`, for a route that may be invalid elsewhere."""
     recovery = route.values.get("recovery")
     return recovery.probe.settle if isinstance(recovery, ProbeRecovery) else None
-
-
-def _key_headers(route: _Draft) -> frozenset[str]:
-    key = route.values.get("key")
-    return frozenset() if key is None else frozenset(name.lower() for name in key.header_names)

@@ -76,19 +76,10 @@ class _KeySettings(Section):
         """The headers that the key, or a part of it, is read from, in order, in the spelling of the file."""
         return ()
 
-    @property
-    def compiled(self) -> keys.KeySpec:
-        """Where the key is, as requests are searched for it."""
-        raise NotImplementedError
-
 
 class _HeaderKeySettings(_KeySettings):
     format: Literal["any", "structured", "uuid"] = "any"
     """How a key must be written: bare or quoted, quoted only (a Structured Field string), or laid out as a UUID."""
-
-    @property
-    def compiled(self) -> keys.KeySpec:
-        return keys.HeaderKey(encoded(self.header_names), keys.KeyFormat(self.format))
 
 
 class HeaderKey(_HeaderKeySettings):
@@ -122,10 +113,6 @@ class BodyKey(_KeySettings):
     body: _Pointer
     """A JSON pointer to the value that is the key."""
 
-    @property
-    def compiled(self) -> keys.KeySpec:
-        return keys.ComposedKey((keys.BodyPart(parse_pointer(self.body)),))
-
 
 class HeaderPart(Section):
     """A part of a composed key that is the value of a header."""
@@ -133,20 +120,12 @@ class HeaderPart(Section):
     header: _KeyHeader
     """The header that holds this part."""
 
-    @property
-    def compiled(self) -> keys.HeaderPart:
-        return keys.HeaderPart(self.header.encode())
-
 
 class BodyPart(Section):
     """A part of a composed key that is a value of the JSON body."""
 
     body: _Pointer
     """A JSON pointer to the value that is this part."""
-
-    @property
-    def compiled(self) -> keys.BodyPart:
-        return keys.BodyPart(parse_pointer(self.body))
 
 
 KeyPart = Annotated[HeaderPart | BodyPart, Forms("{header: NAME} or {body: /pointer}")]
@@ -162,13 +141,22 @@ class ComposedKey(_KeySettings):
     def header_names(self) -> tuple[str, ...]:
         return tuple(part.header for part in self.compose if isinstance(part, HeaderPart))
 
-    @property
-    def compiled(self) -> keys.KeySpec:
-        return keys.ComposedKey(tuple(part.compiled for part in self.compose))
-
 
 KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
 Key = Annotated[HeaderKey | HeadersKey | BodyKey | ComposedKey, Forms(KEY_FORMS)]
+
+
+def key_spec(key: Key) -> keys.KeySpec:
+    """Where the key is, as requests are searched for it."""
+    if isinstance(key, HeaderKey | HeadersKey):
+        return keys.HeaderKey(encoded(key.header_names), keys.KeyFormat(key.format))
+    return keys.ComposedKey(tuple(map(_part, key.compose if isinstance(key, ComposedKey) else (key,))))
+
+
+def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
+    if isinstance(part, HeaderPart):
+        return keys.HeaderPart(part.header.encode())
+    return keys.BodyPart(parse_pointer(part.body))
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -640,7 +628,7 @@ class Route(Holder):
             return self.inbox.compiled.key
         if self.key is None:
             raise AssertionError("a route has a key or an inbox")
-        return self.key.compiled
+        return key_spec(self.key)
 
     @cached_property
     def scope_spec(self) -> ScopeSpec:

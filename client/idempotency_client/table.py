@@ -43,8 +43,8 @@ def advice(status: int, headers: Mapping[str, str]) -> Advice:
 
 
 def known_after(headers: Mapping[str, str], before: Known) -> Known:
-    """What is known after a try. One without effect says nothing of those before it."""
+    """What is known after a try. One without effect says nothing of those before it, and what is done stays done."""
     verdict, outcome = headers.get("Idempotency-Status"), headers.get("Idempotency-Outcome")
-    if outcome == "retryable" or verdict == "released":
+    if before is Known.DONE or outcome == "retryable" or verdict == "released":
         return before
     return Known.DONE if outcome == "final" or (outcome is None and verdict in _COMPLETED) else Known.IN_DOUBT

@@ -83,8 +83,10 @@ class Tries:
         self._patience, self._was_sent, self._begun = patience, was_sent, 0
 
     def __enter__(self) -> None:
-        # The next bytes may have an effect, also where nothing is heard of this try any more.
-        self._before, self._intent.known = self._intent.known, Known.IN_DOUBT
+        self._before = self._intent.known
+        if self._before is Known.NEVER_HAPPENED:
+            # The next bytes may have an effect, also where nothing is heard of this try any more.
+            self._intent.known = Known.IN_DOUBT
         self._begun += 1
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:

@@ -8,8 +8,10 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from threading import Barrier
+from typing import Any, Final, Protocol
 
 import httpx
 import pytest
@@ -19,39 +21,47 @@ from idempotency_client import FileKeys, GaveUp, Keys, Known, New, Patience, int
 from idempotency_client.httpx import AsyncIdempotentTransport, IdempotentTransport
 from idempotency_client.requests import IdempotentAdapter
 from idempotency_client.table import Advice, advice, known_after
+from idempotency_client.tries import Tries
 from tests.clients.border import PATH, api
 from tests.support.house import House
 from tests.support.ports import free_port
 from tests.support.reference import DOCS, ROOT
+from tests.support.relay import Relay
 from tests.support.upstream import Answer
 
 SOON: Final = Patience(tries=6, first_seconds=0.005)
 BODY: Final[dict[str, Any]] = {"amount": 1000, "currency": "eur"}
-Send = Callable[[int, Keys, str], Awaitable[int]]
 
 
-def by_httpx(port: int, keys: Keys, name: str, patience: Patience = SOON) -> int:
+class Send(Protocol):
+    """Charges at this port, for this intent."""
+
+    def __call__(self, port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> Awaitable[int]: ...
+
+
+def by_httpx(port: int, keys: Keys, name: str, patience: Patience = SOON, *, timeout: float = 30.0) -> int:
     """The status of the answer, as for all of these."""
-    with httpx.Client(transport=IdempotentTransport(keys, patience=patience)) as client, intent(name):
+    transport = IdempotentTransport(keys, patience=patience)
+    with httpx.Client(transport=transport, timeout=timeout) as client, intent(name):
         return client.post(f"http://127.0.0.1:{port}{PATH}", json=BODY).status_code
 
 
-async def by_async_httpx(port: int, keys: Keys, name: str) -> int:
-    async with httpx.AsyncClient(transport=AsyncIdempotentTransport(keys, patience=SOON)) as client:
+async def by_async_httpx(port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> int:
+    async with httpx.AsyncClient(transport=AsyncIdempotentTransport(keys, patience=SOON), timeout=timeout) as client:
         with intent(name):
             return (await client.post(f"http://127.0.0.1:{port}{PATH}", json=BODY)).status_code
 
 
-def by_requests(port: int, keys: Keys, name: str) -> int:
+def by_requests(port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> int:
     with requests.Session() as session, intent(name):
         session.trust_env = False
         session.mount("http://", IdempotentAdapter(keys, patience=SOON))
-        return session.post(f"http://127.0.0.1:{port}{PATH}", json=BODY).status_code
+        return session.post(f"http://127.0.0.1:{port}{PATH}", json=BODY, timeout=timeout).status_code
 
 
-def in_a_thread(send: Callable[[int, Keys, str], int]) -> Send:
+def in_a_thread(send: Callable[..., int]) -> Send:
     """One that blocks, beside the gateway in this thread."""
-    return lambda port, keys, name: asyncio.to_thread(send, port, keys, name)
+    return partial(asyncio.to_thread, send)
 
 
 SENDERS: Final[dict[str, Send]] = {
@@ -132,6 +142,17 @@ async def test_nothing_ever_happened(send: Send, keys: FileKeys, tmp_path: Path)
 
 
 @each_sender
+async def test_nobody_answers(send: Send, keys: FileKeys) -> None:
+    """A timeout is a loss: what was sent may have arrived."""
+    async with Relay(free_port()) as silence:
+        silence.black_hole = True
+        with pytest.raises(GaveUp, match="order-1: in doubt") as raised:
+            await send(silence.port, keys, "order-1", timeout=0.02)
+        assert raised.value.may_repeat
+        assert silence.connections == SOON.tries
+
+
+@each_sender
 async def test_done_without_a_response(send: Send, keys: FileKeys, tmp_path: Path) -> None:
     """Where a response was not kept, whoever did not get it hears that it happened."""
     async with api(tmp_path, "hold", response={"max_stored_bytes": 0}) as (home, border):
@@ -174,6 +195,9 @@ async def test_an_intent_is_one_request(keys: FileKeys, tmp_path: Path) -> None:
                 assert (await client.post(url, json=BODY)).status_code == 200
                 with pytest.raises(GaveUp, match=r"order-1: done. This key was used at .* for a different request"):
                     await client.post(url, json={"amount": 2})
+                border.lost = SOON.tries
+                with pytest.raises(GaveUp, match="order-1: done"):
+                    await client.post(url, json=BODY)
         assert len(charges(home)) == 1
 
 
@@ -193,12 +217,19 @@ def test_keys_of_the_user(tmp_path: Path) -> None:
         assert raised.value.known is known
 
 
-def test_a_key_is_made_once(tmp_path: Path) -> None:
+def test_a_key_is_made_once(keys: FileKeys) -> None:
     """By however many at once, and only one of them is told that it is new."""
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: FileKeys(tmp_path / "keys.db")("order-1"), range(32)))
-    assert len(set(made)) == 1
-    assert [isinstance(key, New) for key in made].count(True) == 1
+    together = Barrier(4)
+
+    def make(name: str) -> str:
+        together.wait()
+        return keys(name)
+
+    with ThreadPoolExecutor(together.parties) as pool:
+        for number in range(20):
+            made = list(pool.map(make, [f"order-{number}"] * together.parties))
+            assert len(set(made)) == 1
+            assert [isinstance(key, New) for key in made].count(True) == 1
 
 
 def test_a_full_file_drops_no_key(tmp_path: Path) -> None:
@@ -210,6 +241,21 @@ def test_a_full_file_drops_no_key(tmp_path: Path) -> None:
     assert keys("order-1") == first
     keys.forget("order-2")
     assert keys("order-3") not in (first, "")
+
+
+def test_pauses_grow_and_are_as_long_as_is_asked_for(keys: FileKeys) -> None:
+    """To the longest, and for as many tries as there may be."""
+    patience = Patience(tries=6, first_seconds=1.0, longest_seconds=5.0)
+    pauses = []
+    with intent("order-1"):
+        tries = Tries(keys, patience, {}, lambda _: None)
+        for after in ("", "0", "4", "Fri, 27 Nov 2026 12:00:00 GMT", "3"):
+            with tries:
+                assert not tries.is_answer(503, {"Retry-After": after}, b"")
+            pauses.append(tries.pause_seconds)
+        with pytest.raises(GaveUp), tries:
+            tries.is_answer(503, {}, b"")
+    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -266,6 +312,7 @@ def test_the_table_knows_other_responses(status: int, headers: dict[str, str], a
     """Of the service, of a gateway without its headers, and of what is between."""
     assert advice(status, httpx.Headers(headers)) is advised
     assert known_after(httpx.Headers(headers), Known.NEVER_HAPPENED) is known
+    assert known_after(httpx.Headers(headers), Known.DONE) is Known.DONE
 
 
 async def test_the_readme(tmp_path: Path) -> None:

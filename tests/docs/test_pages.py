@@ -295,6 +295,20 @@ def test_every_verdict_is_explained() -> None:
     assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
 
 
+def test_the_refusals_that_callers_meet_come_first() -> None:
+    """Five, each with its page, and with what the table of all of them says of repeating."""
+    first, _, rest = TEXTS[DOCS / "for-callers.md"].partition("<!-- generated: problems -->")
+    said: dict[tuple[str, str], set[str]] = {}
+    for code, status, again in re.findall(r"^\| `([a-z-]+)`[^|]*\| (\d+) \| ([a-z ]+) \|", rest, re.MULTILINE):
+        said.setdefault((code, status), set()).add(again)
+    row = r"^\| \[`([a-z-]+)`\]\(api/problems/([a-z-]+)\.md\) \| (\d+) \| ([^|]+) \|"
+    five = re.findall(row, first, re.MULTILINE)
+    assert len(five) == 5
+    for code, page, status, again in five:
+        assert page == code
+        assert said[code, status] == ({"yes", "no"} if again == "as `retryable` says" else {again})
+
+
 def test_the_room_that_keys_take_is_calculated_by_the_formula() -> None:
     """Of the bytes of the table above, for the windows that are the defaults."""
     text = TEXTS[DOCS / "operate" / "storage-per-key.md"]

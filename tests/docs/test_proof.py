@@ -39,6 +39,15 @@ def test_every_test_that_is_named_exists() -> None:
     assert [(file, name) for file, name in named if name not in _names_in(ROOT / file)] == []
 
 
+def test_every_source_of_the_comparison_is_listed_and_used() -> None:
+    """Whatever is said of others leads to a source, by its letter or number."""
+    text, _, listed = COMPARISON.partition("\n## Sources\n")
+    marks = ",".join(re.findall(r"\[((?:[a-z]|\d+|[MN]\d?)(?:, (?:[a-z]|\d+))*)\](?!\()", text))
+    used = {mark.strip() for mark in marks.split(",")} - {"M", "M1", "M2", "N"}
+    found = re.findall(r"^(?:\| ([a-z]) \||(\d+)\. )", listed, re.MULTILINE)
+    assert used == {letter or number for letter, number in found}
+
+
 def test_every_place_and_program_that_is_named_exists() -> None:
     """Directories, files and programs are where the text says."""
     modules = [found[1].replace(".", "/") for found in _MODULE.finditer(PROOF)]

@@ -91,8 +91,8 @@ def portable_texts(*, is_of_one_row: bool = False) -> Mapping[str, str]:
 @cache
 def statement_texts() -> Mapping[str, str]:
     """PostgreSQL's."""
-    files_ = ("common", "backlog", "member", "memory", "read", "schema", "sweep", "turn")
-    return _texts(files_, *_MANY, response=_RESPONSE)
+    subjects = ("common", "backlog", "member", "memory", "read", "schema", "sweep", "turn")
+    return _texts(subjects, *_MANY, response=_RESPONSE)
 
 
 _MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")

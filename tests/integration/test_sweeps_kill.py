@@ -95,8 +95,9 @@ def _judge(life: Life, seen_before: int) -> None:
     elif seen_before:
         assert verdict in ("in-flight", "in-doubt", "replayed"), life
     else:
-        # A claim without a request cannot be told from one with a request by whoever comes next.
-        assert verdict in ("in-flight", "in-doubt", "stored"), life
+        # A claim without a request cannot be told from one with a request by whoever comes next, unless the mark of the
+        # attempt says so: then it was released, before this retry or while it was answered.
+        assert verdict in ("in-flight", "in-doubt", "released", "stored"), life
 
 
 async def _answers(gateway: GatewayProcess) -> bool:

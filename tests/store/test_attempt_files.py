@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +16,7 @@ import pytest
 
 from gateway.store.attempt_files import PLACES, SUFFIX, AttemptFiles
 from gateway.store.base import NO_PLACE, MarkedAttempt
+from tests.support.wall_clock import wall_clock
 
 
 @pytest.fixture
@@ -155,6 +158,38 @@ def test_a_wall_clock_that_was_set_hides_no_mark(files: AttemptFiles, tmp_path: 
     attempt, _ = marked(files)
     files.close()
     assert left_by_ended(AttemptFiles(tmp_path, clock=lambda: time.time_ns() + seconds * 10**9)) == [attempt]
+
+
+_MARKS = """
+import os, sys
+from pathlib import Path
+from uuid import uuid4
+from gateway.store.attempt_files import AttemptFiles
+
+files = AttemptFiles(Path(sys.argv[1]))
+files.open()
+files.mark_unsent(uuid4(), uuid4())
+os._exit(0)
+"""
+_TAKES = """
+import sys
+from pathlib import Path
+from gateway.store.attempt_files import AttemptFiles
+
+print(sum(len(ended.attempts) for ended in AttemptFiles(Path(sys.argv[1])).take_ended()))
+"""
+
+
+def test_a_host_whose_clock_was_set_back_hides_no_mark(tmp_path: Path) -> None:
+    """Neither for the process that marked nor for the next one, which starts a day before it."""
+    marks = tmp_path / "marks"
+    with wall_clock(tmp_path / "clock") as clock:
+        environment = {**os.environ, **clock.environment}
+        subprocess.run([sys.executable, "-c", _MARKS, str(marks)], env=environment, check=True, timeout=30)
+        clock.move(-86_400)
+        takes = [sys.executable, "-c", _TAKES, str(marks)]
+        found = subprocess.run(takes, env=environment, check=True, timeout=30, capture_output=True, text=True)
+    assert found.stdout == "1\n"
 
 
 def test_without_a_name_of_the_boot_nothing_is_marked(tmp_path: Path) -> None:

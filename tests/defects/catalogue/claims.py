@@ -58,7 +58,7 @@ DEFECTS = (
         "marks-by-the-wall-clock",
         "where the host's clock was set back, the marks of ended workers are not believed",
         (Edit("store/attempt_files.py", "partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)", "time.time_ns"),),
-        ("tests/integration/test_set_back.py::test_a_holder_that_was_killed[sqlite]",),
+        ("tests/store/test_attempt_files.py::test_a_host_whose_clock_was_set_back_hides_no_mark",),
     ),
     Defect(
         "leases-of-a-clock-that-was-set-back",

@@ -161,10 +161,13 @@ def _route_rows(config: Config) -> list[str]:
 
 
 def _explain(chosen: argparse.Namespace) -> int:
+    from functools import partial
+
     from gateway.app.life import run
+    from gateway.app.operating import operate
     from gateway.config import load_with_places
     from gateway.explain.dry_run import Incomplete
-    from gateway.explain.explaining import explain, look_at
+    from gateway.explain.explaining import explain, look_by
     from gateway.explain.request import RequestWrong, from_file, from_words, hop_of
 
     if bool(chosen.words) is (chosen.file is not None):
@@ -180,7 +183,7 @@ def _explain(chosen: argparse.Namespace) -> int:
                 request.wire,
                 hop,
                 response=chosen.response,
-                look=look_at(config) if chosen.store else None,
+                look=look_by(partial(operate, config)) if chosen.store else None,
                 show=chosen.show,
             )
         )

@@ -19,7 +19,6 @@ from gateway.admin.commands import Job
 from gateway.admin.fault import Malformed
 from gateway.admin.operations import Operations
 from gateway.app.life import StartError
-from gateway.app.operating import operate
 from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
 from gateway.config.effective import effective
@@ -493,8 +492,8 @@ def _readable(outcome: KeptOutcome) -> OutcomeCommand:
     return outcome.command
 
 
-def look_at(config: Config) -> Look:
-    """A `Look` at the store of a configuration, and the journals of this host. It raises `CommandError`."""
+def look_by(operate: Callable[[Job], Awaitable[int]]) -> Look:
+    """A `Look` at the store that operators' commands have, and the journals of this host. It raises `CommandError`."""
 
     async def look(operation_id: UUID) -> Known:
         found: list[Known] = []
@@ -502,7 +501,7 @@ def look_at(config: Config) -> Look:
         async def run(operations: Operations, journals: HostJournals) -> None:
             found.append(await read_record(operations, journals, operation_id))
 
-        await operate(config, Job(run))
+        await operate(Job(run))
         return found[0]
 
     return look

@@ -40,6 +40,9 @@ from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.upstream import BodyLost, Duplex, UpstreamResponse
 
+if TYPE_CHECKING:
+    from gateway.http.handler import Served
+
 # -- tunnel ------------------------------------------------------------------------------------------------------------
 #
 # Bytes both ways after a 101, until both sides have ended.
@@ -179,9 +182,6 @@ async def _relay_down(client: ClientTunnel, upstream: Duplex) -> None:
 
 
 # -- exchange ----------------------------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    from gateway.http.handler import Served
 
 _OWN: Final = HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 _LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))

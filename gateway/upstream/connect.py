@@ -25,6 +25,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
+if TYPE_CHECKING:
+    from gateway.upstream.pool import UpstreamPool
+
 # -- tls ---------------------------------------------------------------------------------------------------------------
 #
 # Certificates, keys and authorities from PEM files.
@@ -141,9 +144,6 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 # -- connect -----------------------------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    from gateway.upstream.pool import UpstreamPool
 
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 _Found = list[tuple[socket.AddressFamily, int, tuple[Any, ...]]]

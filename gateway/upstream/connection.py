@@ -32,6 +32,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, StreamBody, TooLong, Unknown
 
+if TYPE_CHECKING:
+    from gateway.upstream.pool import UpstreamPool
+
 # -- response ----------------------------------------------------------------------------------------------------------
 #
 # The receiving half of one exchange: reads a response strictly (RFC 9112), and keeps it until the caller takes it.
@@ -506,9 +509,6 @@ def _is_whole(head: bytes) -> bool:
 
 
 # -- connection --------------------------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    from gateway.upstream.pool import UpstreamPool
 
 # Up to this size head and body leave in one write, and so usually in one segment.
 _ONE_WRITE_BYTES_MAX: Final = 64 * 1024

@@ -77,7 +77,7 @@ def _run(path: Path, *, is_deliverer: bool) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from gateway.app.tls_files import state_dir_remarks, tls_remarks
+    from gateway.app.host import state_dir_remarks, tls_remarks
     from gateway.config import Placeholders, notices
 
     path, placeholders = chosen.config, Placeholders()
@@ -116,9 +116,8 @@ def _check(chosen: argparse.Namespace) -> int:
 
 
 def _print_differences(config: Config) -> None:
-    from gateway.app.control import NotReached
     from gateway.app.life import run
-    from gateway.app.reload import configurations_in_force
+    from gateway.app.reload import NotReached, configurations_in_force
     from gateway.config.effective import differences, effective
 
     try:
@@ -198,9 +197,8 @@ def _explain(chosen: argparse.Namespace) -> int:
 
 def _reload(path: Path, state_dir: Path | None) -> int:
     """The gateway reads the file itself, with its own environment; here it only says where the gateway is."""
-    from gateway.app.control import NotReached
     from gateway.app.life import run
-    from gateway.app.reload import files_read, reload_gateways
+    from gateway.app.reload import NotReached, files_read, reload_gateways
     from gateway.config import ConfigError, Placeholders, state_dir_of
 
     wrong: ConfigError | None = None

@@ -26,7 +26,7 @@ from gateway.admin.view import ago, moment, present, printable
 from gateway.core.message import StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, Snapshot, State
 from gateway.store.base import wall_clock_us
-from gateway.store.directories import sync_directory
+from gateway.store.files import sync_directory
 from gateway.store.journal import HostJournals, JournalView, KeptEntry, KeptOutcome
 
 UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)

@@ -6,17 +6,24 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.app.host import stamp_of
 from gateway.app.life import StartError
-from gateway.app.tls_files import stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
-from gateway.callers.key_set import KeySet, KeySetInvalid, Source, read_key_file, secret_key
-from gateway.callers.key_source import DiscoveredSource, FileSource, UrlSource
+from gateway.callers.key_set import (
+    DiscoveredSource,
+    FileSource,
+    KeySet,
+    KeySetInvalid,
+    Source,
+    UrlSource,
+    read_key_file,
+    secret_key,
+)
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config
-from gateway.config.authorization import ClientCertificateScope, ForwardAuthScope
-from gateway.config.authorization import ForwardAuth as Service
-from gateway.config.scope import JwtScope, TokenIssuer, TokenSecret, parts_of
+from gateway.config.scope import ClientCertificateScope, ForwardAuthScope, JwtScope, TokenIssuer, TokenSecret, parts_of
+from gateway.config.scope import ForwardAuth as Service
 from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.scope import VerifiedSpec
 from gateway.http.exchange import ReservedHeaders

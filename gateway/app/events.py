@@ -20,8 +20,7 @@ from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox,
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.relay import Relay, SinkSettings
-from gateway.events.sink import Sink
-from gateway.events.stdout import StdoutSink
+from gateway.events.sink import Sink, StdoutSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events, Fact, OperationAccepted, OperationSettled, SweepDone
 from gateway.store.operations import Publications

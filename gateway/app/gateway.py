@@ -30,21 +30,20 @@ from uuid import uuid4
 
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
-from gateway.app.descriptors import client_connections_max
-from gateway.app.encryption import key_ring
 from gateway.app.events import RelayWaker
-from gateway.app.host import make_state_dir, server_tls
+from gateway.app.host import client_connections_max, make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.parts import Environment, Parts
+from gateway.app.parts import Environment, Parts, Upstreams, tracing_of
 from gateway.app.reload import Report
 from gateway.app.seats import Handed, Seating
-from gateway.app.serving import is_same
 from gateway.app.stores import (
     attempt_files,
     bare_store,
     fleet_of,
+    is_same,
     journal_directory,
+    key_ring,
     make_fast_tier,
     name_of,
     on_purge_of,
@@ -54,8 +53,6 @@ from gateway.app.stores import (
     shared_note,
     witness_files,
 )
-from gateway.app.tracing import tracing_of
-from gateway.app.upstreams import Upstreams
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.core.confidential import Sealing
@@ -69,7 +66,7 @@ from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.journal.journal import SqliteJournal
-from gateway.upkeep.turns import Duty
+from gateway.upkeep.timer import Duty
 
 _LOG = logging.getLogger("gateway")
 

@@ -20,16 +20,17 @@ from gateway.admin.journal import ViewJournals
 from gateway.admin.memory import memory_state
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
-from gateway.app.encryption import sealing_of
 from gateway.app.reload import Report
-from gateway.app.serving import delivered_by, serving_of
 from gateway.app.stores import (
     bare_store,
+    delivered_by,
     is_migrated,
     journal_directory,
     make_fast_tier,
     name_of,
     refuse_unreadable_journals,
+    sealing_of,
+    serving_of,
     shared_note,
     store_capabilities,
     tiered_store,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway import PROGRAM, CommandError
-from gateway.app.encryption import key_ring
-from gateway.app.stores import bare_store, is_migrated, journal_directory, make_fast_tier, name_of
+from gateway.app.stores import bare_store, is_migrated, journal_directory, key_ring, make_fast_tier, name_of
 from gateway.config import Config
 from gateway.core.confidential import Sealing
 from gateway.store.base import StoreError

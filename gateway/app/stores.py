@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 from urllib.parse import urlsplit
+from uuid import UUID, uuid4
 
 from gateway.app.events import outbox_of
 from gateway.config import Config
 from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.delivery import Delivering, delivering_of
+from gateway.core.framing import digest, framed
+from gateway.core.identity.operation_id import identity_recipe
 from gateway.core.operation import microseconds
-from gateway.observe.facts import Events, TierChanged
+from gateway.core.routing import ServedRoute
+from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.observe.facts import Events, RecordUnreadable, TierChanged
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
 from gateway.store.journal.view import HostJournalFiles
 from gateway.store.memory.epoch import SeenFile, SharedNote
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.postgres import store as postgres
 from gateway.store.postgres.capability import Capability, capabilities
@@ -30,6 +38,111 @@ from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
+
+# -- encryption --------------------------------------------------------------------------------------------------------
+#
+# Encryption of what is kept, as configured.
+
+# Of records that cannot be decrypted, one in this time is logged. All are counted.
+_LOG_PAUSE_SECONDS: Final = 60.0
+
+
+def key_ring(config: Config) -> KeyRing | None:
+    """The keys of `secrets.encryption`, None where there are none."""
+    keys = keys_of(config)
+    return KeyRing(keys, os.urandom) if keys else None
+
+
+def keys_of(config: Config) -> list[EncryptionKey]:
+    """The keys of `secrets.encryption`, the one that encrypts first."""
+    return [EncryptionKey(key.id, key.key.get_secret_value()) for key in config.secrets.encryption]
+
+
+def sealing_of(config: Config) -> Sealing:
+    """What seals and opens, and reports nothing."""
+    return Sealing(key_ring(config))
+
+
+def reporting_sealing(ring: KeyRing | None, events: Events, clock: Callable[[], float]) -> Sealing:
+    """Seals and opens with these keys, and publishes what cannot be opened. Only for the thread of the event loop."""
+    logged_seconds = float("-inf")
+
+    def report(operation_id: UUID, why: str) -> None:
+        nonlocal logged_seconds
+        now_seconds = clock()
+        is_logged = now_seconds - logged_seconds >= _LOG_PAUSE_SECONDS
+        if is_logged:
+            logged_seconds = now_seconds
+        events.publish(RecordUnreadable(operation_id, why, is_logged))
+
+    return Sealing(ring, report)
+
+
+# -- serving -----------------------------------------------------------------------------------------------------------
+#
+# What a gateway serves by its configuration, to be compared with what its store has recorded.
+
+# Enough to tell two secrets apart, and of no use to who guesses one.
+_CHECK_BYTES: Final = 4
+
+
+def serving_of(config: Config) -> Serving:
+    """What a gateway with this configuration serves, to compare with what its store has recorded."""
+    secrets = config.secrets
+    return Serving(
+        gateway_id=uuid4(),
+        service=config.service,
+        recipes=_recipes(config),
+        routes=tuple(
+            ServedRoute(config.service, route.operation, rule, config.share_of(route))
+            for route in config.routes
+            for rule in route.rules
+        ),
+        accepted=frozenset(route.operation for route in config.routes if route.identity_change == "accept"),
+        key_ids=None if secrets.unreadable == "accept" else frozenset(key.id for key in secrets.encryption),
+        mode_accepted=frozenset(route.operation for route in config.routes if route.mode_change == "accept"),
+        replay_us=max(route.retention.replay_us for route in config.routes),
+        # Redis alone keeps no requests, and refuses to look for them.
+        delivering=None if isinstance(config.store.durable, RedisUrl) else delivered_by(config),
+        fingerprint_keys={
+            key.id: hmac.digest(key.key.get_secret_value(), b"fingerprint key", "sha256")[:_CHECK_BYTES].hex()
+            for key in secrets.fingerprint_keys
+        },
+        compare_accepted=frozenset(route.operation for route in config.routes)
+        - frozenset(route.operation for route in config.routes if route.fingerprint.on_recipe_change != "accept"),
+    )
+
+
+def is_same(one: Serving, other: Serving) -> bool:
+    """Whether both find the same keys, and keep responses for as long."""
+    return (one.recipes, one.routes, one.replay_us, one.fingerprint_keys) == (
+        other.recipes,
+        other.routes,
+        other.replay_us,
+        other.fingerprint_keys,
+    )
+
+
+def delivered_by(config: Config) -> Delivering:
+    """Which kept requests the routes deliver."""
+    operations = {route.name: route.operation for route in config.routes}
+    return delivering_of(operations, [route.name for route in config.routes if route.is_accepting])
+
+
+def _recipes(config: Config) -> dict[str, bytes]:
+    """The digest of the identity recipes of each operation name, over all routes that share it."""
+    found: dict[str, set[bytes]] = {}
+    secret = config.secrets.identity_secret
+    for route in config.routes:
+        recipe = identity_recipe(config.service, route.operation, route.scope_spec, route.key_spec, secret)
+        found.setdefault(route.operation, set()).add(recipe)
+    # Where operations are at home is a part of what finds them.
+    homes = [] if config.regions is None else [home.name.encode() for home in config.regions.homes]
+    where = [framed(b"regions", *homes)] if homes else []
+    return {operation: digest(b"recipes", *sorted(each), *where) for operation, each in found.items()}
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
 
 # The stores on Redis take a part of every start and every command; they are loaded where they are configured.
 if TYPE_CHECKING:

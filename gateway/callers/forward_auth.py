@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from gateway.config.authorization import ForwardAuth as Service
 from gateway.config.leaf import encoded, lowered
+from gateway.config.scope import ForwardAuth as Service
 from gateway.core.framing import digest
 from gateway.core.identity.scope import (
     ForwardAuthScope,

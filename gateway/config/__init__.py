@@ -3,24 +3,23 @@
 load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
 values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are,
-`authorization` who says whose, `upstream` the service and its probes, `delivery` what is accepted now and delivered
-later, `inbox` webhooks, `events` what other systems receive, `regions` where operations are at home. `section` is what
-mappings have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
+*The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are and who says
+so, `upstream` the service and its probes, `delivery` what is accepted now and delivered later, `inbox` webhooks,
+`events` what other systems receive. `section` is what mappings have in common, `leaf` reads single values, `address`
+hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `place` knows what may be
 written where. `notice` remarks on what is allowed but questionable.
 
-*Of two files.* `changes` finds what differs, and which of that needs a restart.
 
-*For people and editors.* `effective` writes the configuration in force as text, `schema` reads what its keys are for,
-and writes the JSON Schema of the file.
+
+*For people and editors.* `effective` writes the configuration in force as text, and finds what differs between two. It
+reads what the keys of the file are for, and writes its JSON Schema.
 
 *For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
 
-Entered by load, parse.
-Imports core.
+Entered by load, parse. Imports core.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.changes import changes, digest_of
 from gateway.config.checks import disagreements
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
+from gateway.config.effective import changes, digest_of
 from gateway.config.explanation import empty_values, explain
 from gateway.config.models import Config
 from gateway.config.notice import notices

@@ -14,14 +14,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.address import Address, PostgresUrl, RedisUrl, UpstreamUrl
-from gateway.config.authorization import ClientCertificateScope, ForwardAuth, ForwardAuthScope
 from gateway.config.delivery import Accept, Delivery, Order, RouteDelivery
 from gateway.config.document import Document, Mistake, Path, path_of
 from gateway.config.events import Egress, EventSettings, RedisStreamSink, WebhookSink
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import duration_text, size_text
-from gateway.config.models import Admin, Config, Listen, Operations, Status, Store
-from gateway.config.regions import Regions
+from gateway.config.models import Admin, Config, Listen, Operations, Regions, Status, Store
 from gateway.config.route import (
     Body,
     BodyKey,
@@ -36,7 +34,16 @@ from gateway.config.route import (
     Route,
     VersionHeader,
 )
-from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope, parts_of, scope_header_names
+from gateway.config.scope import (
+    ApiKeyScope,
+    ClientCertificateScope,
+    ComposedScope,
+    ForwardAuth,
+    ForwardAuthScope,
+    HeaderScope,
+    parts_of,
+    scope_header_names,
+)
 from gateway.config.section import RightValues, Section, repeated, too_long
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address

@@ -7,19 +7,30 @@ Invariant: a secret is recognised by its type, and what is written in its place 
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from functools import cache
+from hashlib import sha256
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any, Final, get_args
 
 import yaml
-from pydantic import SecretBytes, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
 from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.document import NOTHING, Path, path_text
 from gateway.config.leaf import Leaf, placeholder
 from gateway.config.models import Config
+from gateway.config.route import Route
 from gateway.config.section import Section
+
+# -- effective ---------------------------------------------------------------------------------------------------------
 
 _HEADER = """\
 # The configuration in force. A line that begins with '#' and no space is a default; a secret is a placeholder.
@@ -172,3 +183,118 @@ def _flat(tree: object, path: str) -> Iterator[tuple[str, str]]:
             yield path, f"[{', '.join(map(str, tree))}]"
         case _:
             yield path, str(tree)
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+#
+# What two configurations differ in, and a digest of one. No value leaves this module.
+#
+# All settings but those of `NEEDS_RESTART` can change while the gateway runs.
+
+NEEDS_RESTART: Final = ("listen.address", "workers")
+_DIGEST_CHARACTERS: Final = 12
+
+
+def changes(before: Config, after: Config) -> list[str]:
+    """The paths of all settings that differ, in the order of the models. That a default is written counts as a
+    difference, since others follow it."""
+    found: list[str] = []
+    _compare(before, after, "", found)
+    return found
+
+
+def digest_of(config: Config) -> str:
+    """A short digest of all settings, by which two gateways can be compared. Secrets are not in it: a short digest of
+    a weak one could be guessed."""
+    return sha256(effective(config).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _compare(before: object, after: object, path: str, found: list[str]) -> None:
+    if isinstance(before, Section) and type(before) is type(after) and isinstance(after, Section):
+        for name, field in type(before).model_fields.items():
+            key = field.alias or name
+            place = f"{path}.{key}" if path else key
+            one, other = getattr(before, name), getattr(after, name)
+            count = len(found)
+            _compare(one, other, place, found)
+            if count == len(found) and (name in before.model_fields_set) != (name in after.model_fields_set):
+                found.append(place)
+    elif _are_routes(before) and _are_routes(after):
+        _compare_routes(before, after, path, found)  # type: ignore[arg-type]
+    elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after) and _has_sections(before):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            _compare(one, other, f"{path}[{index}]", found)
+    elif before != after:
+        found.append(path)
+
+
+def _compare_routes(before: tuple[Route, ...], after: tuple[Route, ...], path: str, found: list[str]) -> None:
+    """By name: a route that comes in front is one change, and not one of each behind it."""
+    old, new = ({route.name: route for route in routes} for routes in (before, after))
+    for name in dict.fromkeys((*old, *new)):
+        if name in old and name in new:
+            _compare(old[name], new[name], f"{path}[{name}]", found)
+        else:
+            found.append(f"{path}[{name}]")
+    if [name for name in old if name in new] != [name for name in new if name in old]:
+        found.append(path)
+
+
+def _are_routes(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(each, Route) for each in value)
+
+
+def _has_sections(value: tuple[object, ...]) -> bool:
+    return any(isinstance(each, Section) for each in value)
+
+
+# -- schema ------------------------------------------------------------------------------------------------------------
+#
+# What the docstrings of settings say, and the JSON Schema of the file, for editors. Both are made of the models.
+#
+# `python -m gateway.config.effective` prints the schema. The docstrings are read from the source where somebody asks:
+# pydantic would read them at each start (`use_attribute_docstrings`), which made it take a quarter longer.
+
+
+@cache
+def descriptions(model: type[BaseModel]) -> Mapping[str, str]:
+    """The description of each setting that has one, by its key in the file. Of a program without its source only those
+    that are no docstrings."""
+    below: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            below.update(_docstrings(each))
+    found = {field.alias or name: field.description or below.get(name) for name, field in model.model_fields.items()}
+    return {key: text for key, text in found.items() if text}
+
+
+def _docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(dedent(inspect.getsource(model)))
+    except OSError:
+        return
+    for one, other in pairwise(statement for definition in tree.body for statement in ast.iter_child_nodes(definition)):
+        match one, other:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
+
+
+def schema_text() -> str:
+    """The schema as it is published."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    for model in _sections(Section):
+        properties = (schema if model is Config else schema["$defs"].get(model.__name__, {})).get("properties", {})
+        for key, text in descriptions(model).items():
+            if key in properties:
+                properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _sections(base: type[Section]) -> Iterator[type[Section]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _sections(each)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())

@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest, path_of
+from gateway.config.effective import descriptions
 from gateway.config.place import ROOT, Place
-from gateway.config.schema import descriptions
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD
 
 _SHOWN_CHARS_MAX = 60

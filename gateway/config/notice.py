@@ -12,13 +12,12 @@ from typing import Literal
 from pydantic import BaseModel, SecretStr
 
 from gateway.config.address import Network, RedisUrl, SqliteUrl
-from gateway.config.authorization import ClientCertificateScope
 from gateway.config.events import KafkaSink, NatsSink, StdoutSink, WebhookSink
 from gateway.config.inbox import Inbox
 from gateway.config.leaf import duration_text, size_text
 from gateway.config.models import Admin, Config, Store
 from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route
-from gateway.config.scope import HeaderScope, parts_of, token_issuers
+from gateway.config.scope import ClientCertificateScope, HeaderScope, parts_of, token_issuers
 from gateway.config.upstream import ProbeRecovery
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from gateway.config.address import HostName
-from gateway.config.authorization import Authorize, ForwardAuth, ForwardAuthScope
 from gateway.config.delivery import Accept, DeadLetter, Order, RouteDelivery
 from gateway.config.inbox import REMEMBER_SECONDS, Inbox
 from gateway.config.leaf import (
@@ -39,7 +38,7 @@ from gateway.config.leaf import (
     redacted_header,
     size_text,
 )
-from gateway.config.scope import FRAMING, SCOPE_FORMS, Scope, parts_of
+from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes

@@ -6,11 +6,14 @@ under the same id and with the same bytes, and consumers recognise it by the id.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
+
+# -- sink --------------------------------------------------------------------------------------------------------------
 
 REASON_CHARACTERS_MAX: Final = 300
 
@@ -99,3 +102,25 @@ def reason(text: str) -> str:
     """A text from outside as a reason: in printable ASCII, and not long."""
     printable = "".join(each if " " <= each <= "~" else "?" for each in text[:REASON_CHARACTERS_MAX])
     return printable.strip() or "no reason given"
+
+
+# -- stdout ------------------------------------------------------------------------------------------------------------
+#
+# Events as lines on standard output, for trying. At most once: nobody acknowledges a line.
+
+
+class StdoutSink:
+    """Writes each event as one line of JSON."""
+
+    batch_max = 100
+
+    async def open(self) -> None:
+        pass
+
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        sys.stdout.buffer.write(b"".join([event.cloudevent() + b"\n" for event, _ in batch]))
+        sys.stdout.buffer.flush()
+        return [Delivered()] * len(batch)
+
+    async def close(self) -> None:
+        pass

@@ -19,8 +19,7 @@ import orjson
 
 from gateway.app.callers import callers_of, reserved_headers
 from gateway.config import Config
-from gateway.config.authorization import ForwardAuth
-from gateway.config.scope import TokenIssuer
+from gateway.config.scope import ForwardAuth, TokenIssuer
 from gateway.core.identity.peer import Hop
 from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token

@@ -16,8 +16,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, assert_never
 
-from gateway.config.authorization import ForwardAuth
 from gateway.config.delivery import Order
+from gateway.config.scope import ForwardAuth
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import identity_of, stored_digest

@@ -34,7 +34,7 @@ from typing import Final
 from uuid import UUID
 
 from gateway.store.base import NO_PLACE, EndedWorker, MarkedAttempt
-from gateway.store.worker_files import WorkerFile, boot_of_this_machine, lock
+from gateway.store.files import WorkerFile, boot_of_this_machine, lock
 
 PLACES: Final = 8192
 """How many attempts can be marked at once. Those beyond have no mark."""

@@ -22,8 +22,7 @@ from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import Query, Recoveries
-from gateway.upkeep.timer import repeat
-from gateway.upkeep.turns import LOOK_SECONDS
+from gateway.upkeep.timer import LOOK_SECONDS, repeat
 
 _PAGE: Final = 50
 # Operations in one pass; the next pass begins after them.

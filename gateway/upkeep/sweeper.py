@@ -18,8 +18,7 @@ from typing import Final, NoReturn
 from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import boot_seconds
 from gateway.store.operations import Swept, Upkeep
-from gateway.upkeep.timer import Sleep, repeat
-from gateway.upkeep.turns import LOOK_SECONDS
+from gateway.upkeep.timer import LOOK_SECONDS, Sleep, repeat
 
 _BATCH_RECORDS_MAX: Final = 500
 _BATCHES_MAX: Final = 20

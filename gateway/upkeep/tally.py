@@ -14,8 +14,7 @@ from typing import NoReturn
 
 from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
 from gateway.store.operations import Backlog, Cold, SinkBacklog
-from gateway.upkeep.timer import Sleep, repeat
-from gateway.upkeep.turns import LOOK_SECONDS
+from gateway.upkeep.timer import LOOK_SECONDS, Sleep, repeat
 
 _LOG = logging.getLogger("gateway")
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from enum import StrEnum
 from typing import Final, NoReturn
+from uuid import uuid4
 
-from gateway.store.base import StoreError
+from gateway.core.operation import microseconds
+from gateway.store.base import StoreError, boot_seconds
+from gateway.store.operations import Upkeep
+
+# -- timer -------------------------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("gateway")
 
@@ -58,3 +65,89 @@ async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
     except Exception:  # noqa: BLE001 -- logged here; if the timer ended, upkeep would stop unnoticed
         _LOG.exception("upkeep failed because of a bug, and will be tried again")
     return None
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+#
+# Which work of upkeep this process does for all gateways of a store.
+#
+# It owns when a turn is asked for and for how long it is believed. What a turn is for, its workers know.
+#
+# The store leases each turn, by its own clock, to whoever asks first. Whoever has all asks again early enough to try
+# once more before they end; whoever lacks one asks more often. A process believes its turn for the length of a lease
+# from the moment before it asked, so that a slow answer makes no turn longer. A process that was frozen finds its turn
+# over when it goes on. What it had begun may end beside the next holder's work, which is safe (`store.operations`). A
+# turn is left on a clean stop; that of a killed process ends with its lease.
+
+LEASE_SECONDS: Final = 15.0
+_ASK_SECONDS: Final = LEASE_SECONDS / 3
+_KEEP_SECONDS: Final = LEASE_SECONDS / 2
+# After a failure, doubled up to the above.
+_AGAIN_SECONDS: Final = 1.0
+# A stop waits no longer for a store that is slow or down.
+_LEAVE_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 1.0
+"""How often a worker without a turn looks for one, at no cost."""
+
+
+class Duty(StrEnum):
+    """Work that one gateway does for all."""
+
+    SWEEP = "sweep"
+    RECOVERY = "recovery"
+    TALLY = "tally"
+
+
+class Turns:
+    """The turns of one process. `names` are those of the turns in the store, of the duties that it has work for."""
+
+    def __init__(
+        self,
+        store: Upkeep,
+        names: Mapping[Duty, str],
+        *,
+        clock: Callable[[], float] = boot_seconds,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._names = names
+        self._holder = uuid4()
+        self._clock = clock
+        self._sleep = sleep
+        self._until: dict[str, float] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Have no turn any more. `leave` tells the store."""
+        self._is_stopped = True
+
+    def has(self, duty: Duty) -> bool:
+        """Whether this process does it now."""
+        name = self._names.get(duty)
+        return name is not None and not self._is_stopped and self._clock() < self._until.get(name, 0.0)
+
+    async def run_once(self) -> None:
+        """Ask for all turns. Raises `StoreError`; what was leased before goes on."""
+        if self._is_stopped:
+            return
+        asked, names = self._clock(), frozenset(self._names.values())
+        taken = await self._store.take_turns(self._holder, names, microseconds(LEASE_SECONDS))
+        self._until = dict.fromkeys(taken, asked + LEASE_SECONDS)
+
+    async def run(self) -> NoReturn:
+        """Ask for ever, until cancelled."""
+        await repeat(
+            self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, at_once=True, sleep=self._sleep
+        )
+
+    async def _pass(self) -> float:
+        await self.run_once()
+        has_all = all(self.has(duty) for duty in self._names)
+        return _KEEP_SECONDS if has_all else _ASK_SECONDS
+
+    async def leave(self) -> None:
+        """Leave all turns to others. If the store cannot be told, they end with their leases."""
+        self.stop()
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._store.leave_turns(self._holder)

@@ -11,8 +11,7 @@ import pytest
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Malformed, Operations, audit_by
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
-from gateway.config.authorization import PrincipalAuth
-from gateway.config.scope import TokenIssuer
+from gateway.config.scope import PrincipalAuth, TokenIssuer
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
 from gateway.core.identity.operation_id import derive_operation_id

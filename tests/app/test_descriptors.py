@@ -10,7 +10,7 @@ import pytest
 _LOOK = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from gateway.app.descriptors import client_connections_max
+from gateway.app.host import client_connections_max
 print(client_connections_max({in_flight}, 24), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 

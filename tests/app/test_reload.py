@@ -25,7 +25,7 @@ from gateway.app.reload import Reloading, reload_gateways
 from gateway.app.supervisor import Supervisor
 from gateway.cli import main
 from gateway.config import Config, parse
-from gateway.config.changes import NEEDS_RESTART
+from gateway.config.effective import NEEDS_RESTART
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
 from tests.support import http
@@ -312,7 +312,7 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.chdir(place.parent)
         for sent in (b"", b"x" * 5000):
             with monkeypatch.context() as short:
-                short.setattr("gateway.app.control._COMMAND_SECONDS", 0.2)
+                short.setattr("gateway.app.reload._COMMAND_SECONDS", 0.2)
                 reader, writer = await asyncio.open_unix_connection(place.name)
                 writer.write(sent)
                 with suppress(ConnectionResetError):

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.app.channel import AskReport, Channel, StartWorker
-from gateway.app.cpus import processors, quota_processors
 from gateway.app.life import StartError, run
 from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
-from gateway.app.share import share_of, worker_count
+from gateway.app.share import processors, quota_processors, share_of, worker_count
 from gateway.config import Config, parse
 from gateway.config.address import Address
 from gateway.http.server import ListenError

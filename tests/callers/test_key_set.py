@@ -15,9 +15,16 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.callers import key_source
-from gateway.callers.key_set import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, Unfetched, read_keys
-from gateway.callers.key_source import DiscoveredSource, UrlSource
+from gateway.callers import key_set as fetching
+from gateway.callers.key_set import (
+    FETCH_PAUSE_SECONDS,
+    DiscoveredSource,
+    KeySet,
+    KeySetInvalid,
+    Unfetched,
+    UrlSource,
+    read_keys,
+)
 from gateway.core.identity.token import Token, read_token
 from gateway.upstream.connect import client_context
 from tests.support.eventually import eventually
@@ -205,7 +212,7 @@ async def test_an_issuer_that_misbehaves(
 
 async def test_an_issuer_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fetch ends after a time, and counts as any other."""
-    monkeypatch.setattr(key_source, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(fetching, "FETCH_SECONDS", 0.2)
     async with Issuer(EC) as issuer, fetched(issuer, started=False) as (keys, _):
         issuer.answer = lambda: None
         await keys.refresh()

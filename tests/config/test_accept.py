@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.app.encryption import key_ring
+from gateway.app.stores import key_ring
 from gateway.config import ConfigError, Placeholders, notices, parse
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import microseconds

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from gateway.config import Config, ConfigError, load, notices, parse
 from gateway.config.address import PostgresUrl
+from gateway.config.effective import schema_text
 from gateway.config.place import forms_of
-from gateway.config.schema import schema_text
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import RequestHead
 from gateway.core.routing import RouteTable
@@ -219,10 +219,10 @@ def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> Non
 
 
 def test_schema_is_published() -> None:
-    """The published schema is the one of the models; `python -m gateway.config.schema` prints it."""
+    """The published schema is the one of the models; `python -m gateway.config.effective` prints it."""
     assert (PUBLISHED / "gateway.schema.json").read_text() == schema_text()
     printed = subprocess.run(
-        [sys.executable, "-m", "gateway.config.schema"], capture_output=True, check=True, text=True
+        [sys.executable, "-m", "gateway.config.effective"], capture_output=True, check=True, text=True
     )
     assert printed.stdout == schema_text()
 

@@ -20,8 +20,7 @@ from gateway.core.outbox import Part, PublishedEvent
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink
-from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable
-from gateway.events.stdout import StdoutSink
+from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable, StdoutSink
 from tests.events.support import kafka_at, nats_at, new_event, publish, stream_at
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer

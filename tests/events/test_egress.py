@@ -12,9 +12,8 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.core.egress import EgressPolicy, Forbidden, check_address
-from gateway.events.egress import guarded_connector
 from gateway.events.sink import Delivered, Failed
-from gateway.events.webhook import WebhookSink
+from gateway.events.webhook import WebhookSink, guarded_connector
 from tests.events.support import new_event, publish, webhook_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server

@@ -17,9 +17,9 @@ import yaml
 from gateway.admin.journal import no_journal
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
-from gateway.app.encryption import key_ring
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
+from gateway.app.stores import key_ring
 from gateway.config import Config, parse
 from gateway.config import upstream as asked
 from gateway.http.connection import ClientGone

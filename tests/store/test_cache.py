@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.operation import Snapshot, State
-from gateway.store.cache import ProcessCache
+from gateway.store.tiered import ProcessCache
 from tests.conformance.hand import REPLAY_SECONDS
 from tests.store.copies import completed, id_of
 

@@ -39,7 +39,7 @@ from gateway.store.base import (
 from gateway.store.memory import guard as guard_module
 from gateway.store.memory.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
 from gateway.store.recipes import RUNNING_US, conflicts_text
 from gateway.store.redis.seen import RedisSeen

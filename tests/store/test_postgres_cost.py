@@ -17,7 +17,7 @@ import pytest
 
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Applied, Audit, Identity, State
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Query, Swept
 from gateway.store.postgres import backlog
 from gateway.store.postgres.connection import Connection

@@ -26,7 +26,7 @@ from gateway.core.delivery import delivering_of
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import PAUSE_STEP_US, Query, Swept
 from gateway.store.relational import kept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX

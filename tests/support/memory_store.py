@@ -42,7 +42,7 @@ from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, sw
 from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
 from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import (
     AUDIT_KEEP_US,
     AUDITS_MAX,

@@ -20,8 +20,8 @@ from pydantic_core import PydanticUndefined
 from gateway.admin.access import READ, RELOAD
 from gateway.admin.actions import CHANGES, LOOKS
 from gateway.config import Config
+from gateway.config.effective import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
-from gateway.config.schema import descriptions
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers, values_by_name
 from gateway.core.operation import State

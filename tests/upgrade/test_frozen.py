@@ -21,10 +21,10 @@ import yaml
 from gateway.core.operation import State
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import MarkedAttempt
+from gateway.store.files import boot_of_this_machine
 from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.redis.copies import decode
 from gateway.store.redis.seen import RedisSeen
-from gateway.store.worker_files import boot_of_this_machine
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.fleet import key_of, nonce_of, send, wait_answered

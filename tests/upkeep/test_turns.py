@@ -13,7 +13,7 @@ from gateway.store.base import NotApplied
 from gateway.store.operations import Swept, Tally
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
-from gateway.upkeep.turns import LEASE_SECONDS, Duty, Turns
+from gateway.upkeep.timer import LEASE_SECONDS, Duty, Turns
 from tests.conformance.hand import SERVICE
 from tests.support.memory_store import ManualClock, MemoryStore
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.operation import MICROSECONDS, OutcomeCommand
 from gateway.store.base import NotApplied, StartRefused, wall_clock_us
-from gateway.store.directories import make_directory
+from gateway.store.files import make_directory
 from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptOutcome
 from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unfinished, unlock
 from gateway.store.journal.view import HostJournalFiles

@@ -67,7 +67,7 @@ from gateway.store.memory.epoch import (
     memo_of,
 )
 from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven, Verdict
-from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import Cold, Due, Epoch, Serving
 from gateway.store.recipes import agree, strays
 from gateway.store.sealed import SealedStore

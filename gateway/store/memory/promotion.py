@@ -45,9 +45,9 @@ from gateway.core.operation import moment
 from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
 from gateway.store.cold import Caller
-from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.files import boot_of_this_machine
+from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import Epoch
-from gateway.store.worker_files import boot_of_this_machine
 
 Promotion = Literal["refuse", "proven", "trusted"]
 """`store.promotion`: which promotions are believed."""

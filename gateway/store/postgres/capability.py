@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.store.base import NotApplied
-from gateway.store.postgres.connection import Connection, fault_of
+from gateway.store.postgres.connection import DURABILITY, SERVER_MAJOR_MIN, Connection, Durability, fault_of, losses
 from gateway.store.postgres.dialer import COMMAND_SECONDS, Dialer
-from gateway.store.postgres.engine import DURABILITY, SERVER_MAJOR_MIN, Durability, losses
 from gateway.store.postgres.hosts import IS_STANDBY, STARTED, SYSTEM, TIMELINE
 
 _NO_TIMELINE: Final = (

@@ -38,17 +38,21 @@ import asyncpg
 from gateway.store import level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
+    SERVER_MAJOR_MIN,
     Connection,
+    Durability,
+    Engine,
     Link,
     ServerRefused,
     connect_fault,
+    engine_of,
     fault_of,
+    losses,
     transaction,
 )
-from gateway.store.postgres.engine import SERVER_MAJOR_MIN, Durability, Engine, engine_of, losses
 from gateway.store.postgres.hosts import (
     IS_STANDBY,
     STARTED,

@@ -39,7 +39,7 @@ from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Unstorable, Watch
 from gateway.store.batching import LATER, Batcher, Later
 from gateway.store.memory.promotion import Joined, Member
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Agreement, Backlog, Epoch, Serving, Swept
 from gateway.store.postgres.backlog import Backlogs
 from gateway.store.postgres.connection import (
@@ -47,12 +47,12 @@ from gateway.store.postgres.connection import (
     READING,
     SERIALIZABLE,
     Connection,
+    Durability,
     Link,
     ServerRefused,
 )
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
-from gateway.store.postgres.engine import Durability
 from gateway.store.postgres.executor import BatchResult, Executor, Unclear, repeated, result_of_read
 from gateway.store.postgres.horizon import Horizon
 from gateway.store.postgres.member import Members

@@ -54,7 +54,7 @@ from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, Watch
 from gateway.store.batching import QUEUE_MAX, Batcher
 from gateway.store.level import PROGRAM_LEVEL, check
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness_files import Reading, WitnessFiles
+from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, parse

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 import apsw
 
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, wall_clock_us
-from gateway.store.directories import make_directory
+from gateway.store.files import make_directory
 from gateway.store.relational.executor import Cursor
 from gateway.store.sqlite import transaction as sql
 from gateway.store.sqlite.transaction import Transaction

@@ -31,8 +31,7 @@ from uuid import UUID
 from gateway.core.operation import Command, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
-from gateway.store.memory.witness import Witness
-from gateway.store.memory.witness_files import WitnessFiles
+from gateway.store.memory.witness import Witness, WitnessFiles
 from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (

@@ -6,7 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 OUTBOX = "core/outbox.py"
 RELAY = "events/relay.py"
-EGRESS = "events/egress.py"
+EGRESS = "events/webhook.py"
 _CONFORMANCE = "tests/conformance/test_events.py::"
 _RELAY = "tests/events/test_relay.py::"
 _WEBHOOK = "tests/events/test_webhook.py::"

@@ -37,7 +37,7 @@ DEFECTS = (
     Defect(
         "homes-outside-the-identity",
         "living keys get another home, and run again there",
-        (Edit("app/serving.py", 'where = [framed(b"regions", *homes)] if homes else []', "where: list[bytes] = []"),),
+        (Edit("app/stores.py", 'where = [framed(b"regions", *homes)] if homes else []', "where: list[bytes] = []"),),
         (_TESTS + "test_living_keys_keep_their_homes",),
     ),
     Defect(

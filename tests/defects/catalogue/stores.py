@@ -422,12 +422,12 @@ DEFECTS = (
         "a process compares the end of a window with what its own wall clock shows",
         (
             Edit(
-                "store/cache.py",
+                "store/tiered.py",
                 "from collections import OrderedDict\n",
                 "import time\nfrom collections import OrderedDict\n",
             ),
             Edit(
-                "store/cache.py",
+                "store/tiered.py",
                 "(record.replay_until_us - snapshot.now_us)",
                 "(record.replay_until_us - time.time_ns() // 1000)",
             ),
@@ -439,7 +439,7 @@ DEFECTS = (
         "a process answers from its memory what has expired",
         (
             Edit(
-                "store/cache.py",
+                "store/tiered.py",
                 "min(self._age_seconds_max, window_seconds)",
                 "self._age_seconds_max",
             ),

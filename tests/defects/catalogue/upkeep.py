@@ -8,7 +8,7 @@ from tests.defects.defect import Defect, Edit
 
 _DAYS: Final = "tests/store/test_postgres_days.py::"
 _TURN: Final = "store/postgres/sql/turn.sql"
-_TURNS: Final = "upkeep/turns.py"
+_TURNS: Final = "upkeep/timer.py"
 _UNIT: Final = "tests/upkeep/test_turns.py::"
 _CONTRACT: Final = "tests/conformance/test_turns.py::"
 _LOOKED_AT: Final = (
@@ -172,7 +172,7 @@ DEFECTS: Final = (
     Defect(
         "storage-said-to-write-what-is-not-sent",
         "with a storage that keeps what it gets, commits are acknowledged before it gets them",
-        (Edit("store/postgres/engine.py", '("fsync", "full_page_writes")', "tuple(DURABILITY)"),),
+        (Edit("store/postgres/connection.py", '("fsync", "full_page_writes")', "tuple(DURABILITY)"),),
         ("tests/store/test_postgres.py::test_what_no_storage_replaces_is_refused_all_the_same",),
     ),
     Defect(

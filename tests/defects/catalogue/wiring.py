@@ -181,7 +181,7 @@ DEFECTS = (
     Defect(
         "identity-changes-accepted",
         "a start that forgets living keys is let pass unasked",
-        (Edit("app/serving.py", 'if route.identity_change == "accept")', "if route.identity_change)"),),
+        (Edit("app/stores.py", 'if route.identity_change == "accept")', "if route.identity_change)"),),
         (_SETTINGS + "routes.identity_change-refuse]",),
     ),
     Defect(
@@ -269,7 +269,7 @@ DEFECTS = (
     Defect(
         "reload-encrypts-with-the-old-key",
         "a key that was put first by a reload encrypts nothing",
-        (Edit("app/encryption.py", "KeyRing(keys, os.urandom)", "KeyRing(keys[::-1], os.urandom)"),),
+        (Edit("app/stores.py", "KeyRing(keys, os.urandom)", "KeyRing(keys[::-1], os.urandom)"),),
         (_RELOADS + "test_an_encryption_key_is_rotated[one-process]",),
     ),
     Defect(
@@ -283,7 +283,7 @@ DEFECTS = (
         "the authorities of an upstream are those of the start, whatever its file has become",
         (
             Edit(
-                "app/tls_files.py",
+                "app/host.py",
                 "        for files in _named(config)\n        for path",
                 '        for files in _named(config)\n        if files.path == "listen.tls"\n        for path',
             ),

@@ -8,9 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.app.encryption import sealing_of
 from gateway.app.life import StartError
-from gateway.app.stores import name_of
+from gateway.app.stores import name_of, sealing_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete

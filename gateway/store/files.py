@@ -1,8 +1,4 @@
-"""Files of which each worker of a host has one, for others to read when it has ended. It owns their names and locks.
-
-A worker locks its file for as long as it runs, however it ends. So whoever can lock a file knows that nobody writes to
-it any more. A file is seen by others once it is whole.
-"""
+"""Files of a process that others find: what makes their directory entries durable, and one file for each worker."""
 
 from __future__ import annotations
 
@@ -12,7 +8,35 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from gateway.store.directories import make_directory, sync_directory
+# -- directories -------------------------------------------------------------------------------------------------------
+#
+# A synced file is still lost in a power loss if the entry of a directory above it was never synced.
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory (0700) and its parents if they are missing, and make their entries durable."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Also an existing one: the process that made it may have died before it synced.
+    for made in missing or [directory]:
+        sync_directory(made.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- worker_files ------------------------------------------------------------------------------------------------------
+#
+# Files of which each worker of a host has one, for others to read when it has ended. It owns their names and locks.
+#
+# A worker locks its file for as long as it runs, however it ends. So whoever can lock a file knows that nobody writes
+# to it any more. A file is seen by others once it is whole.
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 

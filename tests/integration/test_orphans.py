@@ -46,8 +46,9 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
 @pytest.fixture(params=["sqlite", "postgres", "portable"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The `store` section of a configuration, on an empty store."""
-    dialect = {"dialect": "portable"} if request.param == "portable" else {}
-    return store_section(request, tmp_path) | dialect
+    if request.param == "portable":
+        return {"durable": request.getfixturevalue("postgres_url"), "dialect": "portable"}
+    return store_section(request, tmp_path)
 
 
 @asynccontextmanager

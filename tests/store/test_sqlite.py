@@ -35,7 +35,7 @@ from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSAC
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.store import SqliteStore
-from gateway.store.sqlite.transaction import TEXTS
+from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,
@@ -555,13 +555,12 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     clock.advance(2 * REMEMBER_SECONDS)
     swept = await store.sweep(10_000)
     assert (swept.collected, swept.more) == (number, False)
-    left = await store._query(
-        lambda transaction: [
-            transaction.cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in ("operation", "response")
-        ],
-    )
-    assert left == [0, 0]
+
+    async def count(transaction: Transaction) -> list[int]:
+        tables = ("operation", "response")
+        return [transaction.cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+
+    assert await store._query(count) == [0, 0]
 
 
 async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -> None:

@@ -69,7 +69,7 @@ _NEXT: Final = Defect(
             "        note(epoch.level)\n        if (refused := why_refused(epoch.level)) is not None:",
         ),
         Edit(_ROWS, "RECORD_VERSION, RECORD_VERSIONS\n", "RECORD_VERSION, RECORD_VERSIONS, written\n"),
-        Edit(_ROWS, "        RECORD_VERSION,\n        # State", "        written(RECORD_VERSION),\n        # State"),
+        Edit(_ROWS, "identity.key, RECORD_VERSION),", "identity.key, written(RECORD_VERSION)),"),
         Edit(_HOT, _OF_STATE.format("claimed"), f'"version": "{_SQL_VERSION}", "state": "\'claimed\'"'),
         Edit(_HOT, _OF_STATE.format("completed"), f'"version": "{_SQL_VERSION}", "state": "\'completed\'"'),
         Edit(_JOURNAL, "JOURNAL_VERSION, JOURNAL_VERSIONS\n", "JOURNAL_VERSION, JOURNAL_VERSIONS, written\n"),

@@ -398,10 +398,10 @@ async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        "sighting.uuid4",
-        "sighting._Copy.add",
+        "observing.uuid4",
+        "observing._Copy.add",
         "observing.Observing.arrived",
-        "sighting.microseconds",
+        "observing.microseconds",
         "observing.Observing.shown",
     ],
 )

@@ -1,4 +1,4 @@
-"""`make test`: the suite in three processes, because much of it waits for servers and for leases.
+"""`make test`: the suite in five processes, because much of it waits for servers and for leases.
 
 `make test-quick` is what of it needs no server and no process of its own, for the minutes between two commits.
 `make test ARGS=--contract` is what holds the gateway from outside, for a change of its internals.
@@ -32,11 +32,15 @@ from tests.support.ports import SHARE
 
 ROOT: Final = Path(__file__).parents[1]
 
-# Each takes about as much processor time. Every directory with tests is in one of them, or in `BESIDE`;
+# It mostly waits, so it has two processes.
+HALVED: Final = "integration"
+
+# Each takes about as long beside the others. Every directory with tests is in one of them, or in `BESIDE`;
 # `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
-    ("integration", "app"),
+    (HALVED,),
     ("conformance", "store", "upgrade"),
+    ("app", "deliver", "http", "protect", "upkeep"),
     (
         "admin",
         "callers",
@@ -44,16 +48,12 @@ PARTS: Final = (
         "config",
         "core",
         "defects",
-        "deliver",
         "docs",
         "events",
         "explain",
-        "http",
         "observe",
-        "protect",
         "simulation",
         "support_tests",
-        "upkeep",
     ),
 )
 
@@ -70,7 +70,7 @@ QUICK: Final = (
 # change that it has to follow is a change of a promise. `tests/frameworks` is of it too, and a program of its own. All
 # other suites may move with the internals that they look into.
 CONTRACT: Final = (
-    ("integration",),
+    (HALVED,),
     ("conformance", "upgrade"),
     ("clients", "http/gateway", "simulation"),
 )
@@ -98,11 +98,19 @@ def _run(arguments: list[str]) -> int:
     if arguments and arguments not in (["--full"], ["--contract"]):
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     parts, options = (CONTRACT, []) if arguments == ["--contract"] else (PARTS, arguments)
-    commands = [[*pytest, *options, *[f"tests/{name}" for name in part]] for part in parts]
+    commands = [[*pytest, *options, *places] for part in parts for places in _places(part)]
     if os.environ.get("GATEWAY_TEST_POSTGRES") or os.environ.get("GATEWAY_TEST_REDIS"):
         codes = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
         return next((code for code in codes if code), 0)
     return _together(commands)
+
+
+def _places(part: Sequence[str]) -> list[list[str]]:
+    """What each process of a part is given."""
+    if part != (HALVED,):
+        return [[f"tests/{name}" for name in part]]
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / HALVED).glob("test_*.py"))
+    return [files[::2], files[1::2]]
 
 
 def _together(commands: Sequence[list[str]]) -> int:

@@ -77,7 +77,7 @@ def _run(path: Path, *, is_deliverer: bool) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from gateway.app.host import state_dir_remarks, tls_remarks
+    from gateway.app.tls_files import state_dir_remarks, tls_remarks
     from gateway.config import Placeholders, notices
 
     path, placeholders = chosen.config, Placeholders()

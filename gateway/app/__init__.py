@@ -5,8 +5,8 @@ from its signals to its exit code, and `generations` is what it runs: a `gateway
 is listeners around the `parts`, upstreams and traces among them, which are built from `callers`, `events` and `stores`:
 these have the keys that stores encrypt with, and say what a store compares with what it has recorded. `reload` reads
 the file again and has it put in force; commands ask for that through a socket. `host` prepares directories,
-certificates and the limit of open files, and checks files without starting. `operating` builds what operators' commands
-need, and `rekeying` encrypts what is kept with the current key.
+certificates and the limit of open files, and `tls_files` checks files without starting. `operating` builds what
+operators' commands need, and `rekeying` encrypts what is kept with the current key.
 
 *Several processes.* `supervisor` starts, watches and stops workers. `share` counts processors and workers, and each
 one's share of the limits; `seats` are the sockets that they accept connections on. `worker` runs inside a worker, and

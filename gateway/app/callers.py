@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.app.host import stamp_of
 from gateway.app.life import StartError
+from gateway.app.tls_files import stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import (
@@ -30,7 +30,7 @@ from gateway.http.exchange import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.identification import Callers, Closable, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context
-from gateway.upstream.connect import PemError, client_context
+from gateway.upstream.tls import PemError, client_context
 
 T = TypeVar("T")
 

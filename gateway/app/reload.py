@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from gateway.app.host import Stamp, expiries_of, stamps_of
 from gateway.app.life import StartError
+from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import NEEDS_RESTART, effective
 from gateway.observe.metrics import Metrics, ReloadResult

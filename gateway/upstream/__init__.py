@@ -1,14 +1,13 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one and loads certificates,
-for the edge too; `connection` is one, and reads responses; `result` has the result types.
+`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one, `connection` is one,
+and reads responses; `result` has the result types. `tls` loads certificates, for the edge too.
 
-Entered by client.Upstream.exchange.
-Imports core.
+Entered by client.Upstream.exchange. Imports core.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse
-from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
+from gateway.upstream.connect import UpstreamSettings, keep_alive
 from gateway.upstream.pool import UpstreamStats
 from gateway.upstream.result import (
     BodyLost,
@@ -23,6 +22,7 @@ from gateway.upstream.result import (
     Unknown,
     status_of,
 )
+from gateway.upstream.tls import tls_context
 
 __all__ = [
     "BodyLost",

@@ -120,7 +120,7 @@ DEFECTS = (
         "clients without a certificate connect where one is required",
         (
             Edit(
-                "upstream/connect.py",
+                "upstream/tls.py",
                 "ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL",
                 "ssl.CERT_OPTIONAL",
             ),

@@ -196,7 +196,7 @@ DEFECTS = (
         "sinks-share-the-threads-of-callers",
         "while the name server of one sink hangs, callers with a large body wait for it",
         (
-            Edit(EGRESS, "from aiohttp import TCPConnector\n", "from aiohttp import TCPConnector, ThreadedResolver\n"),
+            Edit(EGRESS, "    TCPConnector,\n)\n", "    TCPConnector,\n    ThreadedResolver,\n)\n"),
             Edit(EGRESS, "resolver = Names() if", "resolver = ThreadedResolver() if"),
         ),
         (_EGRESS + "test_a_name_server_that_hangs_delays_this_sink_alone[direct]",),

@@ -283,7 +283,7 @@ DEFECTS = (
         "the authorities of an upstream are those of the start, whatever its file has become",
         (
             Edit(
-                "app/host.py",
+                "app/tls_files.py",
                 "        for files in _named(config)\n        for path",
                 '        for files in _named(config)\n        if files.path == "listen.tls"\n        for path',
             ),

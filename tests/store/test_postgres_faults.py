@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -305,6 +306,25 @@ async def test_cut_connections_are_replaced(fault: Fault, own_postgres: Postgres
         await insist(store, hand := Hand(), Hand.claim)
         await insist(store, hand, Hand.complete)
         assert await state(store, hand) is State.COMPLETED
+
+
+async def test_a_server_that_is_back_is_back_for_all(own_postgres: PostgresServer) -> None:
+    """Once one connection was made, no other waits for its next try: whoever sees the store back finds it back."""
+    async with Relay(own_postgres.port) as relay, opened(relayed(relay), connect_seconds=0.2) as store:
+        await do(store, Hand(), Hand.claim)
+        relay.black_hole = True
+        relay.cut()
+        links = store._started().links
+        for link in links:
+            # The first one may only find out that its connection is gone.
+            failures = [await asyncio.gather(link.fetch("SELECT 1"), return_exceptions=True) for _ in range(2)]
+            assert isinstance(failures[-1][0], NotApplied)
+            link._retry_at = math.inf
+        relay.black_hole = False
+        relay.cut()
+        await links[-1].open()
+        for link in links:
+            assert await link.fetch("SELECT 1")
 
 
 async def test_a_server_that_is_away_is_not_stormed(own_postgres: PostgresServer) -> None:

@@ -200,11 +200,14 @@ class Link:
         connect_seconds: float,
         command_seconds: float,
         idle_seconds: float | None = None,
+        reached: Callable[[], int] = int,
     ) -> None:
         """`where` names the server in error texts. `dial` opens a connection and greets the server; it may raise
-        anything. A connection that was not used for `idle_seconds` is closed.
+        anything. `reached` returns how often that succeeded, also for other links. A connection that was not used for
+        `idle_seconds` is closed.
         """
         self._dial = dial
+        self._reached = reached
         self._where = where
         self._connect_seconds = connect_seconds
         self._command_seconds = command_seconds
@@ -215,6 +218,8 @@ class Link:
         self._turn = asyncio.Lock()
         self._pause_seconds = 0.0
         self._retry_at = 0.0
+        # As `reached` was when a connection failed: once it is more, the server is back, and the pause is over.
+        self._reached_before = 0
         self._last_fault: NotApplied = NotApplied("not connected")
 
     async def open(self) -> None:
@@ -286,7 +291,7 @@ class Link:
         if self._connection is not None and not self._connection.is_closed():
             return self._connection
         loop = asyncio.get_running_loop()
-        if loop.time() < self._retry_at:
+        if loop.time() < self._retry_at and self._reached() == self._reached_before:
             raise _again(self._last_fault)
         try:
             async with asyncio.timeout(self._connect_seconds):
@@ -297,6 +302,7 @@ class Link:
             else:
                 fault = connect_fault(error, self._where)
             self._last_fault = fault if isinstance(fault, NotApplied) else NotApplied(str(fault))
+            self._reached_before = self._reached()
             self._pause_seconds = min(max(self._pause_seconds * 2, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
             # Jitter, so that the gateways do not all reconnect at the same moment.
             self._retry_at = loop.time() + self._pause_seconds * random.uniform(0.5, 1.5)  # noqa: S311

@@ -153,6 +153,7 @@ class Dialer:
         self.texts = portable_texts() if self.is_portable else statement_texts()
         """The statements of the dialect, for the engine that was met."""
         self._last_drawn = 0
+        self._reached = 0
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
@@ -193,6 +194,7 @@ class Dialer:
             "where": self.where,
             "connect_seconds": self._connect_seconds,
             "command_seconds": self._command_seconds,
+            "reached": lambda: self._reached,
         }
 
     async def _dial(self, prepare: Prepare | None, *, compares_notes: bool) -> Connection:
@@ -218,6 +220,7 @@ class Dialer:
         except BaseException:
             connection.terminate()
             raise
+        self._reached += 1
         return connection
 
     async def _greet(self, connection: Connection) -> None:

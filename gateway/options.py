@@ -208,7 +208,13 @@ _OF_OPERATORS: Final = (
         "inspect",
         "show what is known about an operation, or list operations",
         _one_of(
-            _option("operation", "the operation", nargs="?", type=_operation_id, metavar="OPERATION_ID"),
+            _option(
+                "operation",
+                "the operation: its id, or a text that has it, such as a problem document, response headers or a line "
+                "of a log; - reads standard input",
+                nargs="?",
+                metavar="OPERATION_ID",
+            ),
             _flag("--list", "list operations; by default those in doubt"),
         ),
         _routes("the route; may be repeated with --list"),

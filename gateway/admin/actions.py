@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
 from gateway.admin.bulk import Requeueing, dead_letters, listed
 from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
-from gateway.admin.inspection import full_json
+from gateway.admin.inspection import full_json, operation_in
 from gateway.admin.journal import REFUSED, WAITING
 from gateway.admin.journal import listed as journal_listed
 from gateway.admin.memory import MemoryState
@@ -547,6 +547,18 @@ async def _inspect(operations: Operations, place: Place, _: None) -> dict[str, A
     if inspected.snapshot.record is None:
         raise Fault(404, Refusal.UNKNOWN, about["next"], operation=about)
     return about
+
+
+class FindAsked(BaseModel):
+    """`text`: whatever names an operation, see `operation_in`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    text: str
+
+
+async def found(operations: Operations, asked: FindAsked) -> dict[str, Any]:
+    return await _inspect(operations, {"id": str(operation_in(asked.text))}, None)
 
 
 async def _paused(operations: Operations, _: Place, __: None) -> dict[str, Any]:

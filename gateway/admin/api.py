@@ -110,6 +110,8 @@ class AdminApi:
         return [
             *(Endpoint("GET", each.path, READ, self._responding(each)) for each in actions.LOOKS),
             *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in actions.CHANGES),
+            # By POST, so that a credential in what is pasted is in no address and no log.
+            Endpoint("POST", "/find", READ, self._find),
             Endpoint("POST", "/config/reload", RELOAD, self._reload_config),
         ]
 
@@ -224,6 +226,10 @@ class AdminApi:
             return _json(200, {"detail": result})
 
         return carry_out
+
+    async def _find(self, request: web.Request) -> web.Response:
+        asked = actions.parsed(actions.FindAsked, actions.json_object(await _body(request)))
+        return _json(200, await actions.found(self._operations, asked))
 
     async def _reload_config(self, _: web.Request) -> web.Response:
         return _json(200, (await actions.reloaded(self._reload)).document)

@@ -26,7 +26,7 @@ from gateway.admin import reports
 from gateway.admin.actions import CHANGES, Change, Result
 from gateway.admin.bulk import LIST_BYTES_MAX, End, ListWrong, dead_letters, listed, read_list, resolve_all
 from gateway.admin.fault import Malformed
-from gateway.admin.inspection import full_json, full_text, journal_table, json_line, table_head, table_row
+from gateway.admin.inspection import full_json, full_text, journal_table, json_line, operation_in, table_head, table_row
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
 from gateway.admin.provided_response import HEAD_BYTES_MAX, ResponseRefused, read_response
@@ -126,7 +126,14 @@ def _inspect(chosen: argparse.Namespace) -> Job:
     _refuse(chosen, "is for --list", "--state", "--older-than", "--reason", "--limit")
     if chosen.operation is not None:
         _refuse(chosen, "is not needed beside the id of an operation", "--header", "--body", "--route")
-        return Job(lambda operations, _: _show(operations, chosen.operation, chosen.format))
+        text = chosen.operation
+        if text == "-":
+            text = _read(text, _HEADER_FILE_BYTES_MAX).decode(errors="replace")
+        try:
+            operation_id = operation_in(text)
+        except Malformed as error:
+            raise CommandWrong(str(error)) from None
+        return Job(lambda operations, _: _show(operations, operation_id, chosen.format))
     if len(chosen.route) != 1 or not chosen.header:
         raise CommandWrong(
             "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "

@@ -1,4 +1,4 @@
-"""All that is known of one operation, what happens to it next, and many as a table.
+"""Which operation a text is about, all that is known of one, what happens to it next, and many as a table.
 
 Pure: values in, values, sentences and lines out. Does not know whether a gateway is running that would recover the
 operation. Characters of foreign texts (a route's name, a header's value) that are not printable are replaced.
@@ -7,11 +7,13 @@ operation. Characters of foreign texts (a route's name, a header's value) that a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway.admin.fault import Malformed
 from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
 from gateway.admin.memory import MemoryState
 from gateway.admin.reports import Report, paused_line
@@ -22,6 +24,48 @@ from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
 from gateway.store.journal import JournalView
 from gateway.store.operations import AuditEntry, RecoveryState
+
+# A UUID of version 8, as `derive_operation_id` makes them: keys, request ids and trace ids are hardly ever one.
+_ID: Final = r"([0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})(?![0-9a-f-])"
+# A problem and a line of a log name it beside others, such as `first_operation`, and go before all else that has one.
+_NAMED: Final = re.compile(r"(?:operation[._-]?id|idempotency-operation)[\s\"'\\]{0,9}[:=][\s\"'\\]{0,9}" + _ID)
+_ANY: Final = re.compile(r"(?<![0-9a-f-])" + _ID)
+_OF_OTHERS: Final = re.compile(r"\b(?:request|correlation|trace)[_-]?id\b|\btraceparent\b")
+_KEY: Final = re.compile(r"\bidempotency[_-]key\b")
+_CHARACTERS_MAX: Final = 65_536
+_EXPECTED: Final = "expected the id of an operation, as its problem document or inspect --list shows it"
+_NOT_SEARCHED: Final = (
+    "request ids, trace ids and keys are not searched. Look for this in the gateway's log: operation_id is beside it"
+)
+
+
+def operation_in(text: str) -> UUID:
+    """The operation that a text is about: an id, a problem document, headers, an address, a command, a line of a log.
+
+    Raises `Malformed`, which says what to give instead.
+    """
+    if len(text) > _CHARACTERS_MAX:
+        raise Malformed(f"{_EXPECTED}; this is longer than {_CHARACTERS_MAX} characters. Give the part that has the id")
+    text = text.strip().lower()
+    try:
+        alone = UUID(text)
+    except ValueError:
+        found = {UUID(each) for each in _NAMED.findall(text) or _ANY.findall(text)}
+    else:
+        if alone.version != 8:
+            raise Malformed(f"{_EXPECTED}; {_NOT_SEARCHED}")
+        return alone
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        instead = f"this has {len(found)} of them. Give the part that has one"
+    elif _KEY.search(text):
+        instead = "a key alone is not enough. Find it by its request: its route, its key and what names its caller"
+    elif _OF_OTHERS.search(text):
+        instead = _NOT_SEARCHED
+    else:
+        instead = "or a text with it, such as the Location of a status or the header Idempotency-Operation"
+    raise Malformed(f"{_EXPECTED}; {instead}")
 
 
 @dataclass(frozen=True, slots=True)

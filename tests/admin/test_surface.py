@@ -21,6 +21,7 @@ GET /operations/{_ID}: viewer
 POST /operations/{_ID}/resolve: operator
 POST /operations/{_ID}/requeue: operator
 POST /operations/{_ID}/withdraw: operator
+POST /find: viewer
 POST /requeue: operator
 GET /paused: viewer
 POST /pause: operator

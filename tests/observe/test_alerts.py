@@ -45,7 +45,7 @@ ON_OCCASION = (Series("idempotency_tls_certificate_expiry_timestamp_seconds", {"
 CASES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
 TEMPLATE = r"\{\{ \$(value|labels\.\w+|externalLabels\.runbooks) \}\}"
 # What a command of the runbook leaves to the reader.
-GIVEN = {"OPERATION_ID": "0" * 32, "EVENT_ID": "evt_" + "a" * 26}
+GIVEN = {"OPERATION_ID": "00000000-0000-8000-8000-000000000000", "EVENT_ID": "evt_" + "a" * 26}
 
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 

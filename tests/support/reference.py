@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.admin.access import READ, RELOAD
-from gateway.admin.actions import CHANGES, LOOKS
+from gateway.admin.actions import CHANGES, LOOKS, FindAsked
 from gateway.config import Config
 from gateway.config.effective import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
@@ -341,6 +341,7 @@ def admin_api() -> str:
         (f"`GET {look.path}`", READ.role or "", [] if look.query is None else list(look.query.model_fields))
         for look in LOOKS
     ]
+    rows.append(("`POST /find`", READ.role or "", list(FindAsked.model_fields)))
     rows += [(f"`POST {change.path}`", change.action.role or "", list(change.asked.model_fields)) for change in CHANGES]
     rows.append(("`POST /config/reload`", RELOAD.role or "", []))
     return _table(("request", "role", "query or body"), [(*row, _names(names)) for *row, names in rows])

@@ -27,7 +27,7 @@ from gateway.admin import resolution as rulings
 from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
 from gateway.admin.actions import CHANGES, Asked, Change, Page, operation_id_of, parsed
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
-from gateway.admin.inspection import Inspected, full_json, next_step
+from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
 from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by, bounded
 from gateway.admin.pages.site import Site, see_other
@@ -50,6 +50,7 @@ WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
 _TYPED_CHARACTERS: Final = 8
 _SHOWN_BYTES: Final = 400
+_TYPED_AGAIN_MAX: Final = 40
 _WORK_LIST_MAX: Final = 20
 _PAGE_SIZE: Final = 50
 _SORTED_MAX: Final = 500
@@ -301,9 +302,11 @@ class Console:
         form = await form_of(request)
         if given := text_in(form, "id").strip():
             try:
-                return see_other(f"/ui/operations/{UUID(given)}")
-            except ValueError:
-                return self._page(request, "find", 400, mistake="this is not the id of an operation", id=given)
+                return see_other(f"/ui/operations/{operation_in(given)}")
+            except Malformed as error:
+                # A longer text may have a credential in it.
+                shown = given if len(given) <= _TYPED_AGAIN_MAX else ""
+                return self._page(request, "find", 400, mistake=str(error), id=shown)
         route, body = text_in(form, "route"), access.file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)

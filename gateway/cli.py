@@ -1,5 +1,5 @@
-"""The program: `idempotency-gateway run | deliver | check | explain | reload | demo | migrate | rekey`, and operators'
-commands (`admin.commands`).
+"""The program: `idempotency-gateway run | deliver | check | init | explain | reload | demo | migrate | rekey`, and
+operators' commands (`admin.commands`).
 
 Owns their output and exit codes. Exit codes: 0, success; 1, it cannot be done (the text says why and what to do); 2,
 the command line or the configuration is wrong; 3, work was left behind: outcomes that a stop could not record, copies
@@ -50,6 +50,8 @@ def _do(chosen: argparse.Namespace) -> int:
             return _run(chosen.config, is_deliverer=chosen.command == "deliver")
         case "check":
             return _check(chosen)
+        case "init":
+            return _init(chosen.openapi, chosen.upstream, chosen.to)
         case "explain":
             return _explain(chosen)
         case "reload":
@@ -157,6 +159,30 @@ def _route_rows(config: Config) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+
+
+def _init(description: Path, upstream: str | None, to: Path | None) -> int:
+    from gateway.config.openapi import DESCRIPTION_BYTES_MAX, draft
+
+    try:
+        with description.open("rb") as stream:
+            made = draft(stream.read(DESCRIPTION_BYTES_MAX + 1), str(description), upstream)
+    except OSError as error:
+        raise CommandWrong(f"{description}: cannot be read: {error.strerror}") from None
+    if to is None:
+        print(made.text, end="")
+    else:
+        try:
+            with to.open("x", encoding="utf-8") as stream:
+                stream.write(made.text)
+        except OSError as error:
+            raise CommandWrong(f"{to}: nothing was written: {error.strerror}") from None
+    print(
+        f"{made.routes} {'route' if made.routes == 1 else 'routes'}; left to decide: {made.decisions}. "
+        f"{PROGRAM} check --config {to or 'FILE'} names them",
+        file=sys.stderr,
+    )
+    return EXIT_OK
 
 
 def _explain(chosen: argparse.Namespace) -> int:

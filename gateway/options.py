@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, **about)
         for add in arguments:
             add(command)
-        if name != "demo":
+        if name not in ("demo", "init"):
             command.add_argument(
                 "--config", type=Path, default=CONFIG_PATH, metavar="FILE", help="default: %(default)s"
             )
@@ -130,6 +130,20 @@ _OF_THE_PROGRAM: Final = (
             _flag("--diff", "print what differs from the configuration in force on this host, except secrets"),
         ),
         _flag("--store", "also check the configured store as a start would; changes nothing"),
+    ),
+    _command(
+        "init",
+        "write a configuration for the OpenAPI description of a service",
+        _option(
+            "--openapi", "the description: OpenAPI 3.0 or 3.1, JSON or YAML", type=Path, required=True, metavar="FILE"
+        ),
+        _option("--upstream", "where the service is, such as http://127.0.0.1:9000; left open without", metavar="URL"),
+        _option("--to", "write this file, which must not exist; default: standard output", type=Path, metavar="FILE"),
+        description="Write a configuration with a route for each POST, PATCH, PUT and DELETE of an OpenAPI "
+        "description. PUT and DELETE without a documented key are comments, and so is what cannot be a route, with the "
+        "reason. What the description leaves open is a value that begins with DECIDE: check names each with its "
+        "choices. Exit code 2: the description cannot be read or has nothing to protect, or the file exists.",
+        epilog=f"example: {PROGRAM} init --openapi openapi.yaml --to gateway.yaml",
     ),
     _command(
         "explain",

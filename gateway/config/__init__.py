@@ -15,7 +15,8 @@ written where. `notice` remarks on what is allowed but questionable.
 
 
 *For people and editors.* `effective` writes the configuration in force as text, and finds what differs between two. It
-reads what the keys of the file are for, and writes its JSON Schema.
+reads what the keys of the file are for, and writes its JSON Schema. `openapi` drafts a file from the description of a
+service; only the command that does loads it.
 
 *For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
 

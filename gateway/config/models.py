@@ -45,6 +45,8 @@ from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream, Upstre
 from gateway.core.egress import is_loopback
 from gateway.core.recovery import Hold, Recovery, Resend
 
+ROUTES_MAX = 1000
+
 # -- regions -----------------------------------------------------------------------------------------------------------
 #
 # Regions in the file: where operations are at home, if each region has a store of its own.
@@ -492,7 +494,7 @@ class Config(Holder):
     """Whether requests of routes are protected, or only observed, unless their route says so itself."""
     observe: Observe = Field(default_factory=Observe)
     """How requests are observed."""
-    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)]
+    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=ROUTES_MAX)]
     """The protected routes, in order: the first that matches decides. All else passes through untouched, but for what a
     service may read as the path of a route."""
     unprotected: Annotated[tuple[Unprotected, ...], Field(max_length=1000)] = ()

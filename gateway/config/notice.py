@@ -28,7 +28,9 @@ from gateway.core.webhook import Algorithm
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 # Of a session, or what users can change.
 _UNSTABLE_CLAIMS = frozenset(("sid", "email", "name", "preferred_username"))
-_OWN_SEMANTICS = {
+# Those that services do read.
+_KEY_HEADERS = frozenset(("idempotency-key", "x-idempotency-key", "idempotency-token", "x-idempotency-token"))
+OWN_SEMANTICS = {
     "PUT": "PUT is idempotent by definition; protect it only if a repeat would act again or get another response",
     "DELETE": "DELETE is idempotent by definition; protect it only if a repeat after a success would get 404",
 }
@@ -193,8 +195,8 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
     if "/:" in route.match.path.text:
         yield Notice(f"{path}.match.path", "':' is taken as it is; a segment that varies is written {name}")
     for method in route.match.methods:
-        if method in _OWN_SEMANTICS:
-            yield Notice(f"{path}.match.methods", _OWN_SEMANTICS[method])
+        if method in OWN_SEMANTICS:
+            yield Notice(f"{path}.match.methods", OWN_SEMANTICS[method])
     parts = parts_of(route.scope)
     headers = [part for part in parts if isinstance(part, HeaderScope)]
     if any(part.from_ == "any" for part in headers):
@@ -219,7 +221,7 @@ def _of_route(path: str, route: Route, trusted: Sequence[Network]) -> Iterator[N
 def _of_names(path: str, route: Route) -> Iterator[Notice]:
     """Names of headers and claims that may be others than were meant."""
     for name in route.key.header_names if route.key is not None else ():
-        if name.lower() != "idempotency-key" and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
+        if name.lower() not in _KEY_HEADERS and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
             yield Notice(f"{path}.key", f"{name} is nearly Idempotency-Key; is it misspelt?")
     for issuer in token_issuers(route.scope):
         for claim in issuer.claims:

@@ -51,7 +51,10 @@ def test_collisions() -> None:
     assert read(with_global("admin: {listen: 127.0.0.1:8080}")).admin.token is None
 
 
-@pytest.mark.parametrize(("name", "count"), [("Idempotancy-Key", 1), ("Idempotency-Key", 0), ("X-Request-Key", 0)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("Idempotancy-Key", 1), ("Idempotency-Key", 0), ("X-Idempotency-Key", 0), ("X-Request-Key", 0)],
+)
 def test_a_key_whose_header_is_nearly_the_usual_one(name: str, count: int) -> None:
     """Where a key is not required, a misspelt header leaves all requests unprotected."""
     found = notices(read(with_route(f"key: {{header: {name}}}", without="key")))

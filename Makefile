@@ -87,7 +87,7 @@ lint: $(VENV)/.installed-test
 	"$(VENV)/bin/lint-imports"
 
 docs: $(VENV)/.installed-test
-	@"$(VENV)/bin/python" -m gateway.config.effective > config/gateway.schema.json
+	@"$(VENV)/bin/python" -c "from gateway.config.effective import schema_text; print(schema_text(), end='')" > config/gateway.schema.json
 	@"$(VENV)/bin/python" -m tests.support.reference
 	@"$(VENV)/bin/python" -m tests.support.deploying
 

@@ -11,7 +11,6 @@ import ast
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
@@ -294,7 +293,3 @@ def _sections(base: type[Section]) -> Iterator[type[Section]]:
     for each in base.__subclasses__():
         yield each
         yield from _sections(each)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema_text())

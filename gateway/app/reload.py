@@ -152,7 +152,6 @@ def _drop_dead(directory: Path) -> None:
 
 # -- reload ------------------------------------------------------------------------------------------------------------
 
-_LOG = logging.getLogger("gateway")
 
 _LOOK_SECONDS: Final = 60.0
 _RELOAD: Final = "reload"

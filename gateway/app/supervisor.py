@@ -60,7 +60,7 @@ from gateway.http.server import listen_fault
 from gateway.observe.metrics import Counted, Exposition, Metrics, Readings
 from gateway.observe.status import Health, StatusServer
 
-# -- worker_process ----------------------------------------------------------------------------------------------------
+# -- a worker as its supervisor sees it -------------------------------------------------------------------------------
 #
 # One worker as its supervisor sees it: its process, and the channel to it.
 #

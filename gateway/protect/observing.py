@@ -322,7 +322,6 @@ class Sighting:
 
 # -- observing ---------------------------------------------------------------------------------------------------------
 
-_LOG = logging.getLogger("gateway")
 
 # Requests that are under way, and as many that wait to be stored.
 _QUEUE_MAX: Final = 10_000

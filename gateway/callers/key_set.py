@@ -35,7 +35,7 @@ from gateway.core.immutable import immutable
 from gateway.observe.facts import FetchResult, KeysFetched
 from gateway.upstream.connect import Names
 
-# -- key_set -----------------------------------------------------------------------------------------------------------
+# -- the keys of an issuer ---------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("gateway")
 _T = TypeVar("_T")
@@ -315,7 +315,7 @@ class KeySet:
             self.version += 1
 
 
-# -- key_source --------------------------------------------------------------------------------------------------------
+# -- where keys come from ----------------------------------------------------------------------------------------------
 #
 # Where the keys of an issuer come from: a URL, the issuer's own configuration, or a file.
 #

@@ -39,7 +39,7 @@ from gateway.protect.scheduling import Slices
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
 from gateway.store.operations import Backlog, RouteBacklog
 
-# -- kept --------------------------------------------------------------------------------------------------------------
+# -- a request as it is kept -------------------------------------------------------------------------------------------
 #
 # A request as it is kept until it was delivered: encoded, and encrypted with the ids that it belongs to.
 #

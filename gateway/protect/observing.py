@@ -54,7 +54,7 @@ from gateway.store.base import StoreError
 from gateway.store.observations import ObservationStore
 from gateway.upstream import Lost, NotSent, UpstreamResponse
 
-# -- sighting ----------------------------------------------------------------------------------------------------------
+# -- one observed request ----------------------------------------------------------------------------------------------
 #
 # One observed request: what is copied of it while it passes, and when its exchange is over.
 #

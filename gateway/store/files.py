@@ -31,7 +31,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# -- worker_files ------------------------------------------------------------------------------------------------------
+# -- one file for each worker ------------------------------------------------------------------------------------------
 #
 # Files of which each worker of a host has one, for others to read when it has ended. It owns their names and locks.
 #

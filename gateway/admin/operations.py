@@ -32,7 +32,7 @@ from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest
 from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import (
     Applied,
     Audit,
@@ -110,7 +110,7 @@ class Operations:
             raise Malformed(str(rulings.no_such_route(route_name, self.policies)))
         if body is None and route.key.needs_body:
             raise Malformed(f"the key of route {route_name} is in the body of the request: give that too")
-        by_name = values_by_name(headers)
+        by_name = IndexedHeaders(headers).by_name
         key = route.key.find_key(by_name, body)
         if isinstance(key, KeyFault):
             raise Malformed(key.detail)

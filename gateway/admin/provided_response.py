@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.admin.fault import Malformed
-from gateway.core.message import Headers, ResponseHead, StoredResponse, asks_upgrade, header_values, list_members
+from gateway.core.message import (
+    Headers,
+    IndexedHeaders,
+    ResponseHead,
+    StoredResponse,
+    asks_upgrade,
+    header_values,
+    list_members,
+)
 from gateway.protect.decoding import decode_unaccepted
 
 HEAD_BYTES_MAX: Final = 256 * 1024
@@ -59,7 +67,7 @@ def response_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) ->
         except UnicodeEncodeError:
             raise ResponseRefused("a header has characters outside of Latin-1") from None
         found.append(_header(line, len(found) + 1))
-    head = ResponseHead(status, b"", tuple(found))
+    head = ResponseHead(status, b"", IndexedHeaders(found))
     _check_response(head, body)
     return head, body
 
@@ -123,7 +131,7 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
         raise ResponseRefused(
             "line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i"
         )
-    headers = tuple(_header(line, number) for number, line in enumerate(lines, 2))
+    headers = IndexedHeaders(_header(line, number) for number, line in enumerate(lines, 2))
     return ResponseHead(int(status[1]), (status[2] or b"").rstrip(b" "), headers), data[end + 2 * len(line_end) :]
 
 

@@ -29,7 +29,7 @@ from gateway.core.identity.body import MISSING
 from gateway.core.identity.key import KeySpec
 from gateway.core.identity.operation_id import is_of
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
-from gateway.core.message import Headers, ResponseHead, header_values, values_by_name
+from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import (
     EVENT_OF,
     Audit,
@@ -272,7 +272,7 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
     operation_id, content = record.identity.operation_id, _content(audit)
     match ruling:
         case Happened(head, body):
-            by_name = values_by_name(head.headers)
+            by_name = head.headers.by_name
             is_kept = treatment.keep.keeps_body(by_name, len(body))
             # A protected route has no method whose responses have no body.
             version = version_of(treatment.keep.version, ())
@@ -328,7 +328,7 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
                 return None
             meaning = meaning_of(
                 head.status,
-                values_by_name(head.headers),
+                head.headers.by_name,
                 treatment.status,
                 carries_doubt=record.carries_doubt,
                 document=_document(ruling, treatment),

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.core.immutable import immutable
 
@@ -21,7 +21,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Values = Mapping[bytes, Sequence[bytes]]
-"""The values of headers, in order, by their names in lower case (`values_by_name`)."""
+"""The values of headers, in order, by their names in lower case (`IndexedHeaders.by_name`)."""
 
 _LOGGED_CHARACTERS_MAX = 128
 _NOT_ALPHANUMERIC: Final = re.compile(rb"[^0-9a-z]")
@@ -115,34 +115,35 @@ _MARKED: Final = NameTable(_marked)
 
 class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
     """Headers for many look-ups: `by_name` has the values, in order, by name in lower case, and `marks` what is unusual
-    about the names. Mostly nothing is.
+    about the names. Mostly nothing is. Both are found at the first look-up; do not modify them.
 
-    Equal to a plain tuple of the same headers; `header_values` reads both.
+    Equal to a plain tuple of the same headers.
     """
 
     by_name: dict[bytes, list[bytes]]
     marks: int
 
-    def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
-        self = tuple.__new__(cls, headers)
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("by_name", "marks"):
+            raise AttributeError(name)
         by_name: dict[bytes, list[bytes]] = {}
         marks = 0
-        for name, value in self:
-            lower, mark = _MARKED[name]
+        for spelling, value in self:
+            lower, mark = _MARKED[spelling]
             if mark:
                 marks |= mark
             by_name[lower] = [value]
         if len(by_name) < len(self):
             # Some name is repeated, and has its last value only.
             marks |= REPEATED
-            by_name = {name: [] for name in by_name}
-            for name, value in self:
-                by_name[name.lower()].append(value)
+            by_name = {lower: [] for lower in by_name}
+            for spelling, value in self:
+                by_name[spelling.lower()].append(value)
         elif marks & CONNECTION and by_name[b"connection"][0] in _STAYS_OR_NOT:
             marks -= CONNECTION
         self.by_name = by_name
         self.marks = marks
-        return self
+        return by_name if name == "by_name" else marks
 
 
 @immutable
@@ -151,7 +152,7 @@ class RequestHead:
 
     method: bytes
     target: bytes
-    headers: Headers
+    headers: IndexedHeaders
 
     def text(self, name: bytes) -> str | None:
         """The first value of a header, cut to a length for logs; None if not printable. `name` is in lower case."""
@@ -165,7 +166,7 @@ class ResponseHead:
 
     status: int
     reason: bytes
-    headers: Headers
+    headers: IndexedHeaders
 
 
 @immutable
@@ -200,16 +201,6 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
     if isinstance(headers, IndexedHeaders):
         return headers.by_name.get(name, [])
     return [value for spelling, value in headers if spelling.lower() == name]
-
-
-def values_by_name(headers: Headers) -> dict[bytes, list[bytes]]:
-    """The values of every header, in order, by its name in lower case. Do not modify it."""
-    return headers.by_name if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers).by_name
-
-
-def indexed(headers: Headers) -> IndexedHeaders:
-    """The same headers, for many look-ups."""
-    return headers if isinstance(headers, IndexedHeaders) else IndexedHeaders(headers)
 
 
 def list_members(values: Iterable[bytes]) -> list[bytes]:

@@ -34,7 +34,7 @@ from gateway.core.identity.key import (
     is_structured_event,
 )
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, header_values, values_by_name
+from gateway.core.message import Headers, IndexedHeaders, header_values
 
 # -- scheme ------------------------------------------------------------------------------------------------------------
 #
@@ -790,7 +790,7 @@ def examine_message(
     signers = verified.secret_ids
     if inbox.answers_challenge and (challenge := _challenge(body)) is not None:
         return Challenge(challenge, signers)
-    scheme, by_name = verified.scheme, values_by_name(headers)
+    scheme, by_name = verified.scheme, IndexedHeaders(headers).by_name
     if isinstance(scheme.key, CloudEventKey):
         if is_event_batch(by_name):
             return Refused(Fault.UNSUPPORTED)

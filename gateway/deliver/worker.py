@@ -34,7 +34,7 @@ from uuid import UUID
 
 from gateway.core.delivery import Breaker, BreakerPolicy, Delivering, Phase, delivering_of, resend_due, resend_us
 from gateway.core.identity.peer import hop_from
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
 from gateway.core.recovery import Resend
 from gateway.core.replay import version_of
@@ -77,7 +77,7 @@ _INLINE_BYTES_MAX: Final = 64 * 1024
 # Operations that this process reports because their requests cannot be opened.
 _WARNED_MAX: Final = 1000
 # Stands for a request that cannot be opened, and is never sent.
-_NO_REQUEST: Final = KeptRequest(RequestHead(b"", b"", ()), hop_from(None, is_secure=False), b"", None)
+_NO_REQUEST: Final = KeptRequest(RequestHead(b"", b"", IndexedHeaders()), hop_from(None, is_secure=False), b"", None)
 
 
 class DeliveryWorker:

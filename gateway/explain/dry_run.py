@@ -23,7 +23,7 @@ from gateway.config.scope import ForwardAuth, TokenIssuer
 from gateway.core.identity.peer import Hop
 from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
@@ -156,7 +156,7 @@ class _Table(RouteTable[Route]):
             if entry.rule.path is entry.value.settings.match.path:
                 misses.append((entry.value, miss))
         self._found.misses = tuple(misses)
-        self._found.head = RequestHead(method, target, ())
+        self._found.head = RequestHead(method, target, IndexedHeaders())
         return chosen
 
 

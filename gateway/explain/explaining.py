@@ -30,7 +30,7 @@ from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault
 from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.peer import Hop
-from gateway.core.message import ResponseHead, header_values, values_by_name
+from gateway.core.message import IndexedHeaders, ResponseHead, header_values
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered
 from gateway.core.recovery import Probe
@@ -177,7 +177,7 @@ def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
     if found.request is not None and (found.keyed is not None or not route.key.needs_body):
         body = found.keyed.taken.content if found.keyed is not None else None
         content = body if isinstance(body, bytes) else None
-        found_key = route.key.find_key(values_by_name(found.request.head.headers), content)
+        found_key = route.key.find_key(found.request.head.headers.by_name, content)
     facts = []
     if isinstance(route.key, HeaderKey):
         settings.append(places.of_route(route.name, "key", "format"))
@@ -435,7 +435,7 @@ def _observed(end: _End, own: Setting, of_all: Setting, response: int | None) ->
 
 def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
     """The end of a first request whose service responds with this status, and no more than that is known."""
-    route, head = keyed.route, ResponseHead(status, b"", ())
+    route, head = keyed.route, ResponseHead(status, b"", IndexedHeaders())
     body = b"" if route.keep.keeps_body({}, 0) else None
     stored = stored_response(keyed.head.method, head, body, route.keep, keyed.version)
     outcome = conclude_answered(

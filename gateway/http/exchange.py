@@ -22,6 +22,7 @@ from gateway.core.immutable import immutable
 from gateway.core.message import (
     EXPECT,
     HOP_BY_HOP,
+    Headers,
     IndexedHeaders,
     NameTable,
     RequestHead,
@@ -275,13 +276,13 @@ def framed(reply: Reply, *, method: bytes, minor: int, keep_alive: bool, shows_s
     return Framed(b"\r\n".join(lines), sends_body, is_chunked, length, keep_alive)
 
 
-def bare_head(head: ResponseHead) -> bytes:
+def bare_head(status: int, reason: bytes, headers: Headers) -> bytes:
     """An interim response, or the 101 after which the connection is no longer HTTP. Raises `ReplyInvalid`.
 
-    `head` has the headers for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
+    `headers` are those for the client. Lengths are left out, because no content follows (RFC 9110 section 8.6).
     """
-    kept = tuple([header for header in head.headers if header[0].lower() not in _LENGTHS])
-    lines, _ = _lines_of(Reply(head.status, head.reason, kept, b""), is_bare=True)
+    kept = tuple([header for header in headers if header[0].lower() not in _LENGTHS])
+    lines, _ = _lines_of(Reply(status, reason, kept, b""), is_bare=True)
     return lines + b"\r\n\r\n"
 
 
@@ -579,7 +580,7 @@ class ClientExchange:
     def send_interim(self, head: ResponseHead) -> None:
         """Pass on an interim (1xx) response, to a client that understands them. Harmless when the client is gone."""
         if self.takes_interim and self.connection.is_open and not self.has_begun_reply:
-            self.connection.write(bare_head(ResponseHead(head.status, head.reason, response_headers(head.headers))))
+            self.connection.write(bare_head(head.status, head.reason, response_headers(head.headers)))
 
     def on_gone(self, callback: Callable[[], object] | None) -> None:
         """Call this when the client is gone, or now if it is. None removes the callback."""
@@ -587,8 +588,8 @@ class ClientExchange:
         if callback is not None and self.connection.gone.is_set():
             callback()
 
-    def switch(self, head: ResponseHead) -> ClientTunnel:
+    def switch(self, status: int, reason: bytes, headers: Headers) -> ClientTunnel:
         """Write the 101, after which the connection is bytes both ways. Raises `ClientGone`."""
-        self.connection.write(bare_head(head))
+        self.connection.write(bare_head(status, reason, headers))
         self.has_begun_reply = True
         return ClientTunnel(self.connection)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
-from gateway.core.message import NameTable, ResponseHead
+from gateway.core.message import NameTable
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
@@ -200,7 +200,7 @@ async def _switch(
         sighting.give_up()
     head = response.head
     try:
-        tunnel = client.switch(ResponseHead(head.status, head.reason, response_headers(head.headers, upgraded=True)))
+        tunnel = client.switch(head.status, head.reason, response_headers(head.headers, upgraded=True))
     except BaseException:
         response.close()
         raise

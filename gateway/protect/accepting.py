@@ -25,7 +25,7 @@ from gateway.core.confidential import of_request
 from gateway.core.identity.body import Body
 from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State
 from gateway.core.sealing import KeyRing, Unopenable
 from gateway.core.verdict import Claimable, Verdict
@@ -116,7 +116,7 @@ def _decode(content: bytes) -> KeptRequest:
     method, target, address, key, *rest = parts
     peer = address.decode() if flags & _HAS_ADDRESS else None
     return KeptRequest(
-        RequestHead(method, target, tuple(zip(rest[::2], rest[1::2], strict=True))),
+        RequestHead(method, target, IndexedHeaders(zip(rest[::2], rest[1::2], strict=True))),
         hop_from(peer, is_secure=bool(flags & _IS_SECURE)),
         content[at:],
         key if flags & _HAS_KEY else None,

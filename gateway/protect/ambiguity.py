@@ -31,7 +31,6 @@ from gateway.core.message import (
     RequestHead,
     connection_options,
     folded_name,
-    indexed,
 )
 from gateway.core.routing import Entry, RouteTable, has_dot_segments, normalise_path
 from gateway.core.spelling import Unreadable, is_front, is_plain, readings
@@ -98,7 +97,7 @@ def examine(
     reads it so. On an observed route it is judged as if none matched.
     """
     headers = head.headers
-    if isinstance(headers, IndexedHeaders) and not headers.marks & ~EXPECT and version == (1, 1):
+    if not headers.marks & ~EXPECT and version == (1, 1):
         hosts, lengths = headers.by_name.get(b"host"), headers.by_name.get(b"content-length", _NO_LENGTH)
         has_length = lengths[0].isdigit() and len(lengths[0]) <= _LENGTH_DIGITS_MAX
         if hosts is not None and has_length and _HOST.fullmatch(hosts[0]) and len(head.target) <= PATH_BYTES_MAX:
@@ -119,7 +118,7 @@ def examine_closely(
     target = head.target
     if len(target) > PATH_BYTES_MAX and len(target.partition(b"?")[0]) > PATH_BYTES_MAX:
         return None, _PATH_TOO_LONG
-    headers = indexed(head.headers)
+    headers = head.headers
     hosts = headers.by_name.get(b"host")
     host = hosts[0] if hosts else None
     entry = routes.find(head.method, target, host)
@@ -211,7 +210,7 @@ def ambiguity(head: RequestHead, once: frozenset[bytes], compared: frozenset[byt
     `once` are the headers (lower case) that carry caller, key and credential on this route; `compared` those that its
     fingerprint covers. The service must read both as this gateway does.
     """
-    return _target_fault(head.target) or _headers_fault(indexed(head.headers), once, compared)
+    return _target_fault(head.target) or _headers_fault(head.headers, once, compared)
 
 
 def names_another(head: RequestHead) -> bool:
@@ -219,7 +218,7 @@ def names_another(head: RequestHead) -> bool:
     target = head.target
     if b"?" in target and (b"_method" in target or b"%" in target):
         return True
-    return bool(indexed(head.headers).marks & OVERRIDE)
+    return bool(head.headers.marks & OVERRIDE)
 
 
 def other_methods(head: RequestHead) -> set[bytes]:

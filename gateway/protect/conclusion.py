@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 from gateway.core import delivery
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.body import MISSING
-from gateway.core.message import ResponseHead, StoredResponse, values_by_name
+from gateway.core.message import ResponseHead, StoredResponse
 from gateway.core.operation import (
     MICROSECONDS,
     Abandon,
@@ -101,7 +101,7 @@ def unknown(
     upstream_status, resource, doubt = None, None, reason.value
     if head is not None:
         upstream_status = head.status
-        resource = resource_in(request.route.keep.reference, values_by_name(head.headers))
+        resource = resource_in(request.route.keep.reference, head.headers.by_name)
         doubt = answered_doubt(head.status, reason)
     reply = refusal(request, record, outcome.verdict, status_of(reason), resource)
     command = _command(request, record, outcome, doubt, resource=resource)

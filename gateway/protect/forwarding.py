@@ -31,7 +31,6 @@ from gateway.core.message import (
     header_values,
     is_forwarding_header,
     list_members,
-    values_by_name,
 )
 from gateway.core.operation import Record
 from gateway.core.replay import GATEWAY_HEADERS
@@ -102,7 +101,7 @@ def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy
     if upgrades:
         sent += [header for header in request.headers if header[0].lower() == b"upgrade"]
         sent.append((b"Connection", b"Upgrade"))
-    return RequestHead(request.method, request.target, tuple(sent))
+    return RequestHead(request.method, request.target, IndexedHeaders(sent))
 
 
 def protected_request(
@@ -139,7 +138,7 @@ def protected_request(
     sent.append((b"Idempotency-Operation", operation))
     sent.append((b"Idempotency-Fencing-Token", b"%d" % record.token))
     sent.append((b"Idempotency-Attempt", b"%d" % record.attempts))
-    return RequestHead(request.method, request.target, tuple(sent))
+    return RequestHead(request.method, request.target, IndexedHeaders(sent))
 
 
 def with_headers(request: RequestHead, headers: Headers) -> RequestHead:
@@ -174,7 +173,7 @@ def authorization_request(
         sent += [header for header in request.headers if header[0].lower() in _OF_THE_CALLER]
     hosts = header_values(request.headers, b"host")
     _append_forwarded(sent, hop, hosts[0] if hosts else None, trusted=trusted)
-    return RequestHead(b"GET", target, tuple(sent))
+    return RequestHead(b"GET", target, IndexedHeaders(sent))
 
 
 def fetched_request(
@@ -191,7 +190,7 @@ def fetched_request(
         for header in _common(request.headers, hop, policy, is_protected=True)
         if not ((name := _FOLDED[header[0]]) in _NOT_FETCHED or name in keys or name.startswith((b"content-", b"if-")))
     ]
-    return RequestHead(b"GET", target, tuple(sent))
+    return RequestHead(b"GET", target, IndexedHeaders(sent))
 
 
 def region_request(request: RequestHead, signed: bytes) -> RequestHead:
@@ -202,7 +201,7 @@ def region_request(request: RequestHead, signed: bytes) -> RequestHead:
         for header in request.headers
         if _FOLDED[header[0]] not in SPOKEN_BY_GATEWAY and header[0].lower() not in options
     ]
-    return RequestHead(request.method, request.target, (*sent, (b"Idempotency-Region", signed)))
+    return RequestHead(request.method, request.target, IndexedHeaders((*sent, (b"Idempotency-Region", signed))))
 
 
 def region_response_headers(headers: Headers) -> Headers:
@@ -256,13 +255,15 @@ _FOR_CLIENTS: Final = NameTable(_kind_for_clients)
 _name_of: Final = itemgetter(0)
 
 
-def _common(headers: Headers, hop: Hop, policy: ForwardingPolicy, *, is_protected: bool) -> list[tuple[bytes, bytes]]:
+def _common(
+    headers: IndexedHeaders, hop: Hop, policy: ForwardingPolicy, *, is_protected: bool
+) -> list[tuple[bytes, bytes]]:
     """The headers of every request: without hop-by-hop headers and those of the gateway, and with this hop added.
 
     `Connection` cannot remove `Host`, without which the upstream would not know the addressed host. A protected request
     also loses Envoy's instructions and the preferences that the gateway heeds.
     """
-    by_name = values_by_name(headers)
+    by_name = headers.by_name
     # Mostly none is there: it usually names `keep-alive`.
     options = connection_options(headers).intersection(by_name) if b"connection" in by_name else ()
     trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)

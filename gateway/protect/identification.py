@@ -32,7 +32,7 @@ from gateway.core.identity.scope import (
 )
 from gateway.core.immutable import immutable
 from gateway.core.lane import lane_of
-from gateway.core.message import Headers, header_values, values_by_name
+from gateway.core.message import Headers, header_values
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.replay import version_of
 from gateway.core.verdict import Verdict
@@ -142,7 +142,7 @@ class Callers:
         """The caller, once each part is verified; waits only for what has to be asked. Safe to cancel."""
         verified: dict[VerifiedSpec, bytes] = {}
         headers: Headers = ()
-        by_name = values_by_name(request.head.headers)
+        by_name = request.head.headers.by_name
         while isinstance(found := spec.find_scope(by_name, request.hop.peer, verified), Unverified):
             verifier = self.verifiers[found.part]
             verification = verifier.known(request) or await verifier.ask(request)
@@ -279,7 +279,7 @@ async def _authorize(service: ForwardAuth, self: Identifying, request: Request, 
 
 def _key_and_scope(self: Identifying, request: Request, route: Route) -> Found | Awaitable[Found]:
     """Rules 4 and 5 for a key in headers. A caller that has to be verified is waited for."""
-    by_name = values_by_name(request.head.headers)
+    by_name = request.head.headers.by_name
     key = route.key.find_key(by_name, None)
     if key is None:
         return _without_key(request, route)
@@ -313,7 +313,7 @@ async def _event(inbox: Inbox, self: Identifying, request: Request, route: Route
 
 async def _key_in_body(self: Identifying, request: Request, route: Route) -> Found:
     """Rule 4 for a key that is in the body, or a part of it."""
-    key = await request.taken.read(partial(route.key.find_key, values_by_name(request.head.headers)))
+    key = await request.taken.read(partial(route.key.find_key, request.head.headers.by_name))
     if key is None:
         request.body = WholeBody(request.taken)
         return _without_key(request, route)
@@ -389,7 +389,7 @@ async def _lane(order: Order, self: Identifying, request: Request, route: Route)
     if route.inbox is None and not request.is_async:
         detail = "Requests here are delivered in order, and this one has a meaning only now."
         return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
-    value = await request.taken.read(partial(order.value.find_key, values_by_name(request.head.headers)))
+    value = await request.taken.read(partial(order.value.find_key, request.head.headers.by_name))
     if isinstance(value, Key):
         identity, digest = request.identity, stored_digest(value, self.identity_secret)
         request.lane = lane_of(self.service, identity.operation, identity.scope_digest, digest)

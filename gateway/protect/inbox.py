@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.core.identity.key import Key
 from gateway.core.immutable import immutable
-from gateway.core.message import Headers, RequestHead, header_values
+from gateway.core.message import Headers, IndexedHeaders, RequestHead, header_values
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verdict, Wait
 from gateway.core.webhook import (
@@ -167,7 +167,7 @@ async def signed_again(inbox: Inbox, head: RequestHead, body: TakenBody, operati
     """The head as an attempt sends it now: with a signature that the service still accepts, where one can be made."""
     now, event_id = wall_clock_us() / MICROSECONDS, str(operation_id).encode()
     headers = await body.read(lambda content: renewed(inbox, head.headers, content, now=now, event_id=event_id))
-    return head if headers is None else replace(head, headers=headers)
+    return head if headers is None else replace(head, headers=IndexedHeaders(headers))
 
 
 def _refused(reason: Fault, route: Route, inbox: Inbox) -> Reply:

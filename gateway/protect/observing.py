@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.framing import digest
 from gateway.core.identity.body import MISSING
-from gateway.core.message import Headers, ResponseHead, values_by_name
+from gateway.core.message import Headers, ResponseHead
 from gateway.core.observation import (
     KEEP_US,
     REKEYED_US,
@@ -429,7 +429,7 @@ class Observing:
         if observation.early is not None or observation.operation_id is None:
             return observation.early
         route = sighting.route
-        by_name = values_by_name(head.headers)
+        by_name = head.headers.by_name
         meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False)
         exchange = Exchange(
             self._wall_us(),
@@ -576,7 +576,7 @@ class Observing:
         is_conflict = head.status == CONFLICT
         if (keep.reads_bodies or is_conflict) and body is not None:
             document = await read_document(head.headers, body, takes_text=is_conflict)
-        by_name = values_by_name(head.headers)
+        by_name = head.headers.by_name
         meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False, document=document)
         kept = body if body is not None and keep.keeps_body(by_name, len(body)) else None
         method = sighting.original.head.method

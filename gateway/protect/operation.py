@@ -37,7 +37,7 @@ from uuid import UUID
 from gateway.core.identity.body import MISSING
 from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -497,7 +497,7 @@ class Operations:
         is_conflict = head.status == CONFLICT
         limit = max(keep.taken_bytes_max, _CONFLICT_BYTES_MAX) if is_conflict else keep.taken_bytes_max
         prefix = b""
-        by_name = values_by_name(head.headers)
+        by_name = head.headers.by_name
         if limit > 0 and not is_event_stream(by_name):
             try:
                 body = await response.body.read_all(limit)

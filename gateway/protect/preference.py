@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.core.identity.fingerprint import CONDITIONS
 from gateway.core.identity.scope import SINGLE_USE_SCHEMES
-from gateway.core.message import Headers, RequestHead, header_values, values_by_name
+from gateway.core.message import Headers, RequestHead, header_values
 
 # An unclosed quote takes the rest, so that many of them do not each search to the end.
 _MEMBER: Final = re.compile(rb'(?:[^,"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++')
@@ -59,7 +59,7 @@ def responds_async(head: RequestHead, *, is_always: bool) -> bool:
     """
     if not is_always and not prefers_async(head.headers):
         return False
-    by_name = values_by_name(head.headers)
+    by_name = head.headers.by_name
     if not _ONLY_NOW.isdisjoint(by_name) or _PRESIGNED.search(head.target):
         return False
     schemes = [value.strip(b" \t").partition(b" ")[0].lower() for value in by_name.get(b"authorization", [])]

@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.identity.body import MISSING
 from gateway.core.identity.operation_id import is_of
-from gateway.core.message import Headers, RequestHead, ResponseHead, values_by_name
+from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,
     Audit,
@@ -242,8 +242,7 @@ class Prober:
 
     async def _exchange(self, route: Route, policy: Probe, method: str, target: bytes, host: bytes) -> _Response | str:
         """The upstream's response, or why there is none."""
-        headers: Headers = ((b"Host", host), *policy.headers)
-        request = RequestHead(method.encode(), target, headers)
+        request = RequestHead(method.encode(), target, IndexedHeaders(((b"Host", host), *policy.headers)))
         # Uses the connections for protected requests: unprotected ones may hold all others for any time.
         result = await route.target.upstream.exchange(
             request, protected=True, may_send=lambda: True, response_timeout_seconds=PROBE_SECONDS_MAX
@@ -268,7 +267,7 @@ class Prober:
 
     async def _prove(self, route: Route, record: Record, response: _Response) -> Prove:
         keep, headers, body = route.keep, response.head.headers, response.body
-        by_name = values_by_name(headers)
+        by_name = headers.by_name
         is_read = keep.reads_bodies and body is not None
         document = await read_document(headers, body or b"") if is_read else MISSING
         if body is not None and not keep.keeps_body(by_name, len(body)):

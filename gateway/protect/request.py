@@ -21,7 +21,7 @@ from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.peer import Hop
 from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
-from gateway.core.message import RequestHead, logged, trace_id_of, values_by_name
+from gateway.core.message import RequestHead, logged, trace_id_of
 from gateway.core.operation import (
     CUT,
     Content,
@@ -188,7 +188,7 @@ def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> 
         kind = Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
     head, operation_id = request.head, request.operation_id
     is_misused = verdict in _MISUSED and operation_id is not None
-    by_name = values_by_name(head.headers)
+    by_name = head.headers.by_name
     request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
     # By their order, which takes half as long: every reply has one.
     return RequestAnswered(
@@ -221,7 +221,7 @@ def scope_name(scope_digest: bytes) -> str:
 
 def request_info(head: RequestHead) -> RequestInfo:
     """The request in short; a value over its limit ends in `CUT`."""
-    by_name = values_by_name(head.headers)
+    by_name = head.headers.by_name
     host, path = by_name.get(b"host", _NO_VALUES)[0], head.target.partition(b"?")[0]
     request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
     return RequestInfo(

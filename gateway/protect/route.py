@@ -23,7 +23,7 @@ from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, Fingerpri
 from gateway.core.identity.key import Key, KeySpec
 from gateway.core.identity.operation_id import single_headers
 from gateway.core.identity.scope import ScopeSpec
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import microseconds
 from gateway.core.outcome import StatusPolicy
 from gateway.core.recovery import Hold, Recovery, Resend
@@ -106,12 +106,12 @@ class Route:
     is_observed: bool = False
     enforced: EnforcedShare | None = None
 
-    def for_key(self, headers: Headers) -> Route:
+    def for_key(self, headers: IndexedHeaders) -> Route:
         """The route that a request with these headers meets: this one, or the one that enforces for its key."""
         share = self.enforced
         if share is None:
             return self
-        key = self.key.find_key(values_by_name(headers), None)
+        key = self.key.find_key(headers.by_name, None)
         return share.route if isinstance(key, Key) and share.covers(self.operation, key) else self
 
 

@@ -17,7 +17,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Final, Self
 
-from gateway.core.message import HOP_BY_HOP, NameTable, RequestHead, ResponseHead, asks_upgrade
+from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, ResponseHead, asks_upgrade
 from gateway.upstream.connect import UpstreamSettings
 from gateway.upstream.connection import FileReader, ResponseReceiver, UpstreamConnection
 from gateway.upstream.pool import UpstreamPool, UpstreamStats
@@ -257,7 +257,8 @@ def request_bytes(request: RequestHead, body: OutboundBody) -> tuple[bytes, bool
     The framing is ours, everything else is as given. Hop-by-hop headers are left out, except `Upgrade` where the
     request asks for one. CONNECT is refused: its response has a framing of its own.
     """
-    headers, wants_upgrade = request.headers, False
+    headers: Headers = request.headers
+    wants_upgrade = False
     if any(map(_KINDS.__getitem__, map(_name_of, headers))):
         kinds = [_KINDS[name] for name, _ in headers]
         if _INVALID in kinds:

@@ -10,7 +10,7 @@ from gateway.admin.resolution import Policies, RoutePolicy, Treatment
 from gateway.core.identity.key import HeaderKey, Key
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import HeaderScope, Scope
-from gateway.core.message import ResponseHead, StoredResponse, values_by_name
+from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
     Accept,
@@ -46,7 +46,9 @@ TREATMENT = Treatment(
 SCOPE = HeaderScope(b"X-Tenant", ())
 CHARGE = RoutePolicy("charge", "charge", HeaderKey(), SCOPE, TREATMENT)
 POLICIES = Policies("shop", [CHARGE])
-CREATED = ResponseHead(201, b"Created", ((b"Location", b"/charges/1"), (b"Date", b"x"), (b"X-Debug", b"y")))
+CREATED = ResponseHead(
+    201, b"Created", IndexedHeaders(((b"Location", b"/charges/1"), (b"Date", b"x"), (b"X-Debug", b"y")))
+)
 RESPONSE = StoredResponse(201, b"Created", ((b"Location", b"/charges/1"),), b"once")
 FINGERPRINT = Fingerprint(b"recipe", b"digest", b"raw")
 
@@ -105,7 +107,7 @@ class Desk:
 
     def claim(self, key: str, route: str = "charge", *, read_token: int | None = None) -> Claim:
         parsed = HeaderKey().find_key({b"idempotency-key": [key.encode()]})
-        scope = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", b"t1"),)), None)
+        scope = HeaderScope(b"X-Tenant", None).find_scope(IndexedHeaders(((b"X-Tenant", b"t1"),)).by_name, None)
         assert isinstance(parsed, Key)
         assert isinstance(scope, Scope)
         identity = identity_of(service="shop", route=route, operation=route, scope=scope, key=parsed)

@@ -24,7 +24,7 @@ from gateway.core.identity.scope import (
     Scope,
 )
 from gateway.core.identity.token import claims_value
-from gateway.core.message import ResponseHead, values_by_name
+from gateway.core.message import IndexedHeaders, ResponseHead
 from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
 from gateway.core.replay import KeepPolicy
 from gateway.store.base import Indefinite, NotApplied
@@ -134,7 +134,7 @@ async def test_answer_that_ends_nothing(status: int, said: str, body: bytes) -> 
     """A response that the route would not record is refused; force records it all the same."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    ruling = Happened(ResponseHead(status, b"", ()), body)
+    ruling = Happened(ResponseHead(status, b"", IndexedHeaders()), body)
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.RESPONSE
     assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")
@@ -326,7 +326,7 @@ async def test_long_body_and_declared_retention() -> None:
     """A body over the route's limit is not kept, and the service's own retention counts, as for any response."""
     desk = Desk()
     operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    head = ResponseHead(200, b"OK", ((b"Idempotency-Retention", b"10000"),))
+    head = ResponseHead(200, b"OK", IndexedHeaders(((b"Idempotency-Retention", b"10000"),)))
     outcome = changed(await desk.operations.resolve(operation_id, Happened(head, b"x" * 1001), AUDIT))
     assert "response-not-stored" in outcome.notes[0]
     record = desk.record(operation_id)
@@ -503,7 +503,7 @@ def test_identify_by_what_would_be_verified() -> None:
     for policy in policies:
         scope = policy.scope.find_scope({}, None, values)
         assert isinstance(scope, Scope)
-        found = HeaderKey().find_key(values_by_name((key,)), None)
+        found = HeaderKey().find_key(IndexedHeaders((key,)).by_name, None)
         assert isinstance(found, Key)
         expected = derive_operation_id("shop", policy.operation, scope.digest, found.digest)
         assert operations.identify(policy.name, (key, user, token), None) == expected

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.admin.provided_response import read_response
 from gateway.config import parse
-from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Complete, OutcomeCommand, Release
 from gateway.store.journal.view import HostJournalFiles
 from tests.admin.shell import Shell, doubt, shell_for
@@ -65,7 +65,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
         taken = await shell.spawned("journal", outcome.operation_id, "--export", file)
         assert (taken.code, taken.err) == (0, "")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert read_response(file.read_bytes()) == (ResponseHead(201, b"Created", ()), b"charged")
+        assert read_response(file.read_bytes()) == (ResponseHead(201, b"Created", IndexedHeaders()), b"charged")
 
         done = await shell.spawned("journal", outcome.operation_id, "--acknowledge", *WHY, "--by", "alice")
         assert (done.code, done.err) == (0, "")

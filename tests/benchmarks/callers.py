@@ -17,7 +17,7 @@ from gateway.callers.tokens import TokenVerifier
 from gateway.config.scope import JwtScope, TokenIssuer
 from gateway.core.identity.peer import hop_from
 from gateway.core.identity.scope import HeaderScope, ScopeSpec
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.protect.identification import Caller, Callers
 from gateway.protect.request import Request
 from tests.benchmarks import load
@@ -80,7 +80,9 @@ def _callers() -> tuple[Callers, Headers]:
 def _found_us(callers: Callers, spec: ScopeSpec, headers: Headers) -> float:
     """CPU time for each caller that is found."""
     hop = hop_from("127.0.0.1", is_secure=False)
-    requests = [Request(RequestHead(b"POST", PROTECTED, headers), Here(b""), hop) for _ in range(_REQUESTS)]
+    requests = [
+        Request(RequestHead(b"POST", PROTECTED, IndexedHeaders(headers)), Here(b""), hop) for _ in range(_REQUESTS)
+    ]
 
     async def find() -> float:
         begin = time.process_time()

@@ -18,7 +18,7 @@ from gateway.config.address import PostgresUrl
 from gateway.config.effective import schema_text
 from gateway.config.place import forms_of
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import RouteTable
 
 PUBLISHED = Path(__file__).parents[2] / "config"
@@ -89,7 +89,7 @@ def test_example_tells_stripes_accounts_apart() -> None:
         ]
         if account is not None:
             headers.append((b"Stripe-Account", account))
-        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", tuple(headers))
+        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", IndexedHeaders(tuple(headers)))
         return fingerprinter.digests(head, b"amount=100&metadata[order]=1").canonical
 
     assert digest(b"acct_A", b"{}") == digest(b"acct_A", b'{"last_request_metrics": {}}')

@@ -8,19 +8,19 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.core.identity.fingerprint import MEMBERS_MAX, BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint
 
 OPERATION = UUID(int=7)
 KEY = FingerprintKey("k1", b"0123456789abcdef")
 HEADERS: Headers = ((b"Host", b"api.example.com"), (b"Content-Type", b"application/json"), (b"Api-Version", b"1"))
-HEAD = RequestHead(b"POST", b"/v1/charges", HEADERS)
+HEAD = RequestHead(b"POST", b"/v1/charges", IndexedHeaders(HEADERS))
 BODY = b'{"amount":1000,"card":{"number":"4242","last4":"4242"},"lines":[1,2]}'
 
 
 def with_header(name: bytes, value: bytes) -> RequestHead:
     kept = tuple(header for header in HEADERS if header[0] != name)
-    return replace(HEAD, headers=(*kept, (name, value)))
+    return replace(HEAD, headers=IndexedHeaders((*kept, (name, value))))
 
 
 def recorded(fingerprinter: Fingerprinter, head: RequestHead = HEAD, body: bytes = BODY) -> Fingerprint:

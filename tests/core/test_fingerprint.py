@@ -19,7 +19,7 @@ from gateway.core.identity.fingerprint import (
     may_be_fingerprinted,
     sha256_of,
 )
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.verdict import Match, compare
 
 JSON = b'{"amount":1000,"currency":"eur"}'
@@ -30,7 +30,7 @@ HEADERS: Headers = (
     (b"Idempotency-Key", b"k"),
     (b"Authorization", b"Bearer sk"),
 )
-HEAD = RequestHead(b"POST", b"/v1/charges?expand=1", HEADERS)
+HEAD = RequestHead(b"POST", b"/v1/charges?expand=1", IndexedHeaders(HEADERS))
 PLAIN = FingerprintSpec()
 SECRET = b"0123456789abcdef"
 
@@ -39,7 +39,7 @@ def head(**fields: bytes) -> RequestHead:
     """The usual head with these fields exchanged (underscores for hyphens), left out where they are empty."""
     named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
     kept = tuple((name, value) for name, value in HEADERS if name.lower() not in named)
-    return replace(HEAD, headers=kept + tuple((name, value) for name, value in named.items() if value))
+    return replace(HEAD, headers=IndexedHeaders(kept + tuple((name, value) for name, value in named.items() if value)))
 
 
 def digests(request: RequestHead = HEAD, body: bytes = JSON, spec: FingerprintSpec = PLAIN) -> Digests:
@@ -55,7 +55,7 @@ def test_header_order_and_case(headers: list[tuple[bytes, bytes]], spelling: obj
     """Order and case of header fields, and white space around their values, change nothing."""
     assert callable(spelling)
     spelled = tuple((spelling(name), padding + value + padding) for name, value in headers)
-    assert digests(replace(HEAD, headers=spelled)) == digests()
+    assert digests(replace(HEAD, headers=IndexedHeaders(spelled))) == digests()
 
 
 @given(body=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200)))
@@ -138,8 +138,8 @@ def test_fields(request_: RequestHead, is_equal: bool) -> None:
 def test_listed_headers() -> None:
     """A listed field counts with all its values, in order, and so does its absence."""
     spec = FingerprintSpec(headers=(b"X-Region",))
-    twice = replace(HEAD, headers=(*HEADERS, (b"x-region", b"us")))
-    turned = replace(HEAD, headers=((b"x-region", b"us"), *HEADERS))
+    twice = replace(HEAD, headers=IndexedHeaders((*HEADERS, (b"x-region", b"us"))))
+    turned = replace(HEAD, headers=IndexedHeaders(((b"x-region", b"us"), *HEADERS)))
     joined = head(x_region=b"eu, us")
     requests = [HEAD, head(x_region=b"us"), head(x_region=b""), twice, turned, joined]
     assert len({digests(request, spec=spec).canonical for request in requests}) == len(requests)
@@ -163,7 +163,10 @@ def test_overrides() -> None:
     route, names = Fingerprinter(PLAIN), (*methods, *targets)
     requests = [HEAD, *[head(**{name: value}) for name in names for value in (b"DELETE", b"PUT", b" ")]]
     twice = ((b"X-HTTP-Method", b"PUT"), (b"x-http-method", b"DELETE"))
-    requests += [replace(HEAD, headers=HEADERS + twice), replace(HEAD, headers=HEADERS + twice[::-1])]
+    requests += [
+        replace(HEAD, headers=IndexedHeaders(HEADERS + twice)),
+        replace(HEAD, headers=IndexedHeaders(HEADERS + twice[::-1])),
+    ]
     requests.append(head(x_http_method=b"PUT", x_method_override=b"DELETE"))
     requests.append(head(x_http_method=b"PUT", x_original_url=b"DELETE"))
     made = [route.digests(request, JSON) for request in requests]

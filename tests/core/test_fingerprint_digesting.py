@@ -13,7 +13,7 @@ import pytest
 from gateway.core.identity.body import Body
 from gateway.core.identity.fingerprint import Digests, Fingerprinter, FingerprintSpec
 from gateway.core.identity.key import BodyPart, ComposedKey, Key, KeyFault
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.protect.body import INLINE_BYTES_MAX, TakenBody
 
 LONG = b"x" * (INLINE_BYTES_MAX + 1)
@@ -30,7 +30,7 @@ CASES = [
 
 
 def head(media: bytes) -> RequestHead:
-    return RequestHead(b"POST", b"/", ((b"Host", b"a"), (b"Content-Type", media)))
+    return RequestHead(b"POST", b"/", IndexedHeaders(((b"Host", b"a"), (b"Content-Type", media))))
 
 
 @contextmanager

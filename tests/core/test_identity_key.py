@@ -19,7 +19,7 @@ from gateway.core.identity.key import (
     KeyFormat,
     KeySpec,
 )
-from gateway.core.message import values_by_name
+from gateway.core.message import IndexedHeaders
 
 visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 business_key_parts = st.text(min_size=1, max_size=20)
@@ -135,15 +135,17 @@ def test_case_is_kept() -> None:
 def test_first_alias_present() -> None:
     """The first of the names that is present gives the key, whatever the order of the fields."""
     spec = HeaderKey((b"PayPal-Request-Id", b"Idempotency-Key"))
-    assert spec.find_key(values_by_name(((b"idempotency-key", b"b"), (b"PAYPAL-REQUEST-ID", b"a"))), None) == key(b"a")
-    assert spec.find_key(values_by_name(((b"idempotency-key", b"b"),)), None) == key(b"b")
-    assert spec.find_key(values_by_name(((b"X-Other", b"b"),)), None) is None
+    assert spec.find_key(
+        IndexedHeaders(((b"idempotency-key", b"b"), (b"PAYPAL-REQUEST-ID", b"a"))).by_name, None
+    ) == key(b"a")
+    assert spec.find_key(IndexedHeaders(((b"idempotency-key", b"b"),)).by_name, None) == key(b"b")
+    assert spec.find_key(IndexedHeaders(((b"X-Other", b"b"),)).by_name, None) is None
 
 
 def test_present_but_empty_is_no_absence() -> None:
     """An empty first field is a fault, and neither a missing key nor a reason to look at the next."""
     spec = HeaderKey((b"webhook-id", b"Idempotency-Key"))
-    found = spec.find_key(values_by_name(((b"webhook-id", b""), (b"Idempotency-Key", b"k"))), None)
+    found = spec.find_key(IndexedHeaders(((b"webhook-id", b""), (b"Idempotency-Key", b"k"))).by_name, None)
     assert found == KeyFault("webhook-id is empty.")
 
 
@@ -175,7 +177,7 @@ BUSINESS = ComposedKey((BodyPart(parse_pointer("/account_id")), BodyPart(parse_p
 
 
 def composed(spec: ComposedKey, body: bytes, *headers: tuple[bytes, bytes]) -> Key | KeyFault | None:
-    return spec.find_key(values_by_name(headers), body)
+    return spec.find_key(IndexedHeaders(headers).by_name, body)
 
 
 def test_composed_of_headers() -> None:

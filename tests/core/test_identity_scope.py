@@ -26,7 +26,7 @@ from gateway.core.identity.scope import (
     Unverified,
     VerifiedSpec,
 )
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers, IndexedHeaders
 from tests.core.test_identity_token import Named
 
 INSIDE = ip_network("10.0.0.0/8")
@@ -36,7 +36,7 @@ values = st.binary(min_size=1).map(lambda value: value.strip(b" \t")).filter(boo
 
 
 def scope(spec: ScopeSpec, *headers: tuple[bytes, bytes], peer: str | None = "10.1.2.3") -> Scope:
-    found = spec.find_scope(values_by_name(headers), hop_from(peer, is_secure=False).peer)
+    found = spec.find_scope(IndexedHeaders(headers).by_name, hop_from(peer, is_secure=False).peer)
     assert isinstance(found, Scope)
     return found
 
@@ -58,7 +58,7 @@ def compact(header: bytes, parts: int) -> bytes:
 )
 def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
     """A header names the caller only where the connection comes from a network that was named."""
-    found = TENANT.find_scope(values_by_name(((b"x-tenant", b"acme"),)), hop_from(peer, is_secure=False).peer)
+    found = TENANT.find_scope(IndexedHeaders(((b"x-tenant", b"acme"),)).by_name, hop_from(peer, is_secure=False).peer)
     if is_trusted:
         assert found == scope(TENANT, (b"X-Tenant", b"acme"))
     else:
@@ -67,7 +67,7 @@ def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
 
 def test_from_any() -> None:
     """With `from: any` the header is believed from everywhere, also over a Unix socket."""
-    found = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", b"acme"),)), None)
+    found = HeaderScope(b"X-Tenant", None).find_scope(IndexedHeaders(((b"X-Tenant", b"acme"),)).by_name, None)
     assert found == scope(TENANT, (b"X-Tenant", b"acme"))
 
 
@@ -113,7 +113,7 @@ def test_callers_are_told_apart(one: bytes, other: bytes) -> None:
 )
 def test_missing(spec: ScopeSpec, headers: Headers, expected: ScopeMissing) -> None:
     """Without a caller there is no scope, and a missing credential is told from another missing field."""
-    assert spec.find_scope(values_by_name(headers), ip_address("10.1.2.3")) == expected
+    assert spec.find_scope(IndexedHeaders(headers).by_name, ip_address("10.1.2.3")) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_missing(spec: ScopeSpec, headers: Headers, expected: ScopeMissing) -> N
 )
 def test_repeated(spec: ScopeSpec, headers: Headers) -> None:
     """A field that is repeated names nobody, even where the edge let it through."""
-    assert isinstance(spec.find_scope(values_by_name(headers), ip_address("10.1.2.3")), ScopeUnsuitable)
+    assert isinstance(spec.find_scope(IndexedHeaders(headers).by_name, ip_address("10.1.2.3")), ScopeUnsuitable)
 
 
 def test_scheme_is_case_insensitive() -> None:
@@ -165,7 +165,7 @@ def test_key_without_scheme() -> None:
 )
 def test_expiring_token(credential: bytes, is_suitable: bool) -> None:
     """A credential that will be another one on the retry is not a scope."""
-    found = API_KEY.find_scope(values_by_name(((b"Authorization", credential),)), None)
+    found = API_KEY.find_scope(IndexedHeaders(((b"Authorization", credential),)).by_name, None)
     assert isinstance(found, Scope if is_suitable else ScopeUnsuitable)
 
 
@@ -203,7 +203,7 @@ def test_shared() -> None:
 def test_nothing_in_clear() -> None:
     """No result of a scope holds what it was made from."""
     for header in (b"Bearer s3cret", b"Negotiate s3cret", b"Bearer " + compact(b'{"s3cret":1}', 3)):
-        assert "s3cret" not in repr(API_KEY.find_scope(values_by_name(((b"Authorization", header),)), None))
+        assert "s3cret" not in repr(API_KEY.find_scope(IndexedHeaders(((b"Authorization", header),)).by_name, None))
 
 
 def test_recipe() -> None:

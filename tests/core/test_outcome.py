@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from gateway.core.identity.body import parse_json, parse_pointer
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import Event, microseconds
 from gateway.core.outcome import (
     RETENTION_SECONDS_MAX,
@@ -52,7 +52,7 @@ def expected_by_preset(preset: Preset, status: int) -> Meaning:
 
 
 def meaning(status: int, policy: StatusPolicy, headers: Headers = (), *, carries_doubt: bool = False) -> Meaning:
-    return meaning_of(status, values_by_name(headers), policy, carries_doubt=carries_doubt)
+    return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=carries_doubt)
 
 
 @pytest.mark.parametrize("preset", list(Preset))
@@ -181,16 +181,16 @@ def test_a_conflict_that_says_outstanding(preset: Preset, headers: Headers) -> N
     """Another request with this key runs: nobody knows yet what it comes to. A conflict of the business is final."""
     policy = StatusPolicy(preset)
     for body in OUTSTANDING:
-        found = meaning_of(409, values_by_name(headers), policy, carries_doubt=False, document=parse_json(body))
+        found = meaning_of(409, IndexedHeaders(headers).by_name, policy, carries_doubt=False, document=parse_json(body))
         assert found is Meaning.IN_DOUBT, body
     for body in BUSINESS:
-        found = meaning_of(409, values_by_name(headers), policy, carries_doubt=False, document=parse_json(body))
+        found = meaning_of(409, IndexedHeaders(headers).by_name, policy, carries_doubt=False, document=parse_json(body))
         assert found is (Meaning.RETRYABLE if headers else Meaning.FINAL), body
     for status in (400, 422):
         document = parse_json(OUTSTANDING[0])
         assert meaning_of(status, {}, policy, carries_doubt=False, document=document) is Meaning.FINAL
     says = StatusPolicy(preset, {409: Meaning.FINAL})
-    by_name, document = values_by_name(headers), parse_json(OUTSTANDING[0])
+    by_name, document = IndexedHeaders(headers).by_name, parse_json(OUTSTANDING[0])
     assert meaning_of(409, by_name, says, carries_doubt=False, document=document) is Meaning.FINAL
 
 
@@ -290,7 +290,7 @@ def test_what_the_body_says_comes_after_what_is_known() -> None:
     retryable = ((b"Idempotency-Outcome", b"retryable"),)
 
     def by_body(status: int, headers: Headers = (), *, doubt: bool = False) -> Meaning:
-        return meaning_of(status, values_by_name(headers), policy, carries_doubt=doubt, document=document)
+        return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=doubt, document=document)
 
     assert {by_body(409), by_body(425), by_body(401, doubt=True), by_body(403, doubt=True)} == {Meaning.IN_DOUBT}
     assert by_body(200, retryable) is Meaning.RETRYABLE

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.body import MISSING, parse_json, parse_pointer
-from gateway.core.message import values_by_name
+from gateway.core.message import IndexedHeaders
 from gateway.core.replay import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
@@ -55,12 +55,12 @@ def test_a_resource_is_short_printable_text(body: bytes, resource: str | None) -
 
 def test_a_location_that_cannot_be_kept() -> None:
     """Of several, or in octets that are no text, none is."""
-    assert resource_in("location", values_by_name(((b"LOCATION", b"/a"),))) == "/a"
-    assert resource_in("location", values_by_name(((b"Location", b"/a"), (b"location", b"/a")))) is None
-    assert resource_in("location", values_by_name(((b"Location", b"/\xff"),))) is None
+    assert resource_in("location", IndexedHeaders(((b"LOCATION", b"/a"),)).by_name) == "/a"
+    assert resource_in("location", IndexedHeaders(((b"Location", b"/a"), (b"location", b"/a"))).by_name) is None
+    assert resource_in("location", IndexedHeaders(((b"Location", b"/\xff"),)).by_name) is None
     assert resource_in("location", {}) is None
-    assert resource_in(None, values_by_name(((b"Location", b"/a"),))) is None
-    assert resource_in(ID, values_by_name(((b"Location", b"/a"),)), MISSING) is None
+    assert resource_in(None, IndexedHeaders(((b"Location", b"/a"),)).by_name) is None
+    assert resource_in(ID, IndexedHeaders(((b"Location", b"/a"),)).by_name, MISSING) is None
 
 
 @pytest.mark.parametrize(

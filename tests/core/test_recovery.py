@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.body import parse_json, parse_pointer
 from gateway.core.lifecycle import LAPSED_DOUBT
-from gateway.core.message import Headers, ResponseHead
+from gateway.core.message import Headers, IndexedHeaders, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,
     Event,
@@ -107,7 +107,11 @@ def finding(
     steady_us: float = math.inf,
 ) -> Finding:
     return conclude_probe(
-        probe, ResponseHead(status, b"", headers), body, RECORD, ProbeStart(began_us, steady_us / MICROSECONDS)
+        probe,
+        ResponseHead(status, b"", IndexedHeaders(headers)),
+        body,
+        RECORD,
+        ProbeStart(began_us, steady_us / MICROSECONDS),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.body import MISSING, Pointer, parse_pointer, resolve
-from gateway.core.message import Headers, ResponseHead, StoredResponse
+from gateway.core.message import Headers, IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.replay import REDACTED, REDACTED_HEADER, KeepPolicy, Redaction, stored_response
 
 JSON = (b"Content-Type", b"application/json")
@@ -32,7 +32,9 @@ def stored(
     body: bytes | None, *pointers: str, headers: Headers = (JSON,), redact: frozenset[bytes] = frozenset()
 ) -> StoredResponse:
     redaction = Redaction(tuple(parse_pointer(pointer) for pointer in pointers), redact)
-    return stored_response(b"POST", ResponseHead(201, b"", headers), body, KeepPolicy(redaction=redaction))
+    return stored_response(
+        b"POST", ResponseHead(201, b"", IndexedHeaders(headers)), body, KeepPolicy(redaction=redaction)
+    )
 
 
 def body_of(body: bytes, *pointers: str) -> bytes | None:

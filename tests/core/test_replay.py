@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.message import Headers, ResponseHead, values_by_name
+from gateway.core.message import Headers, IndexedHeaders, ResponseHead
 from gateway.core.replay import (
     KeepPolicy,
     accepted_codings,
@@ -45,7 +45,7 @@ FIELDS: Headers = (
 
 
 def kept(method: bytes = b"POST", status: int = 200, policy: KeepPolicy | None = None) -> Headers:
-    return (policy or KeepPolicy()).kept_headers(method, ResponseHead(status, b"", FIELDS))
+    return (policy or KeepPolicy()).kept_headers(method, ResponseHead(status, b"", IndexedHeaders(FIELDS)))
 
 
 def test_kept_in_order_and_to_the_byte() -> None:
@@ -83,14 +83,14 @@ def test_content_length(method: bytes, status: int, stays: bool) -> None:
 def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) -> None:
     """What is stored may say that a retry is useless, never that it is of use; who shares an answer is told both."""
     sent = ((name, b"true"), (name, b" False"), (name, b""))
-    head = ResponseHead(400, b"", sent)
+    head = ResponseHead(400, b"", IndexedHeaders(sent))
     assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
     assert KeepPolicy().kept_headers(b"POST", head) == sent
 
 
 def test_stored_response_without_body() -> None:
     """A response whose body is not kept keeps its status and its fields."""
-    stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())
+    stored = stored_response(b"POST", ResponseHead(201, b"Made", IndexedHeaders(FIELDS)), None, KeepPolicy())
     assert (stored.status, stored.reason, stored.body) == (201, b"Made", None)
     assert (b"Location", b"/charges/1") in stored.headers
 
@@ -112,7 +112,7 @@ def test_has_no_body(method: bytes, status: int, none: bool) -> None:
 )
 def test_event_stream(value: bytes, is_stream: bool) -> None:
     """An event stream is known by its media type alone."""
-    assert is_event_stream(values_by_name(((b"content-Type", value),))) is is_stream
+    assert is_event_stream(IndexedHeaders(((b"content-Type", value),)).by_name) is is_stream
 
 
 @pytest.mark.parametrize(

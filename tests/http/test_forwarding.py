@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.identity.peer import Hop, hop_from
-from gateway.core.message import Headers, RequestHead, asks_upgrade
+from gateway.core.message import Headers, IndexedHeaders, RequestHead, asks_upgrade
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.protect.forwarding import (
     ForwardingPolicy,
@@ -50,7 +50,7 @@ def unprotected(
     *fields: tuple[bytes, bytes], hop: Hop = CLIENT, policy: ForwardingPolicy = POLICY, host: Headers = (HOST,)
 ) -> Headers:
     """What an unprotected request with these fields becomes, without the host if that is unchanged."""
-    request = RequestHead(b"POST", b"/a/../b", (*host, *fields))
+    request = RequestHead(b"POST", b"/a/../b", IndexedHeaders((*host, *fields)))
     sent = unprotected_request(request, hop, policy, upgrades=asks_upgrade(request.headers))
     assert (sent.method, sent.target) == (request.method, request.target)
     return sent.headers[1:] if sent.headers[:1] == (HOST,) else sent.headers
@@ -63,7 +63,7 @@ def protected(
     replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
-    request = RequestHead(b"POST", b"/", (HOST, *fields))
+    request = RequestHead(b"POST", b"/", IndexedHeaders((HOST, *fields)))
     sent = protected_request(request, CLIENT, POLICY, CLAIMED, key, key_headers, replaced=replaced).headers
     assert sent[0] == HOST
     assert sent[-3:] == ADDED
@@ -303,7 +303,7 @@ def test_a_fetch_is_only_a_fetch() -> None:
         b"x_key Prefer Expect Digest Repr-Digest Idempotency-Operation X-HTTP-Method-Override X_HTTP_Method_Override "
         b"x-http-method X-Method-Override X-Original-URL X-Rewrite-Url Connection TE Upgrade X-Envoy-Retry-On"
     ).split()
-    head = RequestHead(b"POST", b"/charges", (HOST, *own, *[(name, b"1") for name in others]))
+    head = RequestHead(b"POST", b"/charges", IndexedHeaders((HOST, *own, *[(name, b"1") for name in others])))
     fetch = fetched_request(head, CLIENT, POLICY, b"/charges/1", (b"X-Key",))
     assert (fetch.method, fetch.target) == (b"GET", b"/charges/1")
     assert fetch.headers == (HOST, *own, *said_of_hop())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.peer import hop_from
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import SealedRequest
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal
@@ -21,7 +21,11 @@ RING = KeyRing((CURRENT, OLD), os.urandom)
 OPERATION, ACCEPTANCE = UUID(int=1), UUID(int=2)
 SECRET = b"Bearer s3cr3t"
 KEPT = KeptRequest(
-    RequestHead(b"POST", b"/v1/payments?a=%ff", ((b"Host", b"api"), (b"Authorization", SECRET), (b"X-\xff", b""))),
+    RequestHead(
+        b"POST",
+        b"/v1/payments?a=%ff",
+        IndexedHeaders(((b"Host", b"api"), (b"Authorization", SECRET), (b"X-\xff", b""))),
+    ),
     hop_from("10.0.0.7", is_secure=True),
     b'{"amount":10.00}',
     b'"order-1"',

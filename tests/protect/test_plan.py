@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.identity.peer import hop_from
-from gateway.core.message import RequestHead, indexed
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.observe.facts import Events
 from gateway.protect.body import Spool, TakenBody, UploadSlots, WholeBody
 from gateway.protect.identification import (
@@ -150,6 +150,6 @@ def told(of: Route, head: RequestHead, body: bytes, plan: Plan | None = None) ->
 def test_a_plan_does_what_all_steps_do(headers: list[tuple[bytes, bytes]], body: bytes, lines: set[str]) -> None:
     """Whatever a request holds, leaving steps out and joining them changes nothing of what it gets."""
     of = route(*lines)
-    head = RequestHead(b"POST", b"/pay", indexed(tuple(headers)))
+    head = RequestHead(b"POST", b"/pay", IndexedHeaders(headers))
     preference = [step for step in plan_of(of).whole if isinstance(step, partial)]
     assert told(of, head, body) == told(of, head, body, Plan((), (*FULL, *preference), 1 << 20))

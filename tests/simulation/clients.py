@@ -10,7 +10,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
 from tests.simulation.history import Call, History
@@ -189,7 +189,7 @@ def _head(call: Call, dice: random.Random, prefers: bytes | None) -> RequestHead
     fields = [(spell(name), value) for name, value in fields]
     fields[dice.randrange(len(fields)) : 0] = [(b"X-Call", b"%d" % call.number)]
     fields.append((b"X-Call", b"again"))
-    return RequestHead(b"POST", call.target.encode(), tuple(fields))
+    return RequestHead(b"POST", call.target.encode(), IndexedHeaders(tuple(fields)))
 
 
 def is_settled(call: Call) -> bool:

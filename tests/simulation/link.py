@@ -16,7 +16,7 @@ from typing import Protocol
 
 from gateway.config import upstream as asked
 from gateway.core.identity.peer import hop_from
-from gateway.core.message import RequestHead, ResponseHead
+from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import NotSent, SentNothing, Unknown
 from tests.simulation.faults import Weather
 from tests.simulation.history import Answer, Call, Forward, History
@@ -179,7 +179,7 @@ class _Inbound(Connection):
 
     def _take_head(self, answer: Answer, length: int | None) -> None:
         headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers)
-        self._carry(self._arrive_head, ResponseHead(answer.status, b"", headers), length)
+        self._carry(self._arrive_head, ResponseHead(answer.status, b"", IndexedHeaders(headers)), length)
 
     def _arrive_head(self, head: ResponseHead, length: int | None) -> None:
         if not self._exchange.is_over:

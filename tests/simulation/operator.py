@@ -10,7 +10,7 @@ import random
 from typing import cast
 from uuid import UUID, uuid4
 
-from gateway.core.message import ResponseHead, StoredResponse
+from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import (
     MICROSECONDS,
     Command,
@@ -119,5 +119,5 @@ class Operator:
         headers = tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)
         keep = self._routes[sent.route].keep
         is_long = len(sent.answer_body) > keep.body_bytes_max
-        head = ResponseHead(sent.status, b"", headers)
+        head = ResponseHead(sent.status, b"", IndexedHeaders(headers))
         return stored_response(b"POST", head, None if is_long else sent.answer_body, keep)

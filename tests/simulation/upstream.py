@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 
 from gateway.config import upstream as asked
-from gateway.core.message import Headers, RequestHead, ResponseHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import (
     FileBody,
     Framing,
@@ -331,7 +331,9 @@ class Client(WireClient):
             exchange.deliver(delay, exchange.fail, Unknown.RESET, "reset before the answer")
             return
         head = ResponseHead(
-            manner.status, b"", tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)
+            manner.status,
+            b"",
+            IndexedHeaders(tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)),
         )
         length = None if manner.is_stream else len(sent.answer_body)
         exchange.deliver(delay, exchange.head, head, length)

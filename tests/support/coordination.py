@@ -21,7 +21,7 @@ from gateway.app.stores import key_ring
 from gateway.config import parse
 from gateway.config.route import Retention
 from gateway.core.identity.peer import hop_from
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
 from gateway.core.recovery import Hold, Resend
 from gateway.core.replay import KeepPolicy
@@ -129,7 +129,9 @@ class Office:
             *((name.encode(), value.encode()) for name, value in headers),
         )
         taken = Here(body) if isinstance(body, bytes) else body
-        return Request(RequestHead(b"POST", b"/charges", fields), taken, hop_from("127.0.0.1", is_secure=False))
+        return Request(
+            RequestHead(b"POST", b"/charges", IndexedHeaders(fields)), taken, hop_from("127.0.0.1", is_secure=False)
+        )
 
     def ask(
         self,
@@ -242,7 +244,7 @@ def request_for(
         retention=Retention.model_validate({"replay": "1h", "remember": "2h"}),
         target=SimpleNamespace(answer_within_seconds=patience_seconds),
     )
-    request = Request(RequestHead(b"POST", b"/charges", ()), Here(BODY), hop_from(None, is_secure=False))
+    request = Request(RequestHead(b"POST", b"/charges", IndexedHeaders()), Here(BODY), hop_from(None, is_secure=False))
     request.route, request.identity, request.fingerprints = cast(Route, route), identity, [fingerprint]
     return request
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.deliver.worker import DeliveryWorker
@@ -47,7 +48,7 @@ class Depot:
         headers = tuple(
             (name, tenant.encode() if name == b"X-Tenant" else value) for name, value in incoming.head.headers
         )
-        head = type(incoming.head)(incoming.head.method, incoming.head.target, headers)
+        head = type(incoming.head)(incoming.head.method, incoming.head.target, IndexedHeaders(headers))
         request = Request(head, incoming.body, incoming.hop)
         refused = await self.office.coordinator.identifying.identify(request, route or self.office.route)
         assert refused is None

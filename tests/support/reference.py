@@ -23,7 +23,7 @@ from gateway.config import Config
 from gateway.config.effective import descriptions
 from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
-from gateway.core.message import Headers, values_by_name
+from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import State
 from gateway.core.outcome import SAID, Meaning, Preset, StatusPolicy, meaning_of
 from gateway.core.verdict import RULES, Verdict
@@ -123,7 +123,7 @@ def _selections(preset: Preset) -> list[str]:
     policy = StatusPolicy(preset)
 
     def meaning(status: int, headers: Headers = ()) -> Meaning:
-        return meaning_of(status, values_by_name(headers), policy, carries_doubt=False)
+        return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=False)
 
     said: dict[Meaning, list[str]] = {each: [] for each in Meaning}
     for category in (2, 3, 4, 5):

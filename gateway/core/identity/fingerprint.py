@@ -53,7 +53,6 @@ from gateway.core.message import (
     RequestHead,
     header_values,
     list_members,
-    values_by_name,
 )
 from gateway.core.operation import Content, Fingerprint, Identity
 
@@ -260,7 +259,7 @@ class Fingerprinter:
 
         `body_sha256` is the body's digest if it is known already, for example from hashing it while it arrived.
         """
-        by_name = values_by_name(head.headers)
+        by_name = head.headers.by_name
         alike = (head.method, head.target, *map(tuple, map(by_name.get, self._digested, repeat(()))))
         is_plain = DEFINING.isdisjoint(by_name)
         frame = self._frames.get(alike) if is_plain else None

@@ -337,7 +337,7 @@ def test_a_short_look_at_a_target(paths: tuple[str, ...], data: st.DataObject) -
     method, query = data.draw(st.sampled_from((b"POST", b"POST", b"GET"))), data.draw(st.sampled_from(QUERIES))
     headers = IndexedHeaders(((b"Host", b"h"),))
     for target in TARGETS:
-        compare_looks(routes, RequestHead(method, target + query, headers))
+        compare_looks(routes, RequestHead(method, target + query, IndexedHeaders(headers)))
 
 
 @pytest.mark.parametrize("is_observed", [False, True], ids=["protected", "observed"])
@@ -352,4 +352,4 @@ def test_a_short_look_at_a_head(method: bytes, target: bytes, is_observed: bool)
     routes = related(rules, [])
     for first, second, host, version in product(FIELDS, FIELDS, (b"h", b"", None), ((1, 1), (1, 0))):
         headers = IndexedHeaders((*([] if host is None else [(b"Host", host)]), first, second))
-        compare_looks(routes, RequestHead(method, target, headers), version)
+        compare_looks(routes, RequestHead(method, target, IndexedHeaders(headers)), version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.message import Headers, RequestHead
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.http.exchange import ReservedHeaders
 
 RESERVED = ReservedHeaders((b"X-User-Id", b"X-User-Email", b"x-role"))
@@ -13,7 +13,7 @@ OTHERS = ((b"Host", b"shop.example"), (b"X-User", b"a"), (b"X-User-Id-2", b"b"),
 
 def left(headers: Headers, target: bytes = b"/v1/charges/7", method: bytes = b"GET") -> Headers:
     """What is left of these headers."""
-    head = RESERVED.without(RequestHead(method, target, (*OTHERS, *headers)))
+    head = RESERVED.without(RequestHead(method, target, IndexedHeaders((*OTHERS, *headers))))
     assert (head.method, head.target, head.headers[: len(OTHERS)]) == (method, target, OTHERS)
     return tuple(head.headers[len(OTHERS) :])
 

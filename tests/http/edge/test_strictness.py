@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.message import Headers, RequestHead, indexed
+from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.spelling import readings
 from gateway.protect.ambiguity import ambiguity, framing_fault
 
@@ -25,7 +25,7 @@ SOUND: Headers = (
 
 
 def head(target: bytes = b"/v1/payments?x=1", headers: Headers = SOUND) -> RequestHead:
-    return RequestHead(b"POST", target, headers)
+    return RequestHead(b"POST", target, IndexedHeaders(headers))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_route_may_itself_use_underscores() -> None:
 )
 def test_where_a_request_ends_has_one_answer(version: tuple[int, int], headers: Headers, fault: str | None) -> None:
     """Versions and transfer codings that leave it open are refused everywhere."""
-    found = framing_fault(indexed(headers), version)
+    found = framing_fault(IndexedHeaders(headers), version)
     assert found is None if fault is None else fault in (found or "")
 
 

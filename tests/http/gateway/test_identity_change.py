@@ -13,7 +13,7 @@ from gateway.app.operating import policies_of
 from gateway.config import parse
 from gateway.core.identity.key import HeaderKey, Key
 from gateway.core.identity.scope import HeaderScope, Scope
-from gateway.core.message import values_by_name
+from gateway.core.message import IndexedHeaders
 from gateway.store.memory import guard
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
@@ -154,7 +154,7 @@ async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
         assert [snapshot.record is not None for snapshot in found] == [False, False, True]
         record = found[-1].record
         assert record is not None
-        by_name = values_by_name(headers)
+        by_name = IndexedHeaders(headers).by_name
         scope, key = TENANT.find_scope(by_name, None), HeaderKey().find_key(by_name)
         assert isinstance(scope, Scope)
         assert isinstance(key, Key)

@@ -200,7 +200,7 @@ def test_a_reason_may_be_empty_or_missing() -> None:
     """RFC 9112 section 4: nothing is read into it, and both are the same to whoever gets the head."""
     for line in (b"HTTP/1.1 200\r\n", b"HTTP/1.1 200 \r\n"):
         told, _ = parse(line + b"Content-Length: 0\r\n\r\n")
-        assert told.head == ResponseHead(200, b"", ((b"Content-Length", b"0"),))
+        assert told.head == ResponseHead(200, b"", IndexedHeaders(((b"Content-Length", b"0"),)))
 
 
 MALFORMED = {

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from gateway.core.message import RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.upstream import Lost, NotSent, Upstream, UpstreamResponse, UpstreamSettings
 from tests.support.eventually import eventually
 
@@ -112,7 +112,7 @@ async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **sett
 
 def request(method: bytes = b"POST", target: bytes = b"/charge", *fields: tuple[bytes, bytes]) -> RequestHead:
     """A request with a host and these fields."""
-    return RequestHead(method, target, ((b"Host", b"service"), *fields))
+    return RequestHead(method, target, IndexedHeaders(((b"Host", b"service"), *fields)))
 
 
 async def send(

@@ -263,7 +263,9 @@ class Accepting:
         """Raises `StoreError`."""
         kept = await self._sealed(request)
         read_token: int | None = None
-        recorded = fingerprint = request.fingerprint_to_record()
+        recorded = fingerprint = request.route.fingerprinter.with_parts(
+            request.fingerprints[0], request.digests, request.identity.operation_id
+        )
         for _ in range(_COMMANDS_MAX):
             # The same attempt id each time, because the request is sealed with it. None of the earlier ones applied.
             command = Accept(

@@ -156,7 +156,9 @@ class Claiming:
         """
         route, identity = request.route, request.identity
         read_token: int | None = None
-        recorded = fingerprint = request.fingerprint_to_record()
+        recorded = fingerprint = request.route.fingerprinter.with_parts(
+            request.fingerprints[0], request.digests, request.identity.operation_id
+        )
         is_forgotten, takes_over = False, isinstance(route.recovery, Resend)
         patience_seconds = min(max(route.target.answer_within_seconds, _CLAIM_SECONDS_MIN), _CLAIM_SECONDS_MAX)
         until = self.limits.loop.time() + patience_seconds

@@ -116,13 +116,6 @@ class Request:
         """What its claim or acceptance holds, where the route refuses repeats."""
         return self.content if self.route.repeats is not None and self.route.repeats.refuses else None
 
-    def fingerprint_to_record(self) -> Fingerprint:
-        """The current one, with what explains a mismatch."""
-        current, digests = self.fingerprints[0], self.digests
-        if digests is None:
-            return current
-        return self.route.fingerprinter.with_parts(current, digests, self.identity.operation_id)
-
     def differences(self, record: Record) -> tuple[str, ...]:
         """In what it differs from the request of this record, as far as that can be known."""
         if self.digests is None or record.fingerprint is None:

@@ -153,13 +153,13 @@ class Limits:
         self.loop = loop
         self.due: dict[_Due, None] = {}
         """What ends at its time, unless it is taken out before."""
-        self._sweep = Sweep(loop, self._look)
+        self.sweep = Sweep(loop, self._look)
 
     def add(self, due: _Due) -> None:
         """End it at its time of the loop's clock."""
         self.due[due] = None
-        if due.when < self._sweep.at:
-            self._sweep.by(due.when)
+        if due.when < self.sweep.at:
+            self.sweep.by(due.when)
 
     def _look(self) -> float:
         now = self.loop.time()
@@ -186,7 +186,11 @@ class Limit:
         if task is None:
             raise RuntimeError("a limit is for a task")
         self._task, self._cancelling = task, task.cancelling()
-        self.limits.add(self)
+        # As `Limits.add` does it: two blocks of each new key come here.
+        limits = self.limits
+        limits.due[self] = None
+        if self.when < limits.sweep.at:
+            limits.sweep.by(self.when)
         return self
 
     def __exit__(

@@ -291,8 +291,11 @@ class Fingerprinter:
             made.append(Fingerprint(recipe, canonical, raw, key_id))
         return made
 
-    def with_parts(self, fingerprint: Fingerprint, digests: Digests, operation_id: UUID) -> Fingerprint:
-        """The current fingerprint of these digests as a record of this operation keeps it."""
+    def with_parts(self, fingerprint: Fingerprint, digests: Digests | None, operation_id: UUID) -> Fingerprint:
+        """The current fingerprint of these digests as a record of this operation keeps it: with what explains a
+        mismatch, where there are digests."""
+        if digests is None:
+            return fingerprint
         return Fingerprint(
             fingerprint.recipe,
             fingerprint.digest,

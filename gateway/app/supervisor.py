@@ -26,32 +26,17 @@ import socket
 import subprocess
 import sys
 from asyncio.subprocess import Process
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import (
-    AskReload,
-    AskReport,
-    AssignSeats,
-    Channel,
-    ConfigDone,
-    DropConfig,
-    Failed,
-    PrepareConfig,
-    ReloadReport,
-    Report,
-    Serving,
-    SkipDelay,
-    StartWorker,
-    SwitchConfig,
-)
+from gateway.app.channel import Channel
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
 from gateway.app.reload import Reloading, ReloadLate
+from gateway.app.reload import Report as ReloadReport
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.config import Config
@@ -75,8 +60,8 @@ _EXIT_SECONDS: Final = 10.0
 class WorkerProcess:
     """`start` one, then `attend` it until it is gone.
 
-    `numbers` and `health` are from its last report. `reported` is set when it has reported since it was asked, or will
-    not report any more.
+    `numbers` and `health` are from its last report. `report` is done when it has reported since it was asked, or will
+    not report any more. It `reload`s the gateway for an operator.
     """
 
     def __init__(self, number: int, process: Process, channel: Channel) -> None:
@@ -86,15 +71,13 @@ class WorkerProcess:
         self.why_failed: str | None = None
         self.numbers: Counted = {}
         self.health = Health()
-        self.reported = asyncio.Event()
-        self._asked: deque[asyncio.Future[str | None]] = deque()
+        self.report: asyncio.Future[None] | None = None
         self._process = process
-        self._is_leaving = False
-        self._asked_seconds: float | None = None
+        self._asked_seconds = 0.0
 
     @classmethod
     async def start(cls, number: int, inherited: Iterable[int]) -> Self:
-        """A process that has inherited these descriptors, and waits for its `StartWorker`. Raises `OSError`."""
+        """A process that has inherited these descriptors, and waits for its first call. Raises `OSError`."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -116,67 +99,32 @@ class WorkerProcess:
         """The process id."""
         return self._process.pid
 
-    def ask_report(self) -> None:
+    def ask_report(self) -> asyncio.Future[None]:
         """Ask for a report, unless one is still pending: otherwise requests would pile up."""
-        if self._asked_seconds is None:
+        if self.report is None or self.report.done():
             self._asked_seconds = asyncio.get_running_loop().time()
-            self.reported.clear()
-            self.channel.send(AskReport())
+            self.report = self.channel.ask("report")
+        return self.report
 
     @property
     def is_serving(self) -> bool:
         """Whether it has begun to serve, and has not closed its channel."""
-        return self.has_served and not self._is_leaving
-
-    @property
-    def has_reported(self) -> bool:
-        """Whether it has reported since it was asked."""
-        return self._asked_seconds is None
+        return self.has_served and not self.channel.is_gone
 
     @property
     def is_silent(self) -> bool:
         """Whether a report has been pending for too long."""
-        now = asyncio.get_running_loop().time()
-        return self._asked_seconds is not None and now - self._asked_seconds >= _SILENT_SECONDS
+        is_pending = self.report is not None and not self.report.done()
+        return is_pending and asyncio.get_running_loop().time() - self._asked_seconds >= _SILENT_SECONDS
 
-    def ask(self, message: PrepareConfig | SwitchConfig) -> asyncio.Future[str | None]:
-        """The future of its reply: why it refuses. None, too, when it is gone: the one that replaces it starts with
-        what is in force then."""
-        reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        if self._is_leaving:
-            reply.set_result(None)
-        else:
-            self._asked.append(reply)
-            self.channel.send(message)
-        return reply
+    async def attend(self, on_change: Callable[[], None], reload: Callable[[], asyncio.Future[ReloadReport]]) -> int:
+        """Let it call until it ends; returns its exit status.
 
-    async def attend(self, on_change: Callable[[], None], on_reload: Callable[[], None]) -> int:
-        """Receive its messages until it ends; returns its exit status.
-
-        Calls `on_change` when it begins to serve, and when it closes its channel; `on_reload` when it wants a reload.
+        Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator.
         """
-        while (message := await self.channel.receive()) is not None:
-            match message:
-                case Serving():
-                    self.has_served = True
-                    on_change()
-                case Report(numbers, health):
-                    self.numbers, self.health = numbers, health
-                    self._asked_seconds = None
-                    self.reported.set()
-                case Failed(text):
-                    self.why_failed = text
-                case ConfigDone(refusal):
-                    self._asked.popleft().set_result(refusal)
-                case AskReload():
-                    on_reload()
-                case _:
-                    raise TypeError(f"a worker does not send {type(message).__name__}")
-        # It sends nothing more, but may take a while to exit.
-        self._is_leaving = True
-        while self._asked:
-            self._asked.popleft().set_result(None)
-        self.reported.set()
+        self._on_change, self.reload = on_change, reload
+        await self.channel.serve(self)
+        # It calls no more, but may take a while to exit.
         on_change()
         await self.channel.close()
         try:
@@ -185,6 +133,23 @@ class WorkerProcess:
         except TimeoutError:
             self.kill()
             return await self._process.wait()
+
+    # -- called by the worker -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """It serves."""
+        self.has_served = True
+        self._on_change()
+
+    def take_report(self, numbers: Counted, health: Health) -> None:
+        """Its counts and its health: before it answers `report`, and when it stops in order."""
+        self.numbers, self.health = numbers, health
+
+    def fail(self, why: str) -> None:
+        """It cannot start, or must not go on."""
+        self.why_failed = why
+
+    # -- its end ------------------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -283,7 +248,6 @@ class Supervisor:
             self._reloading = Reloading(config, read, self._apply, lambda: (self._metrics, self._health), file)
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
-        self._reload_tasks: set[asyncio.Task[None]] = set()
         self._seats: dict[int, Seat] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
@@ -336,7 +300,7 @@ class Supervisor:
     def skip_delay(self) -> None:
         """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
         for worker in self._workers.values():
-            worker.channel.send(SkipDelay())
+            worker.channel.call("skip_delay")
         close_seats(self._seats)
 
     async def stop(self) -> int:
@@ -427,23 +391,22 @@ class Supervisor:
             worker = await self._spawn(number)
         except OSError as error:
             return WorkerEnd(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
-        code = await worker.attend(self._reassign_seats, lambda: self._reload_for(worker))
+        code = await worker.attend(self._reassign_seats, self._reload)
         del self._workers[number]
         # Its counts stay in the totals.
         self._metrics.absorb(worker.numbers)
-        worker.reported.set()
         self._reassign_seats()
         lived_seconds = asyncio.get_running_loop().time() - started_seconds
         return end_of(code, worker.why_failed, has_served=worker.has_served, lived_seconds=lived_seconds)
 
     async def _spawn(self, number: int) -> WorkerProcess:
-        """Start a process and send it its `StartWorker`."""
+        """Start a process and have it begin."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         async with self._switching:
             worker = self._workers[number] = await WorkerProcess.start(number, inherited)
             # What is in force, and never the file: the others serve with that.
-            worker.channel.send(StartWorker(number, share_of(self.config, number, self._count), seats))
+            worker.channel.call("start", number, share_of(self.config, number, self._count), seats)
         if self._is_stopping:
             worker.terminate()
         return worker
@@ -470,7 +433,7 @@ class Supervisor:
                 await self._prepare(config, workers)
             except BaseException:
                 for worker in workers:
-                    worker.channel.send(DropConfig())
+                    worker.channel.call("drop_config")
                 if status is not before:
                     await status.port.stop()
                 raise
@@ -478,7 +441,7 @@ class Supervisor:
             self.config, self._journal, self._status = config, journal_view(config), status
             self._metrics.add_routes(route.name for route in config.routes)
             self._on_switch(config)
-            switched = [worker.ask(SwitchConfig()) for worker in workers]
+            switched = [worker.channel.ask("switch_config") for worker in workers]
             if switched:
                 _, late = await asyncio.wait(switched, timeout=_SWITCH_SECONDS)
                 if late:
@@ -488,7 +451,8 @@ class Supervisor:
 
     async def _prepare(self, config: Config, workers: list[WorkerProcess]) -> None:
         prepared = {
-            worker.ask(PrepareConfig(share_of(config, worker.number, self._count))): worker for worker in workers
+            worker.channel.ask("prepare_config", share_of(config, worker.number, self._count)): worker
+            for worker in workers
         }
         if not prepared:
             return
@@ -501,16 +465,11 @@ class Supervisor:
         if refusals:
             raise StartError("; ".join(refusals))
 
-    def _reload_for(self, worker: WorkerProcess) -> None:
-        """An operator asked for it on the worker's admin port."""
-
-        async def reload() -> None:
-            if self._reloading is not None:
-                worker.channel.send(ReloadReport(await self._reloading.reload()))
-
-        task = asyncio.get_running_loop().create_task(reload())
-        self._reload_tasks.add(task)
-        task.add_done_callback(self._reload_tasks.discard)
+    def _reload(self) -> asyncio.Future[ReloadReport]:
+        """An operator asked for it on a worker's admin port."""
+        if self._reloading is None:
+            raise RuntimeError("there is no file to read")
+        return asyncio.get_running_loop().create_task(self._reloading.reload())
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -526,7 +485,7 @@ class Supervisor:
         if not self._is_stopping:
             responsive = [worker.number for worker in self._serving() if not worker.is_silent]
             for number, seats in shares(self._count, responsive).items():
-                self._workers[number].channel.send(AssignSeats(seats))
+                self._workers[number].channel.call("take_seats", seats)
         self._changed.set()
 
     def _must_give_up(self, end: WorkerEnd) -> bool:
@@ -565,15 +524,10 @@ class Supervisor:
     async def _collect_reports(self) -> list[WorkerProcess]:
         """Ask every worker for a report; returns those that sent one in time. The reports are newer than this call."""
         async with self._collecting:
-            asked = self._serving()
-            for worker in asked:
-                worker.ask_report()
-            waits = [asyncio.ensure_future(worker.reported.wait()) for worker in asked]
-            if waits:
-                _, late = await asyncio.wait(waits, timeout=_REPORT_SECONDS)
-                for wait in late:
-                    wait.cancel()
-            return [worker for worker in asked if worker.has_reported and self._is_serving(worker.number)]
+            reports = {worker: worker.ask_report() for worker in self._serving()}
+            if reports:
+                await asyncio.wait(reports.values(), timeout=_REPORT_SECONDS)
+            return [worker for worker, report in reports.items() if report.done() and self._is_serving(worker.number)]
 
     async def _update_health(self) -> None:
         """Bring the health that the status port shows up to date."""

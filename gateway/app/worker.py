@@ -12,31 +12,18 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import (
-    AskReload,
-    AskReport,
-    AssignSeats,
-    Channel,
-    ConfigDone,
-    DropConfig,
-    Failed,
-    PrepareConfig,
-    ReloadReport,
-    Report,
-    Serving,
-    SkipDelay,
-    StartWorker,
-    SwitchConfig,
-)
+from gateway.app.channel import Channel
 from gateway.app.gateway import Gateway
 from gateway.app.generations import Generations
 from gateway.app.life import StartError, logs_like, run, run_until_signal
-from gateway.app.reload import Report as ReloadResult
+from gateway.app.reload import Report
 from gateway.app.seats import Handed
+from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 
@@ -44,31 +31,29 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Worker(Generations):
-    """Serves on seats, and obeys its supervisor."""
+    """Serves on seats, and does what its supervisor calls."""
 
-    def __init__(self, start: StartWorker, channel: Channel, logs: Logs) -> None:
-        """See `Generations`."""
-        seats = {
-            number: tuple(socket.socket(fileno=descriptor) for descriptor in descriptors)
-            for number, descriptors in start.seats.items()
-        }
+    def __init__(
+        self, number: int, config: Config, seats: Mapping[int, Sequence[int]], channel: Channel, logs: Logs
+    ) -> None:
+        """`seats` are descriptors that it has inherited. See `Generations`."""
+        sockets = {seat: tuple(map(_socket, descriptors)) for seat, descriptors in seats.items()}
         super().__init__(
-            start.config,
+            config,
             (logs,),
             lambda: logs.dropped,
-            Handed(start.number, seats),
+            Handed(number, sockets),
             reload=self._ask_reload,
             on_switch=logs_like(logs),
         )
         self._channel = channel
         self._preparing: asyncio.Task[Gateway] | None = None
-        self._reloads: list[asyncio.Future[ReloadResult]] = []
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve, and report that to the supervisor. Raises `StartError`."""
+        """Serve, and say that to the supervisor. Raises `StartError`."""
         await super().start()
-        self._channel.send(Serving())
+        self._channel.call("begin")
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     async def stop(self) -> int:
@@ -79,76 +64,85 @@ class Worker(Generations):
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.gather(self._listening, return_exceptions=True)
-            self._report()
+            self._send_report()
 
     async def _listen(self) -> None:
-        while (message := await self._channel.receive()) is not None:
-            match message:
-                case AskReport():
-                    await self.current.ask_store()
-                    self._report()
-                case AssignSeats(seats):
-                    await self._take(seats)
-                case SkipDelay():
-                    self.skip_delay()
-                case PrepareConfig(config):
-                    self._preparing = asyncio.get_running_loop().create_task(self.prepare(config))
-                    self._preparing.add_done_callback(self._prepared)
-                case SwitchConfig() if self._preparing is not None:
-                    self.switch(self._preparing.result())
-                    self._channel.send(ConfigDone())
-                case DropConfig() if self._preparing is not None:
-                    await self._drop(self._preparing)
-                case ReloadReport(report):
-                    reloads, self._reloads = self._reloads, []
-                    for reload in reloads:
-                        if not reload.done():
-                            reload.set_result(report)
-                case _:
-                    raise TypeError(f"a supervisor does not send {type(message).__name__}")
+        await self._channel.serve(self)
         # The supervisor is gone.
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _prepared(self, task: asyncio.Task[Gateway]) -> None:
-        error = None if task.cancelled() else task.exception()
-        refusal = "it was given up" if task.cancelled() else None if error is None else str(error) or repr(error)
-        self._channel.send(ConfigDone(refusal))
+    # -- called by the supervisor -------------------------------------------------------------------------------------
 
-    async def _drop(self, task: asyncio.Task[Gateway]) -> None:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is None:
-            await task.result().give_up()
+    async def report(self) -> None:
+        """Send its counts and its health."""
+        await self.current.ask_store()
+        self._send_report()
 
-    async def _ask_reload(self) -> ReloadResult:
-        """For the admin port: the supervisor's reload."""
-        reload: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
-        self._reloads.append(reload)
-        self._channel.send(AskReload())
-        return await reload
-
-    async def _take(self, seats: frozenset[int]) -> None:
-        seating = self.current.seating
-        if seating is not None:
+    async def take_seats(self, seats: frozenset[int]) -> None:
+        """Accept connections on these seats, and on no others."""
+        if (seating := self.current.seating) is not None:
             # The supervisor assigns seats again with every change; the seat's own worker comes back meanwhile.
             with suppress(ListenError):
                 await seating.take(seats)
 
-    def _report(self) -> None:
-        self._channel.send(Report(self.current.metrics.take(), self.current.health))
+    def prepare_config(self, config: Config) -> asyncio.Future[str | None]:
+        """Start what serves by this configuration; the result is why that is refused."""
+        self._preparing = asyncio.get_running_loop().create_task(self.prepare(config))
+        return asyncio.get_running_loop().create_task(_refusal_of(self._preparing))
+
+    def switch_config(self) -> None:
+        """Put in force what was prepared."""
+        if (preparing := self._preparing) is not None:
+            self._preparing = None
+            self.switch(preparing.result())
+
+    async def drop_config(self) -> None:
+        """Give up what was prepared and is not in force, or is about to be."""
+        if (preparing := self._preparing) is not None:
+            self._preparing = None
+            preparing.cancel()
+            await asyncio.wait((preparing,))
+            if not preparing.cancelled() and preparing.exception() is None:
+                await preparing.result().give_up()
+
+    # -- calls of the supervisor --------------------------------------------------------------------------------------
+
+    async def _ask_reload(self) -> Report:
+        """For the admin port: the supervisor's reload."""
+        report: Report = await self._channel.ask("reload")
+        return report
+
+    def _send_report(self) -> None:
+        self._channel.call("take_report", self.current.metrics.take(), self.current.health)
+
+
+def _socket(descriptor: int) -> socket.socket:
+    return socket.socket(fileno=descriptor)
+
+
+async def _refusal_of(preparing: asyncio.Task[Gateway]) -> str | None:
+    await asyncio.wait((preparing,))
+    if preparing.cancelled():
+        return "it was given up"
+    error = preparing.exception()
+    return None if error is None else str(error) or repr(error)
 
 
 async def work(descriptor: int) -> int:
-    """Serve as the channel's messages say; returns the exit code. Reports a failed start to the supervisor."""
+    """Serve as the supervisor calls; returns the exit code. Says to it why a start failed."""
     channel = await Channel.open(socket.socket(fileno=descriptor))
     try:
+        # Before there is a worker to be called.
         start = await channel.receive()
-        if not isinstance(start, StartWorker):
+        if start is None:
             return EXIT_FAILED
+        number, config, seats = start[2]
         try:
-            return await run_until_signal(start.config, lambda logs: Worker(start, channel, logs), worker=start.number)
+            return await run_until_signal(
+                config, lambda logs: Worker(number, config, seats, channel, logs), worker=number
+            )
         except StartError as error:
-            channel.send(Failed(str(error)))
+            channel.call("fail", str(error))
             return EXIT_FAILED
     finally:
         await channel.close()

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
@@ -186,6 +187,25 @@ async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
         assert (await it.reload())[0] == 0
         assert await it.metric("idempotency_config_last_reload_successful") == 1
         assert await it.configuration() is None
+
+
+@EACH_COUNT
+async def test_a_port_that_is_taken(tmp_path: Path, workers: int) -> None:
+    """It refuses a reload at any time, and what serves goes on, and can be reloaded."""
+    async with running(tmp_path, workers) as it:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            status = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+            for seconds in (1, 2):
+                good = it.gateway.config_file.read_text()
+                it.rewrite(lambda document: document.update(status=status))
+                code, output = await it.reload()
+                assert (code, "listens there already" in output) == (1, True), output
+                for number in range(6):
+                    assert (await it.send(f"{seconds}-{number}")).header("Idempotency-Status") == "stored"
+                it.gateway.config_file.write_text(good)
+                it.rewrite(lambda document, seconds=seconds: document["upstream"].update(connect_timeout=f"{seconds}s"))  # type: ignore[misc]
+                code, output = await it.reload()
+                assert code == 0, output
 
 
 async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> None:

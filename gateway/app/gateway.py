@@ -64,7 +64,7 @@ from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
-from gateway.store.base import NotApplied, StartRefused, StoreError
+from gateway.store.base import NotApplied, StartRefused
 from gateway.store.journal.journal import SqliteJournal
 from gateway.upkeep.timer import Duty
 
@@ -280,7 +280,7 @@ class Gateway:
         """End a gateway that stands by. The one before goes on, and the store remembers what that one serves."""
         await self._close()
         if self._before is not None:
-            await self._before.parts.remember_again()
+            await self._before.parts.guard.remember_again()
 
     @property
     def heritage(self) -> Heritage:
@@ -367,7 +367,7 @@ class Gateway:
             upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
             partitions_late=self._partitions_late(),
             purges_pending=self._store.purges_pending,
-            unshared_seconds=self._parts.unshared_seconds,
+            unshared_seconds=self._parts.guard.unshared_seconds,
             log_lines_dropped=self._lines_dropped(),
             journal_waiting=journaled.waiting,
             journal_refused=journaled.refused,
@@ -425,7 +425,7 @@ class Gateway:
             await self._journal.start()
             await refuse_unreadable_journals(self.config)
         except (StartRefused, NotApplied) as error:
-            raise _unusable_journal(error) from error
+            raise StartError(f"the journal in state_dir cannot be used: {error}") from error
 
     async def _start_store(self) -> bool:
         before = self._before
@@ -435,8 +435,7 @@ class Gateway:
             raise _must_not_be_used(error) from error
         if is_up or before is None:
             return is_up
-        policy = before.parts.policy
-        if self.config.store == policy.config.store and is_same(self._parts.policy.serving, policy.serving):
+        if self.config.store == before.parts.config.store and is_same(self._parts.serving, before.parts.serving):
             return False
         raise StartError("the store has to be asked about this change, and cannot be reached")
 
@@ -513,10 +512,6 @@ async def _start_aside(name: str, server: SidePort, address: Address, before: Si
         return address.host, await server.start(address.host, address.port, before)
     except OSError as error:
         raise StartError(f"{listen_fault(address.host, address.port, error)} ({name}.listen)") from error
-
-
-def _unusable_journal(error: StoreError) -> StartError:
-    return StartError(f"the journal in state_dir cannot be used: {error}")
 
 
 def _must_not_be_used(error: StartRefused) -> StartError:

@@ -22,7 +22,7 @@ from gateway import __version__
 from gateway.app.callers import callers_of, reserved_headers
 from gateway.app.events import relay_of
 from gateway.app.life import StartError
-from gateway.app.stores import durable_store, keys_of, reporting_sealing, serving_of, tiered_store
+from gateway.app.stores import amnesia_window_us, keys_of, reporting_sealing, serving_of, tiered_store
 from gateway.config import Config
 from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
@@ -30,7 +30,6 @@ from gateway.config.upstream import Upstream as UpstreamConfig
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.worker import DeliveryWorker, Places
-from gateway.http.exchange import ReservedHeaders
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events, UpstreamChanged
 from gateway.observe.tracing import Sampling, Tracing
@@ -55,10 +54,11 @@ from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile, SharedNote
-from gateway.store.memory.promotion import Fleet
+from gateway.store.memory.guard import EpochGuard
+from gateway.store.memory.promotion import Conditions, Fleet
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import Serving
+from gateway.store.tiered import Tiered
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name
 from gateway.upkeep.sweeper import Sweeper
@@ -199,43 +199,6 @@ _ASK_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What the configuration decides about requests."""
-
-    config: Config
-    routes: list[Route]
-    callers: Callers
-    identifying: Identifying
-    # Those of the routes that are only observed.
-    observed_callers: Callers
-    # What the listener for clients looks for: `routes`, or what observes their requests.
-    edge_routes: list[Route]
-    forward: Passthrough
-    reserved: ReservedHeaders | None
-    resource: StatusResource | None
-    regions: Regions | None
-    serving: Serving
-
-    @property
-    def accepting(self) -> dict[str, str]:
-        return {route.name: route.operation for route in self.routes if route.accept is not None}
-
-    @property
-    def by_name(self) -> dict[str, Route]:
-        return {route.name: route for route in self.routes}
-
-    def start_callers(self) -> None:
-        """Start what verifies callers. Waits for nothing. Safe to repeat."""
-        self.callers.start()
-        self.observed_callers.start()
-
-    async def close_callers(self) -> None:
-        """End that. Safe to repeat."""
-        await self.callers.close()
-        await self.observed_callers.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal and the
     attempt files.
@@ -263,6 +226,100 @@ class Environment:
     on_purge: OnPurge | None = None
 
 
+class Policy:
+    """What the configuration decides about requests."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        events: Events,
+        client_for: ClientFor,
+        store: Tiered,
+        journaling: Journaling,
+        waiting: Waiting,
+        before: Policy | None,
+    ) -> None:
+        clock, wall_seconds = environment.clock, environment.wall_seconds
+        service, identity_secret = config.service, config.secrets.identity_secret
+        spool, in_flight_max = config.state_dir / "spool", config.limits.max_in_flight
+        # What is only observed changes none of the numbers of what is protected.
+        silent = Events()
+        known, known_observed = (None, None) if before is None else (before.callers, before.observed_callers)
+        self.callers: Callers = callers_of(config, events, clock, wall_seconds, known)
+        self.observed_callers: Callers = callers_of(
+            config, silent, clock, wall_seconds, known_observed, is_observed=True
+        )
+        self.observing = Observing(
+            service,
+            Identifying(
+                service,
+                Spool(spool),
+                UploadSlots(1),
+                Verifying(silent, clock),
+                self.observed_callers,
+                identity_secret=identity_secret,
+            ),
+            environment.observations,
+            events,
+            wall_us=lambda: microseconds(wall_seconds()),
+            clock=clock,
+            shows_header=config.observe.header,
+        )
+        self.identifying = Identifying(
+            service,
+            Spool(spool, encrypts=bool(config.secrets.encryption)),
+            UploadSlots(in_flight_max),
+            Verifying(events, clock),
+            self.callers,
+            identity_secret=identity_secret,
+            keeps_clear_keys=config.store.clear_keys,
+        )
+        self.routes = routes = [
+            route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes
+        ]
+        self.by_name = {route.name: route for route in routes}
+        self.accepting = {route.name: route.operation for route in routes if route.accept is not None}
+        # What the listener for clients looks for: `routes`, or what observes their requests.
+        self.edge_routes = [edge_route(config, route, client_for) for route in routes]
+        key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
+        target = target_of(config, config.upstream, client_for(config.upstream))
+        self.forward = Passthrough(target, events, key_names, self.observing, shape_of(config))
+        self.reserved = reserved_headers(config)
+        self.regions = _regions_of(config, client_for, events, wall_seconds)
+        # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
+        shown = [route for route in routes if route.inbox is None]
+        self.resource: StatusResource | None = None
+        if any(route.accept is not None for route in shown):
+            self.resource = StatusResource(
+                store,
+                journaling,
+                waiting,
+                self.callers,
+                shown,
+                service=service,
+                identity_secret=identity_secret,
+                path=config.operations.path,
+                prefix=config.status_prefix,
+                in_flight_max=in_flight_max,
+                events=events,
+                clock=clock,
+                shape=shape_of(config),
+                cors=config.cors,
+                regions=self.regions,
+            )
+
+    def start_callers(self) -> None:
+        """Start what verifies callers. Waits for nothing. Safe to repeat."""
+        self.callers.start()
+        self.observed_callers.start()
+
+    async def close_callers(self) -> None:
+        """End that. Safe to repeat."""
+        await self.callers.close()
+        await self.observed_callers.close()
+
+
 class Parts:
     """The parts of one process. Lives on one event loop, which must be running."""
 
@@ -277,28 +334,29 @@ class Parts:
     ) -> None:
         """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
         learn to open what these seal. Raises `StartError`, and what `client_for` raises."""
-        clock, journal = environment.clock, environment.journal
-        self._journal = journal
-        self._events = events
-        self._clock = clock
-        self._wall_seconds = environment.wall_seconds
-        self._ring = ring = environment.ring
+        clock, self._journal, ring = environment.clock, environment.journal, environment.ring
+        self.config, self._clock, self._ring = config, clock, ring
         if before is not None:
             before.learn(config)
-        serving = serving_of(config)
+        self.serving = serving_of(config)
         remembered = {route.operation: route.retention.remember_us for route in config.routes}
         sealing = reporting_sealing(ring, events, clock)
-        self._guard = durable = durable_store(
-            config,
+        settings = config.store
+        self.guard = durable = EpochGuard(
             environment.durable,
-            sealing,
             events,
-            serving,
-            environment.seen_file,
-            environment.shared_note,
-            environment.witness_files,
-            environment.fast,
-            environment.fleet,
+            self.serving,
+            sealing=sealing,
+            seen_file=environment.seen_file,
+            amnesia_window_us=amnesia_window_us(config),
+            shared_note=environment.shared_note,
+            witness_files=environment.witness_files,
+            fleet=environment.fleet,
+            conditions=Conditions(
+                settings.promotion, settings.promotion_wait, settings.probation, settings.synchronous
+            ),
+            # The fast tier has copies of this very store.
+            on_met=(lambda _identity, _generation: None) if environment.fast is None else environment.fast.bind,
         )
         self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
         self._unsent = UnsentWorker(
@@ -309,15 +367,15 @@ class Parts:
             arrival_seconds=config.store.lease,
             clock=clock,
         )
-        self._journaling = journaling = Journaling(
-            journal,
+        journaling = Journaling(
+            self._journal,
             store,
             events,
             sealing,
             memory_of=durable.noted_memory,
             unsent_of=self._unsent.unsent_of,
         )
-        self._flusher = Flusher(store, journal, events, clock=clock)
+        self._flusher = Flusher(store, self._journal, events, clock=clock)
         self.claiming = Claiming(
             store,
             environment.attempt_files,
@@ -338,8 +396,7 @@ class Parts:
             who=f"probe by {environment.holder}",
             steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
         )
-        self._waiting = waiting = Waiting(store)
-        self._verifying = Verifying(events, clock)
+        waiting = Waiting(store)
         accepting = Accepting(
             store,
             events,
@@ -349,35 +406,8 @@ class Parts:
             clock=clock,
         )
         known = None if before is None else before.policy
-        callers = callers_of(config, events, clock, environment.wall_seconds, None if known is None else known.callers)
-        # What is only observed changes none of the numbers of what is protected.
-        silent = Events()
-        observed_callers = callers_of(
-            config,
-            silent,
-            clock,
-            environment.wall_seconds,
-            None if known is None else known.observed_callers,
-            is_observed=True,
-        )
-        self._observing = Observing(
-            config.service,
-            Identifying(
-                config.service,
-                Spool(config.state_dir / "spool"),
-                UploadSlots(1),
-                Verifying(silent, clock),
-                observed_callers,
-                identity_secret=config.secrets.identity_secret,
-            ),
-            environment.observations,
-            events,
-            wall_us=lambda: microseconds(environment.wall_seconds()),
-            clock=clock,
-            shows_header=config.observe.header,
-        )
-        policy = self._policy_of(config, client_for, serving, callers, observed_callers)
-        self.policy: Policy = policy
+        self.policy: Policy = Policy(config, environment, events, client_for, store, journaling, waiting, known)
+        policy = self.policy
         self.coordinator = Coordinator(
             identifying=policy.identifying,
             store=store,
@@ -449,58 +479,6 @@ class Parts:
         """Those of the configuration."""
         return self.policy.routes
 
-    def _policy_of(
-        self, config: Config, client_for: ClientFor, serving: Serving, callers: Callers, observed_callers: Callers
-    ) -> Policy:
-        routes = [route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes]
-        identifying = Identifying(
-            config.service,
-            Spool(config.state_dir / "spool", encrypts=bool(config.secrets.encryption)),
-            UploadSlots(config.limits.max_in_flight),
-            self._verifying,
-            callers,
-            identity_secret=config.secrets.identity_secret,
-            keeps_clear_keys=config.store.clear_keys,
-        )
-        edge_routes = [edge_route(config, route, client_for) for route in routes]
-        key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
-        target = target_of(config, config.upstream, client_for(config.upstream))
-        regions = _regions_of(config, client_for, self._events, self._wall_seconds)
-        resource: StatusResource | None = None
-        # The sender of an inbox is no caller: nobody has the credentials to be shown its events.
-        shown = [route for route in routes if route.inbox is None]
-        if any(route.accept is not None for route in shown):
-            resource = StatusResource(
-                self.store,
-                self._journaling,
-                self._waiting,
-                callers,
-                shown,
-                service=config.service,
-                identity_secret=config.secrets.identity_secret,
-                path=config.operations.path,
-                prefix=config.status_prefix,
-                in_flight_max=config.limits.max_in_flight,
-                events=self._events,
-                clock=self._clock,
-                shape=shape_of(config),
-                cors=config.cors,
-                regions=regions,
-            )
-        return Policy(
-            config=config,
-            routes=routes,
-            callers=callers,
-            identifying=identifying,
-            observed_callers=observed_callers,
-            edge_routes=edge_routes,
-            forward=Passthrough(target, self._events, key_names, self._observing, shape_of(config)),
-            reserved=reserved_headers(config),
-            resource=resource,
-            regions=regions,
-            serving=serving,
-        )
-
     def learn(self, config: Config) -> None:
         """Open what a gateway with this configuration seals, too. Raises `StartError`."""
         if self._ring is not None:
@@ -508,10 +486,6 @@ class Parts:
                 self._ring.learn(keys_of(config))
             except ValueError as error:
                 raise StartError(f"secrets.encryption: {error}") from error
-
-    async def remember_again(self) -> None:
-        """Have the store remember what this gateway serves, after one that was to follow it was given up."""
-        await self._guard.remember_again()
 
     async def leave_work(self) -> None:
         """Leave what is done in the background to the gateway that has taken over."""
@@ -562,16 +536,11 @@ class Parts:
             self.delivery.run(),
             self._follow_news(),
             *([] if self.relay is None else [self.relay.run()]),
-            self._observing.run(),
+            self.policy.observing.run(),
         ]
 
-    @property
-    def unshared_seconds(self) -> float:
-        """See `EpochGuard`."""
-        return self._guard.unshared_seconds
-
     async def _exchange_notes(self) -> float:
-        await self._guard.exchange_notes()
+        await self.guard.exchange_notes()
         return _NOTES_SECONDS
 
     async def ask_store(self) -> None:
@@ -599,7 +568,7 @@ class Parts:
         while (left := until - self._clock()) > 0:
             await asyncio.sleep(min(left, _NOTES_SECONDS_AMNESIC))
             await self.ask_store()
-            if self._guard.is_amnesic:
+            if self.guard.is_amnesic:
                 return
 
     async def _follow_news(self) -> None:
@@ -622,9 +591,9 @@ class Parts:
         """End operations in flight; returns how they ended, and how many outcomes stay in the journal."""
         self.delivery.stop()
         await self.turns.leave()
-        drained = await self.coordinator.drain(self.policy.config.shutdown.drain_timeout)
+        drained = await self.coordinator.drain(self.config.shutdown.drain_timeout)
         await self.delivery.close()
-        await self._observing.close()
+        await self.policy.observing.close()
         await self._flush(_LAST_FLUSH_SECONDS)
         if self.relay is not None:
             await self.relay.close()

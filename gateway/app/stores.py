@@ -26,9 +26,8 @@ from gateway.observe.facts import Events, RecordUnreadable, TierChanged
 from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
 from gateway.store.journal.view import HostJournalFiles
-from gateway.store.memory.epoch import SeenFile, SharedNote
-from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.promotion import Conditions, Fleet
+from gateway.store.memory.epoch import SeenFile
+from gateway.store.memory.promotion import Fleet
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.postgres import store as postgres
@@ -149,38 +148,6 @@ if TYPE_CHECKING:
     from gateway.store.redis.durable import RedisStore
     from gateway.store.redis.seen import RedisSeen
     from gateway.store.redis.store import RedisFastTier
-
-
-def durable_store(
-    config: Config,
-    store: Store,
-    sealing: Sealing,
-    events: Events,
-    serving: Serving,
-    seen_file: SeenFile,
-    shared_note: SharedNote | None,
-    witness_files: WitnessFiles | None,
-    fast: FastTier | None,
-    fleet: Fleet | None = None,
-) -> EpochGuard:
-    """The durable store behind its guard, which binds the fast tier to the store's identity. What is confidential is
-    encrypted on the way."""
-    conditions = Conditions(
-        config.store.promotion, config.store.promotion_wait, config.store.probation, config.store.synchronous
-    )
-    return EpochGuard(
-        store,
-        events,
-        serving,
-        sealing=sealing,
-        seen_file=seen_file,
-        amnesia_window_us=amnesia_window_us(config),
-        shared_note=shared_note,
-        witness_files=witness_files,
-        fleet=fleet,
-        conditions=conditions,
-        on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
-    )
 
 
 def amnesia_window_us(config: Config) -> int:
@@ -366,19 +333,7 @@ async def migrate_store(config: Config, grant_to: str | None = None) -> list[str
 async def finish_upgrade(config: Config) -> bool:
     """Raise the level of the store to this program's; returns whether it was lower. Raises as `Store.start`, and
     `StartRefused` while gateways of an older program run."""
-    match config.store.durable:
-        case SqliteUrl(path):
-            return await _raise_level(SqliteStore(path))
-        case PostgresUrl(dsn):
-            url, durability, dialect = dsn.get_secret_value(), config.store.durability, config.store.dialect
-            return await _raise_level(PostgresStore(url, durability=durability, dialect=dialect))
-        case RedisUrl() as url:
-            return await _raise_level(_redis_store(config, NO_SEALING, url, None))
-        case url:
-            assert_never(url)
-
-
-async def _raise_level(store: SqliteStore | PostgresStore | RedisStore) -> bool:
+    store = bare_store(config, NO_SEALING)
     try:
         await store.start()
         return await store.raise_level()

@@ -17,13 +17,7 @@ DEFECTS = (
     Defect(
         "encryption-left-out",
         "a gateway with keys has its store keep everything in clear",
-        (
-            Edit(
-                "app/stores.py",
-                "        store,\n        events,\n        serving,\n        sealing=sealing,",
-                "        store,\n        events,\n        serving,\n        sealing=NO_SEALING,",
-            ),
-        ),
+        (Edit(PARTS, "            self.serving,\n            sealing=sealing,", "            self.serving,"),),
         ("tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]",),
     ),
     Defect(
@@ -221,7 +215,7 @@ DEFECTS = (
     Defect(
         "drained-for-another-time",
         "what is in flight at a stop gets another time than was asked for",
-        (Edit(PARTS, "self.policy.config.shutdown.drain_timeout", "30.0"),),
+        (Edit(PARTS, "self.config.shutdown.drain_timeout", "30.0"),),
         (_SETTINGS + "shutdown.drain_timeout-0s]",),
     ),
     Defect(

@@ -354,39 +354,39 @@ class Gateway:
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
         upstreams = self._upstreams.stats.items()
-        return Readings(
-            in_flight=dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
-            oldest_in_flight_seconds=self.coordinator.oldest_in_flight_seconds,
-            lookups={
+        return {
+            "in_flight": dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
+            "oldest_in_flight_seconds": self.coordinator.oldest_in_flight_seconds,
+            "copy_lookups_total": {
                 ("cache", "hit"): stats.cache_hits,
                 ("fast", "hit"): stats.fast_hits,
                 ("fast", "miss"): stats.fast_misses,
                 ("fast", "failure"): stats.fast_failures,
             },
-            fast_writes_dropped=stats.shed,
-            upkeep_owner={duty.value: self._parts.turns.has(duty) for duty in Duty},
-            partitions_late=self._partitions_late(),
-            purges_pending=self._store.purges_pending,
-            unshared_seconds=self._parts.guard.unshared_seconds,
-            log_lines_dropped=self._lines_dropped(),
-            journal_waiting=journaled.waiting,
-            journal_refused=journaled.refused,
-            journal_bytes=journaled.bytes,
-            journal_oldest_seconds=self._journal.oldest_seconds,
-            connections={url: each.opened - each.closed for url, each in upstreams},
-            connections_opened={url: each.opened for url, each in upstreams},
-            connections_reused={url: each.reused for url, each in upstreams},
-            died_on_reuse={url: each.died_on_reuse for url, each in upstreams},
-            exchanges={
+            "fast_writes_dropped_total": stats.shed,
+            "store_upkeep_owner": {duty.value: self._parts.turns.has(duty) for duty in Duty},
+            "partition_late_total": self._partitions_late(),
+            "purges_pending": self._store.purges_pending,
+            "shared_note_lag_seconds": self._parts.guard.unshared_seconds,
+            "log_lines_dropped_total": self._lines_dropped(),
+            "journal_waiting": journaled.waiting,
+            "journal_refused": journaled.refused,
+            "journal_bytes": journaled.bytes,
+            "journal_oldest_seconds": self._journal.oldest_seconds,
+            "upstream_connections": {url: each.opened - each.closed for url, each in upstreams},
+            "upstream_connections_opened_total": {url: each.opened for url, each in upstreams},
+            "upstream_connections_reused_total": {url: each.reused for url, each in upstreams},
+            "upstream_connections_died_on_reuse_total": {url: each.died_on_reuse for url, each in upstreams},
+            "upstream_exchanges_total": {
                 (url, result): getattr(each, result)
                 for url, each in upstreams
                 for result in ("answered", "lost", "not_sent")
             },
-            spans={
+            "spans_total": {
                 result: 0 if self._tracing is None else getattr(self._tracing, result)
                 for result in ("exported", "dropped", "failed")
             },
-        )
+        }
 
     async def ask_store(self) -> None:
         """Bring up to date whether the durable store is up, in a bounded time."""

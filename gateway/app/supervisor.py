@@ -42,7 +42,7 @@ from gateway.app.share import FIRST, share_of
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.http.server import listen_fault
-from gateway.observe.metrics import Counted, Exposition, Metrics, Readings
+from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
 
 # -- a worker as its supervisor sees it -------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Supervisor:
             has_fast_tier=has_fast_tier,
             version=__version__,
         )
-        self._metrics.read_with(lambda: Readings(log_lines_dropped=lines_dropped()))
+        self._metrics.read_with(lambda: {"log_lines_dropped_total": lines_dropped()})
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = self._made_status()
         self._reloading: Reloading | None = None

@@ -11,13 +11,13 @@ import asyncio
 import platform
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate, product
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -39,7 +39,6 @@ from gateway.observe.facts import (
     TierChanged,
     condition,
     declare,
-    event,
 )
 from gateway.observe.facts import Metric as Declared
 
@@ -198,71 +197,51 @@ def _add_to(family: Metric, value: float) -> None:
 
 # -- readings ----------------------------------------------------------------------------------------------------------
 #
-# What is read at each scrape instead of being an event, and the metric that each value is exported as.
+# What is read at each scrape instead of being an event.
 
-_LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
-_SPANS: Final = ("exported", "dropped", "failed")
+Readings = Mapping[str, float | Mapping[Any, float]]
+"""What is read, by the names of metrics without their prefix, of several series by the one label that they have, or by
+all. Counts are since the start of the process; what is not there is 0."""
 
-
-@event
-class Readings(Fact):
-    """Values that are read at each scrape instead of being events. Counts are since the start of the process."""
-
-    in_flight: Mapping[str, int] = field(default_factory=dict)
-    oldest_in_flight_seconds: float = 0
-    lookups: Mapping[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_LOOKUPS, 0))
-    fast_writes_dropped: int = 0
-    upkeep_owner: Mapping[str, int] = field(default_factory=dict)
-    partitions_late: int = 0
-    purges_pending: int = 0
-    unshared_seconds: float = 0
-    log_lines_dropped: int = 0
-    journal_waiting: int = 0
-    journal_refused: int = 0
-    journal_bytes: int = 0
-    journal_oldest_seconds: float = 0
-    connections: Mapping[str, int] = field(default_factory=dict)
-    connections_opened: Mapping[str, int] = field(default_factory=dict)
-    connections_reused: Mapping[str, int] = field(default_factory=dict)
-    died_on_reuse: Mapping[str, int] = field(default_factory=dict)
-    exchanges: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    spans: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(_SPANS, 0))
-
-    series: ClassVar = {"route": ()}
-    counts = """
-    gauge sum idempotency_in_flight{route} all in_flight: Operations that this gateway works on
-    gauge max idempotency_oldest_in_flight_seconds of oldest_in_flight_seconds: How long the oldest of them has been
-        worked on, 0 without one
-    counter idempotency_copy_lookups_total{source,result} all lookups: Lookups of a recorded response outside the
-        durable store
-    counter idempotency_fast_writes_dropped_total of fast_writes_dropped: Writes to the fast tier that were given up for
-        lack of room
-    gauge max idempotency_store_upkeep_owner{duty} all upkeep_owner: Whether it is this gateway's turn to do it for all
-        gateways of the durable store
-    counter idempotency_partition_late_total of partitions_late: Times that responses had to wait until the partition
-        for their day was made
-    gauge sum idempotency_purges_pending of purges_pending: Purged operations of which the fast tier may still hold a
-        copy
-    gauge max idempotency_shared_note_lag_seconds of unshared_seconds: For how long the note in Redis has lacked
-        something that the durable store acknowledged, 0 without
-    counter idempotency_log_lines_dropped_total of log_lines_dropped: Lines that the log could not write in time
-    gauge sum idempotency_journal_waiting of journal_waiting: Outcomes in the journal that wait for the durable store
-    gauge sum idempotency_journal_refused of journal_refused: Outcomes in the journal that the durable store refused
-    gauge sum idempotency_journal_bytes of journal_bytes: What the journal holds on the disk
-    gauge max idempotency_journal_oldest_seconds of journal_oldest_seconds: How long the oldest of those that wait has
-        waited, 0 without
-    gauge sum idempotency_upstream_connections{upstream} all connections: Open connections to upstreams
-    counter idempotency_upstream_connections_opened_total{upstream} all connections_opened: Connections to upstreams
-        that were opened
-    counter idempotency_upstream_connections_reused_total{upstream} all connections_reused: Idle connections that were
-        taken for another request
-    counter idempotency_upstream_connections_died_on_reuse_total{upstream} all died_on_reuse: Of those, the ones that
-        ended before a byte of a response came
-    counter idempotency_upstream_exchanges_total{upstream,result} all exchanges: Requests to upstreams, passed through
-        and probes included, by whether a response began to arrive
-    counter idempotency_spans_total{result} all spans: Spans of requests, by what became of them on the way to the
-        collector
+READ: Final = declare(
     """
+    gauge sum idempotency_in_flight{route}: Operations that this gateway works on
+    gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been
+        worked on, 0 without one
+    counter idempotency_copy_lookups_total{source,result}: Lookups of a recorded response outside the
+        durable store
+    counter idempotency_fast_writes_dropped_total: Writes to the fast tier that were given up for
+        lack of room
+    gauge max idempotency_store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all
+        gateways of the durable store
+    counter idempotency_partition_late_total: Times that responses had to wait until the partition
+        for their day was made
+    gauge sum idempotency_purges_pending: Purged operations of which the fast tier may still hold a
+        copy
+    gauge max idempotency_shared_note_lag_seconds: For how long the note in Redis has lacked
+        something that the durable store acknowledged, 0 without
+    counter idempotency_log_lines_dropped_total: Lines that the log could not write in time
+    gauge sum idempotency_journal_waiting: Outcomes in the journal that wait for the durable store
+    gauge sum idempotency_journal_refused: Outcomes in the journal that the durable store refused
+    gauge sum idempotency_journal_bytes: What the journal holds on the disk
+    gauge max idempotency_journal_oldest_seconds: How long the oldest of those that wait has
+        waited, 0 without
+    gauge sum idempotency_upstream_connections{upstream}: Open connections to upstreams
+    counter idempotency_upstream_connections_opened_total{upstream}: Connections to upstreams
+        that were opened
+    counter idempotency_upstream_connections_reused_total{upstream}: Idle connections that were
+        taken for another request
+    counter idempotency_upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that
+        ended before a byte of a response came
+    counter idempotency_upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through
+        and probes included, by whether a response began to arrive
+    counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the
+        collector
+    """,
+    {"route": (), "result": ("exported", "dropped", "failed")},
+    {},
+)
+_LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -323,8 +302,8 @@ class Metrics:
         """`routes` and `sinks` have their series from the start; others get theirs with their first event. `modes` are
         those of the routes, by name."""
         self._families: dict[str, Family] = {}
-        self._read: Callable[[], Readings] = Readings
-        self._before = Readings()
+        self._read: Callable[[], Readings] = dict
+        self._before: Readings = {}
         self._rendering = asyncio.Lock()
         # Of gateways that served before in this process, until their last request has ended.
         self._earlier: list[Metrics] = []
@@ -340,6 +319,8 @@ class Metrics:
                 for label, values in metric.labels.items()
             }
             self._families[metric.name] = Family(metric, labels)
+        for lookup in _LOOKUPS:
+            self._row("copy_lookups_total", *lookup)
         self._counting: dict[type[Fact], Counting] = {}
         self._durable_up, self._grants = False, True
         self._put("config_last_reload_successful", 1)
@@ -501,11 +482,11 @@ class Metrics:
     def _put_readings(self) -> None:
         """Of what is counted since the start only the difference, in addition to what was absorbed."""
         before, self._before = self._before, self._read()
-        for change in Readings.changes:
-            now, then = _numbers(change, self._before), _numbers(change, before)
-            if change.metric.rule is None:
+        for metric, *_ in READ:
+            now, then = _read_numbers(metric.name, self._before), _read_numbers(metric.name, before)
+            if metric.rule is None:
                 now = {labels: now.get(labels, 0) - then.get(labels, 0) for labels in now.keys() | then.keys()}
-            self._families[change.metric.name].take(now)
+            self._families[metric.name].take(now)
 
     def _put(self, name: str, value: float, *labels: str) -> None:
         self._row(name, *labels)[0] = float(value)
@@ -523,8 +504,14 @@ def _labels(attributes: Sequence[str], fact: Any) -> Labels:
 def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
     """The numbers of several series."""
     found = getattr(fact, change.items) if change.items else [fact]
-    if isinstance(found, Mapping):
-        return {key if isinstance(key, tuple) else (key,): number for key, number in found.items()}
     if change.how == "all":
         return {tuple(labels): number for *labels, number in found}
     return {_labels(change.attributes, each): getattr(each, change.value) for each in found}
+
+
+def _read_numbers(name: str, readings: Readings) -> dict[Labels, float]:
+    """Those of one metric."""
+    found = readings.get(name.removeprefix("idempotency_"), {})
+    if not isinstance(found, Mapping):
+        return {(): found}
+    return {key if isinstance(key, tuple) else (key,): number for key, number in found.items()}

@@ -53,7 +53,7 @@ from gateway.observe.facts import (
     WebhookVerified,
     WriteRefused,
 )
-from gateway.observe.metrics import Counted, Metrics, Readings
+from gateway.observe.metrics import Counted, Metrics
 from tests.observe.scrape import publish, scrape
 
 OPERATION = UUID(int=7)
@@ -416,11 +416,22 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
 
 async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics) -> None:
     """Gauges of the moment are those of the moment of the scrape."""
-    kept = Readings(
-        fast_writes_dropped=2, journal_waiting=4, journal_refused=1, journal_bytes=9, journal_oldest_seconds=2.5
-    )
+    kept = {
+        "fast_writes_dropped_total": 2,
+        "journal_waiting": 4,
+        "journal_refused": 1,
+        "journal_bytes": 9,
+        "journal_oldest_seconds": 2.5,
+    }
     readings = iter(
-        [Readings(in_flight={"create_order": 3}, oldest_in_flight_seconds=1.5, lookups={("fast", "hit"): 8}), kept]
+        [
+            {
+                "in_flight": {"create_order": 3},
+                "oldest_in_flight_seconds": 1.5,
+                "copy_lookups_total": {("fast", "hit"): 8},
+            },
+            kept,
+        ]
     )
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
@@ -435,18 +446,18 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
 
 async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
     """What the clients of the upstreams count is exported under the names of what it is."""
-    readings = Readings(
-        connections={"http://x": 1, "http://y": 0},
-        connections_opened={"http://x": 2},
-        connections_reused={"http://x": 3},
-        died_on_reuse={"http://x": 4},
-        exchanges={
+    readings = {
+        "upstream_connections": {"http://x": 1, "http://y": 0},
+        "upstream_connections_opened_total": {"http://x": 2},
+        "upstream_connections_reused_total": {"http://x": 3},
+        "upstream_connections_died_on_reuse_total": {"http://x": 4},
+        "upstream_exchanges_total": {
             ("http://x", "answered"): 5,
             ("http://y", "answered"): 8,
             ("http://x", "lost"): 6,
             ("http://x", "not_sent"): 7,
         },
-    )
+    }
     metrics.read_with(lambda: readings)
     before = await scrape(Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3"))
     assert (await scrape(metrics)).changed_since(before) == {
@@ -514,15 +525,15 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
 
     def numbers(count: int, up: bool) -> Counted:
         metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
-        readings = Readings(
-            {"create_order": count},
-            count,
-            journal_waiting=count,
-            journal_oldest_seconds=count,
-            log_lines_dropped=count,
-            connections={"http://x": count},
-            exchanges={("http://x", "lost"): count},
-        )
+        readings = {
+            "in_flight": {"create_order": count},
+            "oldest_in_flight_seconds": count,
+            "journal_waiting": count,
+            "journal_oldest_seconds": count,
+            "log_lines_dropped_total": count,
+            "upstream_connections": {"http://x": count},
+            "upstream_exchanges_total": {("http://x", "lost"): count},
+        }
         metrics.read_with(lambda: readings)
         for _ in range(count):
             publish(metrics, OperationClaimed("create_order", OPERATION, 1, 1))
@@ -540,7 +551,7 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     merged.absorb(numbers(40, up=False))
     merged.count_workers(serving=2, silent=0, absent=0)
     merged.count_restart()
-    merged.read_with(lambda: Readings(log_lines_dropped=7))
+    merged.read_with(lambda: {"log_lines_dropped_total": 7})
     living = [numbers(2, up=True), numbers(3, up=False)]
     for _ in range(2):
         text = (await merged.render("text/plain", lambda: (living, []))).body.decode()
@@ -550,8 +561,8 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
 async def test_a_gateway_goes_on_from_the_one_before() -> None:
     """What that one has counted and still works on is counted, and how things stood with it is not shown any more."""
     before, metrics = (Metrics(["charge"], has_fast_tier=False, version="1") for _ in range(2))
-    before.read_with(lambda: Readings(in_flight={"charge": 2}, died_on_reuse={"http://s": 3}))
-    metrics.read_with(lambda: Readings(in_flight={"charge": 1}, died_on_reuse={"http://s": 1}))
+    before.read_with(lambda: {"in_flight": {"charge": 2}, "upstream_connections_died_on_reuse_total": {"http://s": 3}})
+    metrics.read_with(lambda: {"in_flight": {"charge": 1}, "upstream_connections_died_on_reuse_total": {"http://s": 1}})
     publish(before, BreakerChanged("http://s", is_open=True))
     answered = RequestAnswered("charge", Verdict.STORED, 200, 0.1, "POST")
     publish(before, answered)
@@ -596,7 +607,7 @@ async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
 async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
     """A series that comes and goes is a gap to whoever alerts on it; its labels are known from workers alone."""
     supervisor, worker = (Metrics([], has_fast_tier=False, version="1") for _ in range(2))
-    worker.read_with(lambda: Readings(upkeep_owner={"sweep": 0}, connections={"http://x": 0}))
+    worker.read_with(lambda: {"store_upkeep_owner": {"sweep": 0}, "upstream_connections": {"http://x": 0}})
     text = (await supervisor.render("text/plain", lambda: ([worker.take()], []))).body.decode()
     assert number(text, 'idempotency_store_upkeep_owner{duty="sweep"}') == 0
     assert number(text, 'idempotency_upstream_connections{upstream="http://x"}') == 0

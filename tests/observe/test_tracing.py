@@ -115,7 +115,9 @@ async def test_a_request_and_its_attempt(collector: Collector, tmp_path: Path) -
         )
         request, attempt = await collector.wait_for(2)
         assert named(running.upstream.requests[0]) == (TRACE, attempt.span_id.hex())
-        await eventually(lambda: running.gateway._readings().spans["exported"] == 2)
+        await eventually(
+            lambda: running.gateway._readings()["spans_total"] == {"exported": 2, "dropped": 0, "failed": 0}
+        )
         assert (await scrape(running.gateway.metrics)).value("idempotency_spans_total", result="exported") == 2
     assert (request.name, request.kind) == ("POST /charges", Span.SPAN_KIND_SERVER)
     assert request.parent_span_id.hex() == PARENT

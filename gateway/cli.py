@@ -14,9 +14,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, EXIT_WRONG, PROGRAM, CommandError, CommandWrong, options
 
@@ -119,20 +119,16 @@ def _check(chosen: argparse.Namespace) -> int:
 
 def _print_differences(config: Config) -> None:
     from gateway.app.life import run
-    from gateway.app.reload import NotReached, configurations_in_force
+    from gateway.app.reload import SHOW, ask_all
     from gateway.config.effective import differences, effective
 
-    try:
-        in_force = run(configurations_in_force(config.state_dir))
-    except NotReached as error:
-        raise CommandError(str(error)) from None
-    for digest, text in in_force:
-        found = differences(text, effective(config))
+    for in_force in run(ask_all(config.state_dir, SHOW)):
+        found = differences(in_force["configuration"], effective(config))
         for difference in found:
             print(difference)
         # On standard error, so that no line is no difference.
         count = "1 difference" if len(found) == 1 else f"{len(found) or 'no'} differences"
-        print(f"{count} from {digest}, which is in force; secrets are not compared", file=sys.stderr)
+        print(f"{count} from {in_force['hash']}, which is in force; secrets are not compared", file=sys.stderr)
 
 
 def _print_routes(path: Path, config: Config) -> None:
@@ -224,7 +220,7 @@ def _explain(chosen: argparse.Namespace) -> int:
 def _reload(path: Path, state_dir: Path | None) -> int:
     """The gateway reads the file itself, with its own environment; here it only says where the gateway is."""
     from gateway.app.life import run
-    from gateway.app.reload import NotReached, files_read, reload_gateways
+    from gateway.app.reload import SHOW, NotReached, ask_all, reload_gateways
     from gateway.config import ConfigError, Placeholders, state_dir_of
 
     wrong: ConfigError | None = None
@@ -236,13 +232,12 @@ def _reload(path: Path, state_dir: Path | None) -> int:
             wrong, state_dir = error, state_dir_of(path)
     try:
         if is_named:
-            _refuse_other_file(path, run(files_read(state_dir)))
+            _refuse_other_file(path, run(ask_all(state_dir, SHOW)))
         reports = run(reload_gateways(state_dir))
-    except NotReached as error:
+    except NotReached:
         if wrong is not None:
             raise wrong from None
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        raise
     for report in reports:
         if report.result == "refused":
             print(report.detail, file=sys.stderr)
@@ -256,8 +251,9 @@ def _reload(path: Path, state_dir: Path | None) -> int:
     return EXIT_FAILED if any(report.result == "refused" for report in reports) else EXIT_OK
 
 
-def _refuse_other_file(path: Path, files: Sequence[Path]) -> None:
+def _refuse_other_file(path: Path, gateways: Sequence[Mapping[str, Any]]) -> None:
     """Raises `CommandError` where each gateway reads another file than `path`, which would not be applied."""
+    files = [Path(each["file"]) for each in gateways if each.get("file") is not None]
     if files and path.resolve() not in [file.resolve() for file in files]:
         raise CommandError(
             f"nothing was reloaded: the gateway with this state_dir reads {', '.join(map(str, files))}, "

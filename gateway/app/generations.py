@@ -16,10 +16,12 @@ from typing import Final
 from gateway import EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError
-from gateway.app.reload import Reloading, Report
+from gateway.app.reload import Report, Server
 from gateway.app.seats import Handed
 from gateway.config import Config
-from gateway.observe.facts import Observer
+from gateway.observe.logs import Logs
+from gateway.observe.metrics import Metrics
+from gateway.observe.status import Health
 
 _LOG = logging.getLogger("gateway")
 
@@ -27,51 +29,40 @@ _LOG = logging.getLogger("gateway")
 _EARLIER_MAX: Final = 3
 
 
-class Generations:
-    """Serves in this process, by one gateway after the other. Lives on one event loop. Satisfies `life.Server`."""
+class Generations(Server):
+    """Serves in this process, by one gateway after the other."""
 
     def __init__(
         self,
         config: Config,
-        observers: tuple[Observer, ...] = (),
-        lines_dropped: Callable[[], int] = lambda: 0,
+        logs: Logs | None = None,
         handed: Handed | None = None,
         *,
         is_public: bool = True,
         read: Callable[[], Config] | None = None,
         file: Path | None = None,
         reload: Callable[[], Awaitable[Report]] | None = None,
-        on_switch: Callable[[Config], None] = lambda _: None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
 
-        `read` reads `file` again, for reloads; a worker has its supervisor `reload`, for the admin port. `on_switch`
-        gets each configuration that is put in force after the start. The other options are as in `Gateway`.
+        A worker has its supervisor `reload`, for the admin port. The other options are as in `Gateway` and `Server`.
         """
-        self._reloading: Reloading | None = None
-        if read is not None:
-            self._reloading = Reloading(
-                config, read, self._apply, lambda: (self.current.metrics, self.current.health), file
-            )
-            reload = self._reloading.reload
-        self._observers = observers
-        self._lines_dropped = lines_dropped
+        super().__init__(config, logs, read, file)
         self._handed = handed
         self._is_public = is_public
-        self._reload = reload
-        self._on_switch = on_switch
+        self._reload = reload if self._reloading is None else self._reloading.reload
         self._earlier: dict[Gateway, asyncio.Task[int]] = {}
-        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
-        """Resolved when the gateway that serves finds out that it must not go on."""
         self.current = self._made(config)
 
     @property
     def config(self) -> Config:
-        """The configuration in force."""
         return self.current.config
 
+    @property
+    def reported(self) -> tuple[Metrics, Health]:
+        return self.current.metrics, self.current.health
+
     async def start(self) -> None:
-        """Serve. Raises `StartError`, and then nothing is left open."""
         await self.current.start()
         self._watch(self.current)
         if self._reloading is not None:
@@ -83,17 +74,10 @@ class Generations:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, as text."""
         return self.current.in_flight
 
     def skip_delay(self) -> None:
-        """See `Gateway`."""
         self.current.skip_delay()
-
-    def reload_soon(self) -> None:
-        """Read the file again."""
-        if self._reloading is not None:
-            self._reloading.reload_soon()
 
     async def stop(self) -> int:
         """Stop in order; returns the exit code, the highest of all that are there."""
@@ -122,14 +106,14 @@ class Generations:
     def switch(self, gateway: Gateway) -> None:
         """Put it in force, in one step of the event loop."""
         before, self.current = self.current, gateway
-        self._on_switch(gateway.config)
+        self._log_as(gateway.config)
         gateway.take_over()
         self._watch(gateway)
         self._earlier[before] = asyncio.get_running_loop().create_task(self._retire(before))
         for each in list(self._earlier)[:-_EARLIER_MAX]:
             each.hurry()
 
-    async def _apply(self, config: Config) -> None:
+    async def apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
 
     async def _retire(self, gateway: Gateway) -> int:
@@ -149,7 +133,7 @@ class Generations:
         lost = self._lines_dropped()
         return Gateway(
             config,
-            self._observers,
+            () if self._logs is None else (self._logs,),
             lambda: self._lines_dropped() - lost,
             self._handed,
             is_public=self._is_public,

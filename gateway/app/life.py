@@ -14,12 +14,15 @@ import signal
 import socket
 import termios
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway import EXIT_OK, CommandError
 from gateway.app.loop import GatewayLoop
 from gateway.config import Config, notices
 from gateway.observe.logs import Logs
+
+if TYPE_CHECKING:
+    from gateway.app.reload import Server
 
 _LOG = logging.getLogger("gateway")
 
@@ -29,34 +32,6 @@ T = TypeVar("T")
 
 class StartError(CommandError):
     """The gateway cannot start. The text says why and what to do."""
-
-
-class Server(Protocol):
-    """Serves between `start` and `stop`."""
-
-    @property
-    def config(self) -> Config:
-        """The configuration in force."""
-
-    @property
-    def failed(self) -> asyncio.Future[StartError]:
-        """Resolved when it finds out, after its start, that it must not go on."""
-
-    async def start(self) -> None:
-        """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
-
-    @property
-    def in_flight(self) -> str:
-        """What a stop waits for, as text."""
-
-    def reload_soon(self) -> None:
-        """Read the file again, after SIGHUP."""
-
-    async def stop(self) -> int:
-        """Stop in order; returns the exit code."""
-
-    def skip_delay(self) -> None:
-        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
 
 
 class _Signals:
@@ -156,11 +131,6 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
     finally:
         signals.end()
         logs.close()
-
-
-def logs_like(logs: Logs) -> Callable[[Config], None]:
-    """Has the log follow each configuration that is put in force."""
-    return lambda config: logs.adopt(config.log.level, config.log.format, config.log.requests)
 
 
 def _what_follows(config: Config, server: Server) -> str:

@@ -19,17 +19,20 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from gateway import CommandError
 from gateway.app.life import StartError
 from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import NEEDS_RESTART, effective
+from gateway.observe.logs import Logs
 from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
 
@@ -51,7 +54,7 @@ _RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
 _PATIENCE_SECONDS: Final = 90.0
 
 
-class NotReached(Exception):
+class NotReached(CommandError):
     """No gateway with this `state_dir` answers on its socket."""
 
 
@@ -153,9 +156,11 @@ def _drop_dead(directory: Path) -> None:
 # -- reload ------------------------------------------------------------------------------------------------------------
 
 
+_T = TypeVar("_T")
+
 _LOOK_SECONDS: Final = 60.0
 _RELOAD: Final = "reload"
-_SHOW: Final = "configuration"
+SHOW: Final = "configuration"
 
 
 class ReloadLate(StartError):
@@ -179,27 +184,70 @@ class Report:
         return asdict(self)
 
 
+class Server(ABC):
+    """What serves in this process between `start` and `stop`, and its reloads, if there is something to `read` again:
+    `file`. Lives on one event loop."""
+
+    def __init__(self, config: Config, logs: Logs | None, read: Callable[[], Config] | None, file: Path | None) -> None:
+        self._logs = logs
+        self._reloading = None if read is None else Reloading(self, config, read, file)
+        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
+        """Resolved when it finds out, after its start, that it must not go on."""
+
+    @property
+    @abstractmethod
+    def config(self) -> Config:
+        """The configuration in force."""
+
+    @property
+    @abstractmethod
+    def reported(self) -> tuple[Metrics, Health]:
+        """Where reloads are reported."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> str:
+        """What a stop waits for, as text."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
+
+    @abstractmethod
+    async def stop(self) -> int:
+        """Stop in order; returns the exit code."""
+
+    @abstractmethod
+    def skip_delay(self) -> None:
+        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
+
+    @abstractmethod
+    async def apply(self, config: Config) -> None:
+        """Put a configuration in force, or raise `StartError`, and the one before stays."""
+
+    def reload_soon(self) -> None:
+        """Read the file again without waiting for the report, which is logged."""
+        if self._reloading is not None:
+            self._reloading.spawn(self._reloading.reload())
+
+    def _lines_dropped(self) -> int:
+        return 0 if self._logs is None else self._logs.dropped
+
+    def _log_as(self, config: Config) -> None:
+        """Has the log follow what is put in force."""
+        if self._logs is not None:
+            self._logs.adopt(config.log.level, config.log.format, config.log.requests)
+
+
 class Reloading:
-    """Reloads of one gateway. `start` it when the gateway serves, and `stop` it before that stops.
+    """Reloads of one server. `start` it when that serves, and `stop` it before that stops. `read` reads `file`."""
 
-    `read` reads `file`. `apply` puts a configuration in force, or raises `StartError`, and the one before stays.
-    `reported` has what reports of it now.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        read: Callable[[], Config],
-        apply: Callable[[Config], Awaitable[None]],
-        reported: Callable[[], tuple[Metrics, Health]],
-        file: Path | None = None,
-    ) -> None:
+    def __init__(self, server: Server, config: Config, read: Callable[[], Config], file: Path | None = None) -> None:
         self.config = config
+        self._server = server
         # Its links are not resolved: they may point elsewhere tomorrow.
         self._file = None if file is None else file.absolute()
         self._read = read
-        self._apply = apply
-        self._reported = reported
         self._stamps: dict[Path, Stamp] = stamps_of(config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -209,11 +257,11 @@ class Reloading:
 
     async def start(self) -> None:
         """Listen for commands, and begin to look at the TLS files."""
-        metrics, _ = self._reported()
+        metrics, _ = self._server.reported
         metrics.put_configuration(digest_of(self.config), time.time())
         metrics.put_certificate_expiries(expiries_of(self.config))
         await self._socket.open()
-        self._spawn(self._keep_looking())
+        self.spawn(self._keep_looking())
 
     async def stop(self) -> None:
         """End both. A reload that is under way is given up, and what was in force stays; later ones are refused."""
@@ -222,10 +270,6 @@ class Reloading:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def reload_soon(self) -> None:
-        """Reload without waiting for the report, which is logged."""
-        self._spawn(self.reload())
 
     async def reload(self) -> Report:
         """Read the file and put it in force; never raises. Safe to repeat."""
@@ -263,7 +307,7 @@ class Reloading:
         before = digest_of(self.config)
         files = tuple(f"{path} (file)" for path in stamps if stamps[path] != self._stamps.get(path))
         try:
-            await self._apply(config)
+            await self._server.apply(config)
         except StartError as error:
             if config is self.config and not isinstance(error, ReloadLate):
                 # They would be refused again: the next look waits for others.
@@ -277,7 +321,7 @@ class Reloading:
             self._socket = ControlSocket(config.state_dir, self._respond)
             await self._socket.open()
         self.config, self._stamps, self._refused_stamps = config, stamps, None
-        self._reported()[0].put_certificate_expiries(expiries_of(config))
+        self._server.reported[0].put_certificate_expiries(expiries_of(config))
         return self._recorded(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
 
     def _refused(self, why: str, *, changed: tuple[str, ...] = (), is_file_wrong: bool = False) -> Report:
@@ -286,7 +330,7 @@ class Reloading:
 
     def _recorded(self, report: Report) -> Report:
         result, now = ReloadResult(report.result), time.time()
-        metrics, health = self._reported()
+        metrics, health = self._server.reported
         metrics.count_reload(result, report.hash_after, now)
         if result is ReloadResult.REFUSED:
             since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
@@ -307,14 +351,14 @@ class Reloading:
         """To a command on the socket."""
         if command == _RELOAD:
             # The caller may leave; the reload goes on.
-            report: Report = await asyncio.shield(self._spawn(self.reload()))
-            return report.document
-        if command == _SHOW:
+            return (await asyncio.shield(self.spawn(self.reload()))).document
+        if command == SHOW:
             file = None if self._file is None else str(self._file)
             return {"hash": digest_of(self.config), "configuration": effective(self.config), "file": file}
-        return {"detail": f"expected: {_RELOAD}, or {_SHOW}"}
+        return {"detail": f"expected: {_RELOAD}, or {SHOW}"}
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Do it until `stop`."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -342,21 +386,5 @@ def _lowered(before: Config, after: Config) -> list[str]:
 
 async def reload_gateways(state_dir: Path) -> list[Report]:
     """Have each gateway of this `state_dir` reload; returns their reports. Raises `NotReached`."""
-    return [_report_of(document) for document in await ask_all(state_dir, _RELOAD)]
-
-
-async def files_read(state_dir: Path) -> list[Path]:
-    """The files that the gateways of this `state_dir` read, of those that can say it. Raises `NotReached`."""
-    documents = await ask_all(state_dir, _SHOW)
-    return [Path(document["file"]) for document in documents if document.get("file") is not None]
-
-
-async def configurations_in_force(state_dir: Path) -> list[tuple[str, str]]:
-    """The hash and the text, without secrets, of what each gateway of this `state_dir` has in force. Raises
-    `NotReached`."""
-    documents = await ask_all(state_dir, _SHOW)
-    return [(str(document["hash"]), str(document["configuration"])) for document in documents]
-
-
-def _report_of(document: dict[str, Any]) -> Report:
-    return Report(**{**document, "changed": tuple(document["changed"])})
+    documents = await ask_all(state_dir, _RELOAD)
+    return [Report(**{**document, "changed": tuple(document["changed"])}) for document in documents]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.app import stores
 from gateway.app.generations import Generations
-from gateway.app.life import StartError, logs_like, run_until_signal
+from gateway.app.life import StartError, run_until_signal
 from gateway.app.share import worker_count
 from gateway.app.supervisor import Supervisor
 from gateway.config import Config
@@ -29,22 +29,14 @@ async def serve(config: Config, read: Read | None = None, file: Path | None = No
         return await _serve_here(config, read, file)
     return await run_until_signal(
         config,
-        lambda logs: Supervisor(config, count, lambda: logs.dropped, read=read, file=file, on_switch=logs_like(logs)),
+        lambda logs: Supervisor(config, count, logs, read=read, file=file),
     )
 
 
 async def _serve_here(config: Config, read: Read | None, file: Path | None, *, is_public: bool = True) -> int:
     return await run_until_signal(
         config,
-        lambda logs: Generations(
-            config,
-            (logs,),
-            lambda: logs.dropped,
-            is_public=is_public,
-            read=read,
-            file=file,
-            on_switch=logs_like(logs),
-        ),
+        lambda logs: Generations(config, logs, is_public=is_public, read=read, file=file),
     )
 
 

@@ -35,13 +35,14 @@ from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import Channel
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
-from gateway.app.reload import Reloading, ReloadLate
+from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
 from gateway.app.seats import Seat, bind_seats, close_seats, shares
 from gateway.app.share import FIRST, share_of
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.http.server import listen_fault
+from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
 
@@ -216,22 +217,21 @@ _PREPARE_SECONDS: Final = 30.0
 _SWITCH_SECONDS: Final = 10.0
 
 
-class Supervisor:
+class Supervisor(Server):
     """`start`s and `stop`s `count` workers. Lives on one event loop, in the main thread."""
 
     def __init__(
         self,
         config: Config,
         count: int,
-        lines_dropped: Callable[[], int] = lambda: 0,
+        logs: Logs | None = None,
         *,
         read: Callable[[], Config] | None = None,
         file: Path | None = None,
-        on_switch: Callable[[Config], None] = lambda _: None,
     ) -> None:
-        """Must be called with the event loop running; opens nothing yet. The options are as in `Gateway`."""
-        self.config = config
-        self._on_switch = on_switch
+        """Must be called with the event loop running; opens nothing yet. The options are as in `Server`."""
+        super().__init__(config, logs, read, file)
+        self._config = config
         self._count = count
         self._journal = journal_view(config)
         has_fast_tier = config.store.fast is not None
@@ -240,12 +240,9 @@ class Supervisor:
             has_fast_tier=has_fast_tier,
             version=__version__,
         )
-        self._metrics.read_with(lambda: {"log_lines_dropped_total": lines_dropped()})
+        self._metrics.read_with(lambda: {"log_lines_dropped_total": self._lines_dropped()})
         self._health = Health(fast_up=False if has_fast_tier else None)
         self._status = self._made_status()
-        self._reloading: Reloading | None = None
-        if read is not None:
-            self._reloading = Reloading(config, read, self._apply, lambda: (self._metrics, self._health), file)
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
         self._seats: dict[int, Seat] = {}
@@ -258,11 +255,16 @@ class Supervisor:
         self._collecting = asyncio.Lock()
         self._has_started = False
         self._is_stopping = False
-        self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
-        """Resolved when no worker serves and none can be started."""
+
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
+    def reported(self) -> tuple[Metrics, Health]:
+        return self._metrics, self._health
 
     async def start(self) -> None:
-        """Serve. Raises `StartError`, and then no process is left; cancelled, likewise."""
         try:
             self._seats = bind_seats(self.config.listen.address, self._count)
             address = self.config.status.listen
@@ -294,11 +296,9 @@ class Supervisor:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, as text."""
         return "what the workers have in flight"
 
     def skip_delay(self) -> None:
-        """Let a stop, also one under way, skip `shutdown.delay`. Operations in flight keep their time."""
         for worker in self._workers.values():
             worker.channel.call("skip_delay")
         close_seats(self._seats)
@@ -413,12 +413,7 @@ class Supervisor:
 
     # -- reload -------------------------------------------------------------------------------------------------------
 
-    def reload_soon(self) -> None:
-        """Read the file again."""
-        if self._reloading is not None:
-            self._reloading.reload_soon()
-
-    async def _apply(self, config: Config) -> None:
+    async def apply(self, config: Config) -> None:
         """Put a configuration in force in every worker, or in none. Raises `StartError`.
 
         One that ends meanwhile is replaced afterwards, with what is in force then.
@@ -438,9 +433,9 @@ class Supervisor:
                     await status.port.stop()
                 raise
             # From here on it is in force: a worker that starts gets it, and a slow one follows.
-            self.config, self._journal, self._status = config, journal_view(config), status
+            self._config, self._journal, self._status = config, journal_view(config), status
             self._metrics.add_routes(route.name for route in config.routes)
-            self._on_switch(config)
+            self._log_as(config)
             switched = [worker.channel.ask("switch_config") for worker in workers]
             if switched:
                 _, late = await asyncio.wait(switched, timeout=_SWITCH_SECONDS)
@@ -469,7 +464,7 @@ class Supervisor:
         """An operator asked for it on a worker's admin port."""
         if self._reloading is None:
             raise RuntimeError("there is no file to read")
-        return asyncio.get_running_loop().create_task(self._reloading.reload())
+        return self._reloading.spawn(self._reloading.reload())
 
     # -- what changes -------------------------------------------------------------------------------------------------
 

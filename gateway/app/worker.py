@@ -20,7 +20,7 @@ from gateway import EXIT_FAILED
 from gateway.app.channel import Channel
 from gateway.app.gateway import Gateway
 from gateway.app.generations import Generations
-from gateway.app.life import StartError, logs_like, run, run_until_signal
+from gateway.app.life import StartError, run, run_until_signal
 from gateway.app.reload import Report
 from gateway.app.seats import Handed
 from gateway.config import Config
@@ -38,20 +38,13 @@ class Worker(Generations):
     ) -> None:
         """`seats` are descriptors that it has inherited. See `Generations`."""
         sockets = {seat: tuple(map(_socket, descriptors)) for seat, descriptors in seats.items()}
-        super().__init__(
-            config,
-            (logs,),
-            lambda: logs.dropped,
-            Handed(number, sockets),
-            reload=self._ask_reload,
-            on_switch=logs_like(logs),
-        )
+        super().__init__(config, logs, Handed(number, sockets), reload=self._ask_reload)
         self._channel = channel
         self._preparing: asyncio.Task[Gateway] | None = None
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve, and say that to the supervisor. Raises `StartError`."""
+        """Serve, and say that to the supervisor."""
         await super().start()
         self._channel.call("begin")
         self._listening = asyncio.get_running_loop().create_task(self._listen())

@@ -27,8 +27,6 @@ from gateway.app.supervisor import Supervisor
 from gateway.cli import main
 from gateway.config import Config, parse
 from gateway.config.effective import NEEDS_RESTART
-from gateway.observe.metrics import Metrics
-from gateway.observe.status import Health
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
@@ -319,12 +317,12 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
     config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
     changed = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 7}))
 
-    async def fail(_: Config) -> None:
-        raise ZeroDivisionError
+    class Failing(Generations):
+        async def apply(self, _: Config) -> None:
+            raise ZeroDivisionError
 
     config.state_dir.mkdir()
-    reported = Metrics(["charge"], has_fast_tier=False, version="0"), Health()
-    reloading = Reloading(config, lambda: changed, fail, lambda: reported)
+    reloading = Reloading(Failing(config), config, lambda: changed)
     await reloading.start()
     try:
         (place,) = (config.state_dir / "control").iterdir()

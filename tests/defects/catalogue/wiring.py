@@ -254,7 +254,7 @@ DEFECTS = (
         (
             Edit(
                 "app/supervisor.py",
-                "            self.config, self._journal, self._status = config, journal_view(config), status\n",
+                "            self._config, self._journal, self._status = config, journal_view(config), status\n",
                 "            self._journal, self._status = journal_view(config), status\n",
             ),
         ),

@@ -895,7 +895,7 @@ async def test_a_swept_tombstone_is_narrow(path: Path, clock: ManualClock, monke
 HOT = (
     "select_operation", "select_due", "select_ended", "select_ahead", "select_doubt_ahead", "update_operation",
     "delete_operation", "narrow_operation", "select_kind", "insert_response", "delete_response", "update_granted",
-    "select_sequence", "update_sequence", "select_turns", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
+    "select_sequence", "update_sequence", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
     "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
     "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
     "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",

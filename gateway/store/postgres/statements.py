@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.store.operations import WITNESS_KEEP_US
-from gateway.store.recipes import FORGOTTEN_US
 from gateway.store.relational.rows import DELIVERY, NARROW
 from gateway.store.relational.statements import numbered, statements
 
@@ -61,7 +60,6 @@ _WORDS: Final = {
     "witness_keep_us": str(WITNESS_KEEP_US),
     "read_bytes_max": str(_READ_BYTES_MAX),
     "tokens_drawn_max": str(_TOKENS_DRAWN_MAX),
-    "forgotten_us": str(FORGOTTEN_US),
     "check_slack_us": str(CHECK_SLACK_US),
     "walk_records_max": str(_WALK_RECORDS_MAX),
     "lease_us_max": str(LEASE_US_MAX),
@@ -91,10 +89,11 @@ def portable_texts(*, is_of_one_row: bool = False) -> Mapping[str, str]:
 @cache
 def statement_texts() -> Mapping[str, str]:
     """PostgreSQL's."""
-    subjects = ("common", "backlog", "member", "memory", "read", "schema", "sweep", "turn")
+    subjects = ("common", "backlog", "member", "memory", "read", "schema", "sweep")
     return _texts(subjects, *_MANY, response=_RESPONSE)
 
 
+_EACH: Final = "SELECT value FROM jsonb_array_elements_text(?::TEXT::JSONB) AS j (value)"
 _MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
 
 
@@ -107,6 +106,7 @@ def _texts(names: Sequence[str], among: str, keys: str, **more: str) -> dict[str
             name, _, text = part.partition("\n")
             own[name] = text
     words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
+    words |= {"locked": "FOR UPDATE", "bytes": "BYTEA", "each": _EACH}
     found = statements(own, {**words, **_WORDS, **more})
     return {name: qualified(numbered(text)) for name, text in found.items()}
 

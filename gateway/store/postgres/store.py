@@ -26,9 +26,9 @@ are serializable. There are no partitions, no members, and no walk for lapsed cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -38,9 +38,8 @@ from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Re
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Unstorable, Watch
 from gateway.store.batching import LATER, Batcher, Later
-from gateway.store.memory.promotion import Joined, Member
 from gateway.store.memory.witness import WitnessFiles
-from gateway.store.operations import Agreement, Backlog, Epoch, Serving, Swept
+from gateway.store.operations import Agreement, Backlog, Serving, Swept
 from gateway.store.postgres.backlog import Backlogs
 from gateway.store.postgres.connection import (
     INSUFFICIENT_PRIVILEGE,
@@ -70,7 +69,6 @@ from gateway.store.postgres.transaction import Transactions
 from gateway.store.relational import kept
 from gateway.store.relational.executor import Contended, Cursor, Stored, decoded, read_batch
 from gateway.store.relational.rows import Row, kind_of
-from gateway.store.relational.store import RelationalStore
 
 T = TypeVar("T")
 
@@ -108,7 +106,6 @@ class _Running:
     reads: Batcher[UUID, Snapshot]
     plain: Transactions
     slow: Transactions
-    members: Members
     news: News
 
     def queue_of(self, command: Command) -> _Queue:
@@ -129,7 +126,7 @@ class _Running:
         await asyncio.gather(*(link.close() for link in self.links))
 
 
-class PostgresStore(RelationalStore):
+class PostgresStore(Members):
     """See `Store`."""
 
     # Its row locks are held until it commits.
@@ -189,12 +186,11 @@ class PostgresStore(RelationalStore):
         dialer.epoch, dialer.seen_token = None, 0
         news = News(self._watchers)
         plain = dialer.link(None if not dialer.can_listen else lambda connection, _: news.listen(connection))
-        members = Members(dialer, plain, self._days)
         try:
             await _prepare(plain, dialer.dialect, bring_up_to_date, MIGRATE_SECONDS)
             if not self.is_portable:
                 await plain.run(check_role)
-            dialer.epoch = await members.check_memory()
+            dialer.epoch = await plain.run(dialer.check_memory)
         except BaseException:
             await plain.close()
             raise
@@ -209,7 +205,6 @@ class PostgresStore(RelationalStore):
             Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
             Transactions(dialer, plain, self._horizon),
             Transactions(dialer, slow, self._horizon),
-            members,
             news,
         )
         if dialer.can_listen:
@@ -271,21 +266,6 @@ class PostgresStore(RelationalStore):
             await self.note_running(serving.gateway_id, is_running=True)
         return agreement
 
-    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        if self.is_portable:
-            return await super().take_turns(holder, names, lease_us)
-        return await self._started().members.take_turns(holder, names, lease_us)
-
-    async def leave_turns(self, holder: UUID) -> None:
-        if self.is_portable:
-            return await super().leave_turns(holder)
-        return await self._started().members.leave_turns(holder)
-
-    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        if self.is_portable:
-            return await super().note_running(gateway_id, is_running=is_running)
-        return await self._started().members.note_running(gateway_id, is_running=is_running)
-
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         # An acceptance waits for it.
         return await self._transact(
@@ -296,42 +276,6 @@ class PostgresStore(RelationalStore):
 
     async def backlog(self, service: str) -> Backlog:
         return await (super().backlog(service) if self.is_portable else self._backlogs.of(service))
-
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        epoch = await self._started().members.check_memory(links)
-        self._know_memo(epoch.memo)
-        return epoch
-
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        if self.is_portable:
-            await super().begin_epoch(memo, beyond_token)
-        else:
-            await self._started().members.begin_epoch(memo, beyond_token)
-        self._know_memo(memo)
-
-    async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
-        """See `Fleet`, also for the next four."""
-        return await self._started().members.join(gateway_id, notes, host, boot, ended)
-
-    async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
-        return await self._started().members.beat(gateway_id, silent)
-
-    async def members(self) -> list[Member]:
-        return await self._started().members.members()
-
-    async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
-        await self._started().members.vouch(identity, gateway_id, boot, ended)
-
-    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
-        is_done = await self._started().members.accept_promotion(epoch, memo, is_trusted=is_trusted)
-        if is_done:
-            self._dialer.epoch = await self.check_memory()
-        return is_done
-
-    def _know_memo(self, memo: bytes) -> None:
-        """Remember the memo that this store has read or written; a connection that finds another one is not used."""
-        if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
-            self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._running is None:
@@ -345,6 +289,10 @@ class PostgresStore(RelationalStore):
     async def wait_listening(self) -> None:
         """Return when news of other gateways can arrive. Never returns behind pgbouncer."""
         await self._started().news.wait_listening()
+
+    @property
+    def _link(self) -> Link:
+        return self._started().plain.link
 
     def _started(self) -> _Running:
         if self._running is None:
@@ -382,6 +330,9 @@ class PostgresStore(RelationalStore):
 
     async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
+
+    async def _note(self, work: Callable[[Cursor], Awaitable[Any]]) -> Any:
+        return await self._transact(self._started().plain, work, SERIALIZABLE, _UNFLUSHED)
 
     async def _transact(
         self,

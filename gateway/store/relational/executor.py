@@ -124,7 +124,8 @@ class Cursor(Protocol):
         """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        """Rows of `{record}`, which nobody else changes until the transaction ends."""
+        """Rows of `{record}` of the operations whose ids the statement finds, which nobody else changes until the
+        transaction ends."""
 
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         """Make the next token higher than any before of the operation that has this record, and than any of the lane

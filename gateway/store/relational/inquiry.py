@@ -218,20 +218,10 @@ async def raise_level(cursor: Cursor) -> bool:
     return bool(await cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
-async def free_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-    """The turns that this gateway has, or may take."""
-    now_us = cursor.now_us
-    return frozenset(names) - {
-        name
-        for name, of_holder, until_us in await cursor.rows("select_turns", (json.dumps(sorted(names)),))
-        if of_holder != holder.bytes and now_us < until_us <= now_us + lease_us
-    }
-
-
 async def take_turns(cursor: Cursor, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
     now_us = cursor.now_us
-    rows = await cursor.rows("take_turns", (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us))
-    return frozenset(name for (name,) in rows)
+    wanted = (json.dumps(sorted(names)), holder.bytes, now_us + lease_us, now_us)
+    return frozenset(name for (name,) in await cursor.rows("take_turns", wanted))
 
 
 async def leave_turns(cursor: Cursor, holder: UUID) -> None:

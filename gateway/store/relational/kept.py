@@ -109,7 +109,7 @@ async def backlog(cursor: Cursor, service: str) -> Backlog:
 async def pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
     now_us = cursor.now_us
     await cursor.hold((PAUSES,))
-    if not await cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why)):
+    if not await cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why, cursor.last_row)):
         return False
     await cursor.change("insert_pause_audit", (service, operation, now_us, False, audit.who, audit.why))
     await cursor.change("delete_pause_audits", (service, now_us - AUDIT_KEEP_US))

@@ -60,9 +60,10 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
 
     The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
     `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
-    named; `response`, by which `r` is the response of the operation `o`; `among`, which compares a column with the keys
-    of `Cursor.among`; and `keys`, these as rows, where there can be many. A text with `{key}` is about one key, and is
-    executed for each.
+    named; `response`, by which `r` is the response of the operation `o`; `locked`, which locks what is read; `bytes`,
+    the type; `each`, which selects the texts of a list (JSON) that is bound to the parameter behind `{each of`;
+    `among`, which compares a column with the keys of `Cursor.among`; and `keys`, these as rows, where there can be
+    many. A text with `{key}` is about one key, and is executed for each.
     """
     placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
     made = writes(is_numbered=words["row"] != "id")
@@ -79,6 +80,7 @@ def texts_of(package: str) -> dict[str, str]:
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")
+_EACH: Final = re.compile(r"\{each of (\?\d)\}")
 
 
 def numbered(text: str) -> str:
@@ -92,6 +94,7 @@ def _bare(text: str, placeholders: Mapping[str, str], keys: str | None) -> str:
     bare = " ".join(line for line in lines if not line.startswith("--"))
     for name, columns in placeholders.items():
         bare = bare.replace(name, columns)
+    bare = _EACH.sub(lambda found: placeholders["{each}"].replace("?", found.group(1)), bare)
     if keys is None or "{key}" not in bare:
         return bare.replace("{key}", "?1")
     return f"SELECT f.* FROM {keys} AS k (key) CROSS JOIN LATERAL ({bare.replace('{key}', 'k.key')}) AS f"  # noqa: S608

@@ -144,13 +144,7 @@ class RelationalStore(ABC):
         except EventsUnsynced:
             return await self._change(_timed(partial(sweep, is_synced=True)))
 
-    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        # Look first: whoever has no turn writes nothing.
-        free = await self._query(lambda cursor: inquiry.free_turns(cursor, holder, names, lease_us))
-        if not free:
-            return free
-        return await self._change_without_fsync(lambda cursor: inquiry.take_turns(cursor, holder, free, lease_us))
-
+    take_turns = _unsynced(inquiry.take_turns)
     leave_turns = _unsynced(inquiry.leave_turns)
     tally = _reads(inquiry.tally)
     sealed_examples = _reads(rekeying.sealed_examples)

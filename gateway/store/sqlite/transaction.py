@@ -27,6 +27,10 @@ TEXTS: Final[Mapping[str, str]] = statements(
         "join": "CROSS JOIN",
         "among": "= ?",
         "response": "r.row = o.row",
+        # Its lock excludes every other transaction.
+        "locked": "",
+        "bytes": "BLOB",
+        "each": "SELECT value FROM json_each(?)",
     },
 )
 
@@ -80,14 +84,14 @@ class Transaction:
         found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key, *bindings) for key in keys]).fetchall()
         return found
 
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        return await self.among("lock_operation", [each for (each,) in await self.rows(statement, bindings)])
+
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         self.cursor.executemany(TEXTS[statement], bindings)
 
-    # Its lock excludes every other transaction.
-    due = rows
-
     async def hold(self, _keys: Iterable[bytes], /) -> None:
-        """Nothing, for the same reason."""
+        """Nothing: its lock excludes every other transaction."""
 
     def forget_token(self, _token: int, /) -> None:
         """Nothing: the sequence outlives every record."""

@@ -742,14 +742,7 @@ DEFECTS = (
     Defect(
         "postgres-changes-what-it-has-not-locked",
         "Postgres writes what the table made of a record that somebody else changed meanwhile",
-        (
-            Edit("store/postgres/sql/common.sql", " FOR UPDATE", ""),
-            Edit(
-                "store/postgres/connection.py",
-                'SERIALIZABLE: Final = "SERIALIZABLE"',
-                'SERIALIZABLE: Final = "READ COMMITTED"',
-            ),
-        ),
+        (Edit("store/postgres/statements.py", '"FOR UPDATE"', '""'),),
         ("tests/store/test_postgres_fences.py::test_what_a_command_waited_for_counts[takeover]",),
     ),
     Defect(
@@ -771,7 +764,7 @@ DEFECTS = (
         "postgres-collects-what-is-due",
         "a sweep of Postgres removes a doubt that is written down as due",
         (
-            Edit("store/postgres/sql/portable.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
+            Edit("store/relational/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",
@@ -846,7 +839,7 @@ DEFECTS = (
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/relational/sql/select_due.sql", "WHERE state = ? AND due_us", "WHERE ? <> '' AND due_us"),
+            Edit("store/relational/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",

@@ -7,7 +7,7 @@ from typing import Final
 from tests.defects.defect import Defect, Edit
 
 _DAYS: Final = "tests/store/test_postgres_days.py::"
-_TURN: Final = "store/postgres/sql/turn.sql"
+_TURN: Final = "store/relational/sql/take_turns.sql"
 _TURNS: Final = "upkeep/timer.py"
 _UNIT: Final = "tests/upkeep/test_turns.py::"
 _CONTRACT: Final = "tests/conformance/test_turns.py::"
@@ -36,7 +36,7 @@ DEFECTS: Final = (
     Defect(
         "declared-window-forgotten",
         "a window that a response declared makes one wait on each day",
-        (Edit("store/postgres/member.py", "gateway_id.bytes, self._days.longest_us)", "gateway_id.bytes, 0)"),),
+        (Edit("store/postgres/member.py", "gateway_id.bytes, self._days.longest_us\n", "gateway_id.bytes, 0\n"),),
         (_DAYS + "test_no_completion_makes_room",),
     ),
     Defect(
@@ -48,22 +48,19 @@ DEFECTS: Final = (
     Defect(
         "turn-taken-from-the-living",
         "whoever asks has the turn, and every gateway sweeps",
-        (
-            Edit(_TURN, "t.until_us > c.now_us AND t.until_us <= c.now_us + $4::bigint", "false"),
-            Edit(_TURN, "WHERE t.holder = excluded.holder OR t.until_us <=", "WHERE true OR t.until_us <="),
-        ),
+        (Edit(_TURN, "t.name = n.value", "FALSE"),),
         (_CONTRACT + "test_a_turn_is_of_one_gateway[postgres]",),
     ),
     Defect(
         "turn-of-the-dead-stays",
         "nobody takes over from a gateway that died",
-        (Edit("store/relational/inquiry.py", "now_us < until_us <= now_us", "until_us <= now_us"),),
+        (Edit(_TURN, "t.until_us > ?4 AND ", "?4 IS NOT NULL AND "),),
         (_CONTRACT + "test_a_turn_ends_with_its_lease[sqlite]",),
     ),
     Defect(
         "turn-of-the-future-stays",
         "where the clock was set back, nobody does anything until it has caught up",
-        (Edit(_TURN, " AND t.until_us <= c.now_us + $4::bigint", ""),),
+        (Edit(_TURN, " AND t.until_us <= ?3", ""),),
         (_CONTRACT + "test_a_turn_of_a_clock_that_was_set_back[postgres]",),
     ),
     Defect(
@@ -148,13 +145,7 @@ DEFECTS: Final = (
     Defect(
         "notes-over-a-witnessed-link",
         "votes and looks at the memory go over a link that notes what it is told, before the memory was judged",
-        (
-            Edit(
-                "store/postgres/store.py",
-                "            members,\n            news,\n",
-                "            Members(dialer, changing[0].link, self._clock_us, self._windows),\n            news,\n",
-            ),
-        ),
+        (Edit("store/postgres/store.py", "return self._started().plain.link", "return self._started().claims.link"),),
         (_LOOKED_AT,),
     ),
     Defect(

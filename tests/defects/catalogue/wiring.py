@@ -117,9 +117,8 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/member.py",
-                '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n'
-                "                await connection.fetch(_BEGIN_EPOCH",
-                "                await connection.fetch(_BEGIN_EPOCH",
+                '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n',
+                "",
             ),
         ),
         ("tests/store/test_postgres_tokens.py::test_the_sequence_is_moved_by_one_at_a_time",),

@@ -8,25 +8,6 @@ RETURNING {now} AS now_us, number
 -- no row of the table: raise the witness of a link, in the transaction of the changes that it stands for
 UPDATE witness SET number = number + 1 WHERE link = $2 RETURNING {now} AS now_us, number
 
--- name: find
--- no row of the table: records between two ids that are in one of the states, or have reached one by the clock alone; in
--- place of an existing body, an empty one
-SELECT {record}, CASE WHEN o.body_kept AND EXISTS (SELECT 1 FROM response AS r WHERE {response}) THEN ''::BYTEA END
-FROM operation AS o LEFT JOIN kind AS k ON k.kind = o.kind
-WHERE o.id > ?1 AND o.id <= ?2 AND o.version BETWEEN {record_versions}
-    AND NOT (coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) > ?3 AND coalesce(o.first_claimed_us, o.remember_until_us - k.kept_us) <= ?7)
-    AND (?4::TEXT IS NULL OR coalesce(o.route, k.route) IN (SELECT jsonb_array_elements_text(?4::TEXT::JSONB)))
-    AND (
-        coalesce(o.state, 'tombstone') IN (SELECT jsonb_array_elements_text(?5::TEXT::JSONB))
-        OR o.state IN (SELECT jsonb_array_elements_text(?6::TEXT::JSONB)) AND (
-            o.due_us <= ?7
-            -- Without its body a completed record is a tombstone.
-            OR o.body_kept AND NOT EXISTS (SELECT 1 FROM response AS r WHERE {response})
-        )
-    )
-ORDER BY o.id
-LIMIT ?8
-
 -- name: insert_audit
 -- in_doubt --prove | disprove | reinstate-->, dead_letter --requeue-->, accepted | dead_letter --withdraw-->,
 -- completed --purge-->, released | tombstone --erase-->: who made the change and why, in the same transaction. The number is
@@ -46,22 +27,10 @@ VALUES (
 )
 ON CONFLICT (row) DO NOTHING
 
--- name: insert_pause
--- no row of the table: nothing of this operation name is dispatched from now on, also where a pause was being ended
-INSERT INTO pause (service, operation, since_us, who, why, place_row)
-VALUES (?, ?, ?, ?, ?, '\xffffffffffffffffffffffffffffffffff')
-ON CONFLICT (service, operation) DO UPDATE
-SET resumed_us = NULL, place_us = 9223372036854775807, place_row = excluded.place_row
-WHERE pause.resumed_us IS NOT NULL
-
 -- name: insert_pause_audit
 -- no row of the table: an operation name was paused or resumed, by whom and why, in the same transaction
 INSERT INTO pause_audit (row, service, operation, at_us, is_resumed, who, why)
 VALUES (greatest(?3, (SELECT coalesce(max(a.row), 0) + 1 FROM pause_audit AS a)), ?1, ?2, ?3, ?4, ?5, ?6)
-
--- name: lock_operation
--- every row: as `select_operation`, by a transaction that changes the record, without the body
-SELECT {record}, NULL::BYTEA FROM operation AS o WHERE o.id {among} ORDER BY o.id FOR UPDATE
 
 -- name: select_backlog
 -- no row of the table: what a service has not delivered, by route and reason, and the earliest acceptance of what waits; of more

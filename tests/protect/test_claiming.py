@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from gateway.core.lifecycle import settle as settled
-from gateway.core.operation import Abandon, Disprove, Forget, Record, Release, Snapshot, State
+from gateway.core.operation import Abandon, Disprove, Record, Release, Snapshot, State
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
 from gateway.store.base import Amnesic, Unreadable, Unstorable
-from tests.conformance.hand import OTHER, REMEMBER_US, SAME, new_identity
-from tests.support.coordination import INFO, LEASE_SECONDS, NO_MARKS, claiming_on, no_journals, request_for
+from tests.conformance.hand import REMEMBER_US, SAME, new_identity
+from tests.support.coordination import INFO, LEASE_SECONDS, claiming_on, request_for
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
@@ -115,31 +114,6 @@ async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault,
     assert it.state() is state
 
 
-@in_virtual_time
-async def test_a_key_that_is_known_is_not_executed_for_want_of_a_claim() -> None:
-    """A store that takes no claim but can be read says what became of the key, which is the answer."""
-    it = await bench()
-    held = granted(await it.claim())
-    for _ in range(2):
-        it.store.on("claim", refused())
-        answer = seen(await it.claim(is_executed_anyway=True))
-        assert answer.record is not None
-        assert answer.record.token == held.token
-        await it.store.apply(Abandon(it.operation_id, held.token, held.attempt_id, "reset"))
-
-
-@in_virtual_time
-async def test_another_request_is_not_executed_for_want_of_a_claim() -> None:
-    """Where a store that takes no claim says that the key was used for another request, that one is not executed, also
-    where the first is known to have had no effect."""
-    it = await bench()
-    first = granted(await it.claim())
-    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
-    it.store.on("claim", refused())
-    answer = seen(await it.claiming.claim(request_for(it.identity, OTHER, is_executed_anyway=True), INFO))
-    assert answer.state is State.RELEASED
-
-
 @pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
 @in_virtual_time
 async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Fault | None) -> None:
@@ -209,17 +183,6 @@ async def test_a_grant_counts_from_before_its_call() -> None:
 
 
 @in_virtual_time
-async def test_a_definite_refusal_is_not_pursued() -> None:
-    """A store that could not be asked holds no claim."""
-    it = await bench()
-    it.store.on("claim", refused())
-    answer = unavailable(await it.claim())
-    assert answer.is_definite
-    assert it.claiming.pursued == 0
-    assert it.store.said == ["claim"]
-
-
-@in_virtual_time
 async def test_a_refusal_after_a_lost_answer_proves_nothing() -> None:
     """The first statement may have arrived, whatever is said of the later ones."""
     it = await bench()
@@ -231,17 +194,6 @@ async def test_a_refusal_after_a_lost_answer_proves_nothing() -> None:
     it.store.mend()
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.RELEASED
-
-
-@in_virtual_time
-async def test_a_claim_that_can_never_be_stored() -> None:
-    """It is refused for good, and neither repeated nor pursued."""
-    it = await bench()
-    it.store.break_("claim", fault=Fault(Unstorable("too long"), has_effect=False))
-    answer = unavailable(await it.claim())
-    assert answer.is_refused
-    assert it.store.said == ["claim"]
-    assert it.claiming.pursued == 0
 
 
 @in_virtual_time
@@ -320,35 +272,6 @@ async def test_a_store_that_is_a_black_hole(fault: Fault, patience_seconds: floa
     assert it.state() is State.RELEASED
 
 
-@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
-@in_virtual_time
-async def test_a_request_executed_while_the_store_was_a_black_hole(fault: Fault) -> None:
-    """Where a route does without such a store, the claim comes into doubt when it arrives after all: it is not free."""
-    it = await bench()
-    gate = Gate()
-    it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
-    answer = unavailable(await it.claim(is_executed_anyway=True))
-    assert (answer.is_definite, answer.is_refused) == (False, False)
-    await it.claiming.wait_pursuits_ended()
-    assert it.state() is State.IN_DOUBT
-
-
-@in_virtual_time
-async def test_patience_is_for_all_statements_together() -> None:
-    """A store that loses one answer after another has no more time than one that gives none."""
-    it = await bench()
-    loop = asyncio.get_running_loop()
-    for seconds in (2.0, 4.0, 6.0):
-        gate = Gate()
-        it.store.on("claim", replace(lost(), after=gate))
-        loop.call_later(seconds, gate.opened.set)
-    began = loop.time()
-    assert isinstance(await it.claim(), Unavailable)
-    assert (loop.time() - began, it.store.said) == (5.0, ["claim"] * 3)
-    await it.claiming.wait_pursuits_ended()
-    assert it.state() is State.RELEASED
-
-
 @in_virtual_time
 async def test_a_lease_that_was_over_before_its_answer() -> None:
     """Such a claim grants nothing any more, and is released, because nobody sent anything under it."""
@@ -402,32 +325,6 @@ async def test_a_cancelled_claim_is_released(side: str, is_executed_anyway: bool
 
 
 @in_virtual_time
-async def test_cancelled_in_the_pause_between_two_statements() -> None:
-    """Patience that is cut short leaves the claim pursued."""
-    it = await bench()
-    it.store.break_("claim", fault=lost())
-    asking = asyncio.create_task(it.claim())
-    await settle()
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    it.store.mend()
-    await it.claiming.wait_pursuits_ended()
-    assert it.state() is State.RELEASED
-
-
-@in_virtual_time
-async def test_the_retry_claims_on_the_token_that_it_read() -> None:
-    """A released record takes a second statement, whose lost answer is asked for again like that of a first one."""
-    it = await bench()
-    first = granted(await it.claim())
-    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
-    it.store.on("claim", Fault(), lost(), lost())
-    second = granted(await it.claim())
-    assert (second.token, second.attempts) == (first.token + 1, 2)
-
-
-@in_virtual_time
 async def test_a_pursuit_never_claims_what_was_released_since() -> None:
     """A lost retry that is said again after others were there finds its token gone."""
     it = await bench()
@@ -440,16 +337,6 @@ async def test_a_pursuit_never_claims_what_was_released_since() -> None:
     before = it.record
     await it.claiming.wait_pursuits_ended()
     assert it.record == before
-
-
-@in_virtual_time
-async def test_a_different_request_sees_the_record() -> None:
-    """It is not granted, and gets the record to be refused by."""
-    it = await bench()
-    record = granted(await it.claim())
-    answer = seen(await it.claiming.claim(request_for(it.identity, OTHER), INFO))
-    assert answer.record == record
-    assert it.store.said == ["claim", "claim"]
 
 
 @in_virtual_time
@@ -481,19 +368,6 @@ async def test_close_gives_pursuits_up() -> None:
 
 
 @in_virtual_time
-async def test_close_is_patient_with_a_store_that_answers() -> None:
-    """A claim that is cut off by a shutdown is released within the patience of `close`, not left to lapse."""
-    it = await bench()
-    gate = it.store.stop_after("claim")
-    asking = asyncio.create_task(it.claim())
-    await gate.reached.wait()
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    assert await it.claiming.close(5.0) == 0
-    assert it.state() is State.RELEASED
-
-
-@in_virtual_time
 async def test_a_defect_of_the_store_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A pursuit that ends by an error of the program says so; nobody else would hear of it."""
     it = await bench()
@@ -513,19 +387,6 @@ async def in_doubt() -> tuple[Bench, Record]:
     await it.store.apply(Abandon(it.operation_id, record.token, record.attempt_id, "reset"))
     it.store.said.clear()
     return it, record
-
-
-GRACE_SECONDS = 30.0
-
-
-@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
-@in_virtual_time
-async def test_a_lost_takeover_is_asked_for_again(fault: Fault) -> None:
-    """It is granted once, and carries the doubt."""
-    it, before = await in_doubt()
-    it.store.on("takeover", fault)
-    record = granted(await it.claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO))
-    assert (record.token, record.attempts, record.carries_doubt) == (before.token + 1, 2, True)
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
@@ -556,61 +417,3 @@ async def test_a_cancelled_takeover_stays_in_doubt(side: str) -> None:
         await asking
     await it.claiming.wait_pursuits_ended()
     assert it.state() is State.IN_DOUBT
-
-
-@in_virtual_time
-async def test_a_takeover_that_comes_second_sees_the_first() -> None:
-    """Of two that send again, the one that is late hears that the other is at work, not that nobody is."""
-    it, _ = await in_doubt()
-    gate = it.store.stop_before("takeover")
-    late = asyncio.create_task(it.claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO))
-    await gate.reached.wait()
-    winner = granted(await it.gateway().claim(request_for(it.identity, SAME, takes_over=True), INFO))
-    gate.opened.set()
-    answer = seen(await late)
-    assert answer.record == winner
-
-
-@in_virtual_time
-async def test_a_lapsed_claim_is_left_to_its_owner_for_a_while() -> None:
-    """Its outcome may be in a journal: it has its grace after the lease, and after the store was found back."""
-    it = await bench()
-    before = granted(await it.claim())
-    reachable_seconds = GRACE_SECONDS
-    claiming = Claiming(
-        it.store,
-        NO_MARKS,
-        holder="there",
-        lease_seconds=LEASE_SECONDS,
-        grace_seconds=GRACE_SECONDS,
-        reachable_seconds=lambda: reachable_seconds,
-        is_known=no_journals,
-    )
-    it.memory.clock.advance(LEASE_SECONDS + GRACE_SECONDS - 1)
-    assert isinstance(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO), Seen)
-    it.memory.clock.advance(1)
-    reachable_seconds = GRACE_SECONDS - 1
-    assert isinstance(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO), Seen)
-    reachable_seconds = math.inf
-    assert granted(await claiming.claim(request_for(it.identity, SAME, takes_over=True), INFO)).token > before.token
-
-
-@in_virtual_time
-async def test_a_claim_is_first_where_no_other_request_is_known() -> None:
-    """The first one is, and so is one on a record whose request was forgotten; any other retry is not."""
-    it = await bench()
-    for ending, is_first in ((Release, True), (Forget, False), (Release, True), (Release, False)):
-        answer = await it.claim()
-        assert isinstance(answer, Granted)
-        assert answer.is_first is is_first
-        held = answer.record
-        ids = (it.operation_id, held.token, held.attempt_id)
-        await it.store.apply(Forget(*ids) if ending is Forget else Release(*ids, REMEMBER_US))
-
-
-@in_virtual_time
-async def test_a_different_request_takes_nothing_over() -> None:
-    """Only the same request may be sent again."""
-    it, _ = await in_doubt()
-    assert isinstance(await it.claiming.claim(request_for(it.identity, OTHER, takes_over=True), INFO), Seen)
-    assert it.store.said == ["claim"]

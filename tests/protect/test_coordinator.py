@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import gzip
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -91,16 +90,6 @@ def claimed_by_another(office: Office) -> Record:
 
 
 # Lost answers of the store
-
-
-@pytest.mark.parametrize("losses", [[lost()], [dropped()], [lost(), dropped()]], ids=["effect", "no-effect", "both"])
-async def test_a_lost_answer_to_a_claim(tmp_path: Path, losses: list[Fault]) -> None:
-    """The request is executed once, under the claim that was asked about again."""
-    async with coordination(tmp_path) as office:
-        office.store.on("claim", *losses)
-        assert heard(await office.reply()) == (200, Verdict.STORED)
-        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
-        assert (len(office.upstream.requests), office.record.attempts) == (1, 1)
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
@@ -530,39 +519,7 @@ async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
         assert office.told(LeaseLost) == []
 
 
-async def test_what_has_ended_is_renewed_no_more(tmp_path: Path) -> None:
-    """The lease of an attempt ends with it."""
-    async with coordination(tmp_path) as office:
-        await office.reply()
-        await idle(office)
-        office.pass_time(LEASE_SECONDS)
-        office.leases.run_once()
-        await asyncio.sleep(0)
-        assert office.store.said == ["claim", "complete"]
-
-
-async def test_a_stalled_loop_takes_nothing_on(tmp_path: Path) -> None:
-    """After a stall requests are refused until the loop is seen to run again."""
-    async with coordination(tmp_path) as office:
-        office.pass_time(LEASE_SECONDS / 2)
-        assert heard(await office.reply()) == (503, Verdict.OVERLOADED)
-        office.leases.run_once()
-        assert heard(await office.reply()) == (200, Verdict.STORED)
-
-
 # Those who wait
-
-
-async def test_a_herd_after_a_refusal_at_the_door(tmp_path: Path) -> None:
-    """What a stranger was told is shared with nobody: those who waited hear that the key is free."""
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin(answer=Answer(401))
-        others = [office.ask() for _ in range(5)]
-        await office.wait_for_waiters(5)
-        hold.set()
-        assert heard(await first) == (401, Verdict.RELEASED)
-        assert [heard(await other) for other in others] == [(503, Verdict.RELEASED)] * 5
-        assert len(office.upstream.requests) == 1
 
 
 async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
@@ -612,21 +569,6 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
         assert pending
 
 
-async def test_a_shared_answer_in_a_coding_that_is_accepted(tmp_path: Path) -> None:
-    """Who waited for an answer is to get it in a coding that its own request accepts."""
-    async with coordination(tmp_path) as office:
-        coded = (("Content-Encoding", "gzip"), ("Content-Type", "text/plain"))
-        answer = Answer(503, headers=coded, body=gzip.compress(b"busy"))
-        first, hold = await office.begin(answer=answer, headers=[("Accept-Encoding", "gzip")])
-        waiter = office.ask(headers=[("Accept-Encoding", "identity")])
-        await office.wait_for_waiters()
-        hold.set()
-        whole, shared = await first, await waiter
-        assert gzip.decompress(await read(whole)) == b"busy"
-        assert (heard(shared), shared.decode_for) == ((503, Verdict.RELEASED), (b"identity",))
-        assert whole.decode_for is None
-
-
 async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
     """A duplicate that waits, here or elsewhere, will never be forwarded, so that its body need not wait with it."""
     async with (
@@ -657,17 +599,6 @@ async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said:
         await first
         assert heard(reply) == ((409, Verdict.IN_FLIGHT) if preference == "wait=0" else (200, Verdict.REPLAYED))
         assert header_values(reply.headers, b"preference-applied") == [said]
-
-
-async def test_no_preference_goes_beyond_the_route(tmp_path: Path) -> None:
-    """Where a route lets nobody wait, nobody does."""
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin()
-        route = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_wait": 0.0}))
-        reply = await office.reply(headers=[("Prefer", "wait=999")], route=route)
-        assert heard(reply) == (409, Verdict.IN_FLIGHT)
-        hold.set()
-        await first
 
 
 async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
@@ -822,15 +753,6 @@ async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
         assert len(office.upstream.requests) == 1
 
 
-async def test_an_answer_that_is_not_to_be_kept(tmp_path: Path) -> None:
-    """`Idempotency-Retention: 0` is stored and expires at once; the key is still never executed again."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(headers=(("Idempotency-Retention", "0"),)))
-        assert heard(await office.reply()) == (200, Verdict.STORED)
-        assert heard(await office.reply()) == (410, Verdict.KEY_EXPIRED)
-        assert len(office.upstream.requests) == 1
-
-
 # The store away
 
 
@@ -905,39 +827,7 @@ async def test_no_room_for_a_body(tmp_path: Path) -> None:
         assert office.memory.records == {}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [Answer(), Answer(503), Answer(502), Answer(401), Answer(bytes_max=0, ending=Ending.CLOSE)],
-    ids=["stored", "released", "in-doubt", "forgotten", "cut"],
-)
-async def test_a_spooled_body_is_sent_whole_and_let_go(tmp_path: Path, answer: Answer) -> None:
-    """Whatever comes of it, the file of a body is closed."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", answer)
-        await office.ask(body=SPOOLED)
-        await office.ask("k1", SPOOLED)
-        await office.ask("k1", b"another")
-        assert office.upstream.requests[0].body == SPOOLED
-        await idle(office)
-        assert spooled_files(tmp_path) == []
-
-
 # Callers who leave
-
-
-async def test_the_caller_s_time_is_over(tmp_path: Path) -> None:
-    """After `answer_within` it hears that the operation runs on; the retry gets the answer."""
-    async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(hold=hold))
-        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
-        assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
-        await office.upstream.wait_for_requests(1)
-        again = office.ask()
-        await office.wait_for_waiters()
-        hold.set()
-        assert heard(await again) == (200, Verdict.REPLAYED)
-        assert len(office.upstream.requests) == 1
 
 
 async def test_a_stream_that_begins_after_its_caller_s_time(tmp_path: Path) -> None:

@@ -66,19 +66,6 @@ async def silent_tls() -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def test_what_ends_in_time_is_recorded(tmp_path: Path) -> None:
-    """A drain waits for what runs, and its callers and their duplicates get the answer."""
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin()
-        waiter = office.ask()
-        await office.wait_for_waiters()
-        draining = asyncio.create_task(office.coordinator.drain(10))
-        await asyncio.sleep(0)
-        hold.set()
-        assert await draining == Drained()
-        assert [heard(await first), heard(await waiter)] == [(200, Verdict.STORED), (200, Verdict.REPLAYED)]
-
-
 async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:
     """Who comes during or after a drain may repeat elsewhere."""
     async with coordination(tmp_path) as office:
@@ -127,16 +114,6 @@ async def test_in_the_pursuit_of_a_claim(tmp_path: Path, impatience: None) -> No
         assert office.state is State.CLAIMED
         office.attempt_files.close()
         assert left_by_ended(tmp_path) == [MarkedAttempt(office.record.identity.operation_id, office.record.attempt_id)]
-
-
-async def test_before_the_first_byte(tmp_path: Path) -> None:
-    """What was not sent is released, and its caller hears no doubt."""
-    async with silent_tls() as url, coordination(tmp_path, upstream={"url": url, "connect_timeout": "20s"}) as office:
-        task = office.ask()
-        await eventually(lambda: office.memory.records != {})
-        assert await office.coordinator.drain(0) == Drained(recorded=1)
-        assert heard(await task) == (503, Verdict.OVERLOADED)
-        assert office.state is State.RELEASED
 
 
 @pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "not-ended"])

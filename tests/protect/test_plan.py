@@ -57,59 +57,45 @@ def planned(*lines: str, without: str = "") -> tuple[list[str], list[str]]:
     return names(plan.by_head), names(plan.whole)
 
 
-def test_the_plan_of_a_plain_route() -> None:
-    """What is off is no step."""
-    assert planned() == PLAIN
+@pytest.mark.parametrize(
+    ("lines", "by_head", "whole"),
+    [
+        ([], [], []),
+        # Most settings are values that the steps there are look at.
+        (["in_flight: {wait: 1s}", "fingerprint: {ignore: [/at]}", "retention: {replay: 1h}"], [], []),
+        (["repeats: {}"], [], ["content"]),
+        (["recovery: {probe: {path: /a, done: [{status: [200]}]}}"], [], ["probe"]),
+        (["recovery: resend"], [], ["canonical_key"]),
+        (["response: {version: v3}"], [], ["version"]),
+        ([ACCEPT], [], ["preference"]),
+        (["authorize: {forward_auth: {url: http://127.0.0.1:4180/}}"], ["authorize"], []),
+    ],
+    ids=lambda value: str(value)[:20] if value else "",
+)
+def test_what_is_on_adds_its_own_step(lines: list[str], by_head: list[str], whole: list[str]) -> None:
+    """And leaves the others as they are; what is off is no step."""
+    assert planned(*lines) == ([*by_head, *PLAIN[0]], [*PLAIN[1], *whole])
 
 
 @pytest.mark.parametrize(
-    ("line", "step"),
+    ("lines", "steps"),
     [
-        ("repeats: {}", "content"),
-        ("recovery: {probe: {path: /a, done: [{status: [200]}]}}", "probe"),
-        ("recovery: resend", "canonical_key"),
-        ("response: {version: v3}", "version"),
-        (ACCEPT, "preference"),
+        # What is not accepted would pass others.
+        (
+            ["key: {header: Idempotency-Key, required: true}", ACCEPT, "order: {by: /account}"],
+            (PLAIN[0], ["operation", "preference", "lane"]),
+        ),
+        ([BODY_KEY], ([], ["key_in_body", "caller", "operation"])),
+        # Where every request needs a key, a stranger's body is not read.
+        (["key: {body: /id, required: true}"], (["caller"], ["key_in_body", "operation"])),
+        # Its sender is known by what it signed.
+        ([INBOX], (["event_by_head"], ["event", "caller", "operation", "preference"])),
     ],
+    ids=["order", "key-in-body", "required-key-in-body", "inbox"],
 )
-def test_what_is_on_adds_its_own_step(line: str, step: str) -> None:
-    """And leaves the others as they are."""
-    by_head, whole = PLAIN
-    assert planned(line) == (by_head, [*whole, step])
-
-
-def test_who_is_asked_about_every_request_is_asked_first() -> None:
-    """With or without a key."""
-    assert planned("authorize: {forward_auth: {url: http://127.0.0.1:4180/}}") == (["authorize", *PLAIN[0]], PLAIN[1])
-
-
-def test_an_order_follows_the_preference() -> None:
-    """What is not accepted would pass others."""
-    lines = ("key: {header: Idempotency-Key, required: true}", ACCEPT, "order: {by: /account}")
-    assert planned(*lines, without="key") == (PLAIN[0], ["operation", "preference", "lane"])
-
-
-def test_a_key_in_the_body() -> None:
-    """Where every request needs one, a stranger's body is not read."""
-    assert planned(BODY_KEY, without="key") == ([], ["key_in_body", "caller", "operation"])
-    required = planned("key: {body: /id, required: true}", without="key")
-    assert required == (["caller"], ["key_in_body", "operation"])
-
-
-def test_an_inbox() -> None:
-    """Its sender is known by what it signed."""
-    assert planned(INBOX, without="key") == (["event_by_head"], ["event", "caller", "operation", "preference"])
-
-
-def test_settings_that_make_no_step() -> None:
-    """Most are values that the steps there are look at."""
-    lines = (
-        "in_flight: {wait: 1s}",
-        "fingerprint: {ignore: [/at]}",
-        "retention: {replay: 1h}",
-        "body: {max_bytes: 1KiB}",
-    )
-    assert planned(*lines) == PLAIN
+def test_the_steps_of_another_key(lines: list[str], steps: tuple[list[str], list[str]]) -> None:
+    """Wherever the key is, its caller is known before anything is read for nothing."""
+    assert planned(*lines, without="key") == steps
 
 
 # -- against the full way ----------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from gateway.store.base import StoreError
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
 from tests.support import memory_store
 from tests.support.coordination import LEASE_SECONDS, Office, coordination, no_journals
-from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, lost, refused
 from tests.support.memory_store import MemoryStore
 from tests.support.upstream import Answer, Ending
@@ -109,56 +108,11 @@ async def in_doubt(
             await prober.close()
 
 
-async def test_what_it_finds_is_recorded(tmp_path: Path) -> None:
-    """An answer that says that it was done is the operation's, and is told by its name."""
-    async with in_doubt(tmp_path, DONE) as case:
-        found = await case.probe()
-        assert found is not None
-        assert found.state is case.office.state is State.COMPLETED
-        assert case.office.record.response is not None
-        assert case.office.record.response.body == b"so"
-        assert case.findings == [ProbeFinding.DONE]
-
-
-async def test_that_it_never_happened(tmp_path: Path) -> None:
-    """It is believed once no request can arrive any more, and frees the key then."""
-    async with in_doubt(tmp_path, NEVER) as case:
-        assert await case.probe() is None
-        assert case.office.state is State.IN_DOUBT
-        case.office.pass_time(LEASE_SECONDS + SETTLE_SECONDS)
-        found = await case.probe()
-        assert found is not None
-        assert found.state is case.office.state is State.RELEASED
-        assert case.findings == [ProbeFinding.ASK_AGAIN, ProbeFinding.NEVER_HAPPENED]
-
-
-async def test_what_is_not_in_doubt_is_not_asked_about(tmp_path: Path) -> None:
-    """It is what the caller wanted to know."""
-    async with in_doubt(tmp_path, DONE) as case:
-        case.answer_late()
-        assert await case.probe() == case.snapshot
-        absent = replace(case.snapshot, record=None)
-        assert await case.prober.probe_once(case.office.route, absent, is_urgent=True) == absent
-        assert case.probes == 0
-
-
 async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
     """An operation that must not be recovered yet is not asked about."""
     async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:
         assert await case.probe() is None
         assert case.probes == 0
-
-
-async def test_a_probe_that_came_after_the_claim(tmp_path: Path) -> None:
-    """It is made of what is kept of the request: its host and its path."""
-    async with in_doubt(tmp_path, DONE) as case:
-        case.forget_probe()
-        found = await case.probe()
-        assert found is not None
-        assert found.state is State.COMPLETED
-        (asked,) = [each for each in case.office.upstream.requests if each.method == "GET"]
-        assert asked.target == b"/status?operation=%b" % str(case.office.record.identity.operation_id).encode()
-        assert asked.values("Host") == [b"shop.example"]
 
 
 @pytest.mark.parametrize(
@@ -215,18 +169,6 @@ async def test_many_who_wait_one_after_the_other(tmp_path: Path) -> None:
                 assert await case.probe() is None
             case.office.pass_time(1)
         assert case.probes == 3
-
-
-async def test_one_asks_at_a_time(tmp_path: Path) -> None:
-    """Whoever comes while somebody asks learns nothing, and asks nothing."""
-    hold = asyncio.Event()
-    async with in_doubt(tmp_path, replace(DONE, hold=hold)) as case:
-        first = asyncio.create_task(case.probe())
-        await eventually(lambda: case.probes == 1)
-        assert await case.probe() is None
-        hold.set()
-        assert await first == case.snapshot
-        assert case.probes == 1
 
 
 async def test_an_answer_that_came_before_the_question(tmp_path: Path) -> None:
@@ -363,32 +305,6 @@ async def test_each_wait_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert found.state is State.COMPLETED
 
 
-async def test_who_waits_has_it_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that says nothing ends no wait."""
-    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
-    async with in_doubt(tmp_path, UNKNOWN) as case:
-        case.office.upstream.on(None, UNKNOWN, DONE)
-        found = await case.resolve(30.0)
-        assert found is not None
-        assert found.state is State.COMPLETED
-        assert case.probes == 2
-
-
-async def test_nobody_is_asked_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the last who waited is gone, the probe that is under way is the last one too."""
-    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
-    hold = asyncio.Event()
-    async with in_doubt(tmp_path, replace(UNKNOWN, hold=hold)) as case:
-        waiting = asyncio.create_task(case.resolve(30.0))
-        await eventually(lambda: case.probes == 1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        hold.set()
-        await eventually(lambda: not is_asking())
-        assert case.probes == 1
-
-
 async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
     """Nothing can be found then, and nobody is asked."""
     async with in_doubt(tmp_path, DONE) as case:
@@ -404,12 +320,3 @@ async def test_those_who_come_after_the_end(tmp_path: Path) -> None:
         assert await case.resolve(30.0) is None
         assert not is_asking()
         assert case.probes == 0
-
-
-async def test_those_who_wait_at_the_end(tmp_path: Path) -> None:
-    """They hear that nothing was found, at once."""
-    async with in_doubt(tmp_path, replace(DONE, hold=asyncio.Event())) as case:
-        waiting = asyncio.create_task(case.resolve(30.0))
-        await eventually(lambda: case.probes == 1)
-        await case.prober.close()
-        assert await waiting is None

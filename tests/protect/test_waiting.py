@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +11,6 @@ import pytest
 
 from gateway.core.operation import Abandon, Applied, Claim, Command, Complete, Release, Snapshot, State
 from gateway.protect.duplicates import Waiting
-from gateway.store.base import Watch
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, dropped, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -21,27 +19,10 @@ from tests.support.virtual_time import in_virtual_time, settle
 LEASE_SECONDS = 30.0
 
 
-class Deaf:
-    """A watch whose news are lost."""
-
-    async def wait_changed(self, timeout_seconds: float) -> bool:
-        await asyncio.sleep(timeout_seconds)
-        return False
-
-
-class DeafStore(FaultyStore):
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._deaf()
-
-    @asynccontextmanager
-    async def _deaf(self) -> AsyncIterator[Watch]:
-        yield Deaf()
-
-
 class Bench:
     """One operation that another gateway has claimed."""
 
-    def __init__(self, kind: type[FaultyStore] = FaultyStore) -> None:
+    def __init__(self, kind: type[FaultyStore]) -> None:
         self.memory = Memory()
         self.store = kind(MemoryStore(self.memory))
         self.waiting = Waiting(self.store)
@@ -90,44 +71,6 @@ def state_of(snapshot: Snapshot | None) -> State | None:
     return None if snapshot is None else snapshot.state
 
 
-@pytest.mark.parametrize(
-    ("event", "state"),
-    [("complete", State.COMPLETED), ("release", State.RELEASED), ("abandon", State.IN_DOUBT)],
-)
-@in_virtual_time
-async def test_news_wake_a_waiter(event: str, state: State) -> None:
-    """It gets the record as soon as that is no longer claimed, and has only read."""
-    it = await bench()
-    task = it.wait()
-    await settle()
-    it.say(event)
-    assert await seconds(task) == 0
-    assert state_of(await task) is state
-    assert set(it.store.said) == {"read"}
-
-
-@in_virtual_time
-async def test_lost_news_cost_time_only() -> None:
-    """Where no news come the reader polls, with pauses of at most a second."""
-    it = await bench(DeafStore)
-    task = it.wait()
-    await asyncio.sleep(10)
-    it.say("complete")
-    assert await seconds(task) <= 1.0
-    assert state_of(await task) is State.COMPLETED
-    assert len(it.store.said) < 20
-
-
-@in_virtual_time
-async def test_a_dead_holder_wakes_its_waiters() -> None:
-    """A lease that lapses is no longer a claim, though nobody told."""
-    it = await bench(DeafStore)
-    task = it.wait()
-    await asyncio.sleep(5)
-    it.memory.clock.advance(LEASE_SECONDS)
-    assert state_of(await task) is State.IN_DOUBT
-
-
 @pytest.mark.parametrize("fault", [refused(), dropped()], ids=["refused", "no-answer"])
 @in_virtual_time
 async def test_a_store_that_is_away_is_asked_again(fault: Fault) -> None:
@@ -144,28 +87,6 @@ async def test_a_store_that_is_away_is_asked_again(fault: Fault) -> None:
 
 
 @in_virtual_time
-async def test_patience_ends() -> None:
-    """After the time that was asked for there is the record as it was read last, not as it was at first."""
-    it = await bench()
-    task = it.wait(3.0)
-    await settle()
-    it.memory.clock.advance(1.0)
-    assert await seconds(task) == pytest.approx(3.0)
-    latest = await task
-    assert latest is not None
-    assert (latest.state, latest.now_us) == (State.CLAIMED, it.memory.clock())
-
-
-@pytest.mark.parametrize("timeout_seconds", [0.0, -1.0], ids=["zero", "negative"])
-@in_virtual_time
-async def test_no_patience_at_all(timeout_seconds: float) -> None:
-    """Who will not wait is answered at once."""
-    it = await bench()
-    assert await seconds(task := it.wait(timeout_seconds)) == 0
-    assert state_of(await task) in (None, State.CLAIMED)
-
-
-@in_virtual_time
 async def test_a_herd_costs_one_reader() -> None:
     """However many wait for one operation, its record is read once for all of them."""
     it = await bench()
@@ -176,22 +97,6 @@ async def test_a_herd_costs_one_reader() -> None:
     answers = await asyncio.gather(*tasks)
     assert {state_of(answer) for answer in answers} == {State.COMPLETED}
     assert it.store.said == ["read", "read"]
-
-
-@in_virtual_time
-async def test_one_who_leaves_takes_nobody_along() -> None:
-    """A cancelled waiter ends alone; with the last one the reader ends."""
-    it = await bench()
-    first, second = it.wait(), it.wait()
-    await settle()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    it.say("complete")
-    assert state_of(await second) is State.COMPLETED
-    third = it.wait()
-    third.cancel()
-    await asyncio.gather(third, return_exceptions=True)
 
 
 @in_virtual_time

@@ -6,10 +6,9 @@ order of its times and now. They are written as rows of the file or the database
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import product
@@ -21,42 +20,17 @@ import apsw
 import pytest
 
 from gateway.core.identity.operation_id import derive_operation_id
-from gateway.core.lifecycle import DUE_TIMES, TABLE, settle, step, tombstone_response, written_down
+from gateway.core.lifecycle import DUE_TIMES, TABLE, settle, tombstone_response, written_down
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
-    EVENT_OF,
     MICROSECONDS,
-    Abandon,
-    Accept,
-    Applied,
-    Bury,
-    Claim,
-    Command,
-    Complete,
     Delivery,
-    Dispatch,
-    Disprove,
-    Erase,
     Event,
-    Fenced,
-    Fingerprint,
-    Forget,
     Identity,
-    Lapsed,
-    Postpone,
-    Prove,
-    Purge,
     Record,
-    Reinstate,
-    Release,
-    Renew,
-    Requeue,
-    SealedRequest,
     State,
-    Takeover,
-    Withdraw,
 )
-from gateway.store.base import Store, Unreadable
+from gateway.store.base import Store
 from gateway.store.operations import Query
 from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
@@ -64,7 +38,7 @@ from gateway.store.relational.executor import Stored, read_all
 from gateway.store.relational.rows import decode, encode, encode_delivery, kind_of
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS, Transaction
-from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, SAME, SERVICE
+from tests.conformance.hand import SAME, SERVICE
 from tests.store.postgres_sessions import session
 from tests.support.memory_store import EPOCH_US, ManualClock
 from tests.support.serving import serving
@@ -160,12 +134,6 @@ class Rows(Protocol):
     async def read(self) -> dict[UUID, Record]:
         """All records as they are written."""
 
-    async def read_sealed(self) -> dict[UUID, bytes]:
-        """All kept requests, encrypted."""
-
-    async def change_version(self, by: int) -> None:
-        """Make all of them those of a program that is so much newer."""
-
 
 class PostgresRows:
     def __init__(self, connection: Any, store: Store) -> None:
@@ -184,9 +152,6 @@ class PostgresRows:
             "UPDATE idempotency_gateway.operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')"
         )
 
-    async def change_version(self, by: int) -> None:
-        await self._connection.execute("UPDATE idempotency_gateway.operation SET version = version + $1", by)
-
     async def read(self) -> dict[UUID, Record]:
         ids = [
             UUID(bytes=each) for (each,) in await self._connection.fetch("SELECT id FROM idempotency_gateway.operation")
@@ -199,10 +164,6 @@ class PostgresRows:
         more = await self._connection.fetch(load("select_delivery"), [operation_id.bytes])
         kinds = await self._connection.fetch(load("select_kind"), [] if kind_of(row) is None else [kind_of(row)])
         return decode(tuple(row), tuple(more[0])[1:] if more else None, tuple(kinds[0]) if kinds else None)
-
-    async def read_sealed(self) -> dict[UUID, bytes]:
-        rows = await self._connection.fetch("SELECT row, sealed FROM idempotency_gateway.request")
-        return {UUID(bytes=row["row"]): row["sealed"] for row in rows}
 
 
 class SqliteRows:
@@ -219,18 +180,11 @@ class SqliteRows:
                 self._connection.execute(TEXTS["insert_request"], ("key", SEALED, operation_id))
         self._connection.execute("UPDATE operation SET due_us = 1 WHERE state IN ('in_doubt', 'dead_letter')")
 
-    async def change_version(self, by: int) -> None:
-        self._connection.execute("UPDATE operation SET version = version + ?", (by,))
-
     async def read(self) -> dict[UUID, Record]:
         ids = [UUID(bytes=each) for (each,) in self._connection.execute("SELECT id FROM operation")]
         found = (await read_all(Transaction(self._connection.cursor(), ManualClock()), ids)).values()
         records = [each.record for each in found if isinstance(each, Stored)]
         return {record.identity.operation_id: record for record in records if record is not None}
-
-    async def read_sealed(self) -> dict[UUID, bytes]:
-        found = self._connection.execute("SELECT o.id, r.sealed FROM request AS r LEFT JOIN operation AS o USING (row)")
-        return {UUID(bytes=operation_id): sealed for operation_id, sealed in found}
 
 
 @asynccontextmanager
@@ -332,112 +286,3 @@ async def test_records_are_found_and_counted_as_they_are_now(rows: Rows) -> None
         await rows.store.compare_configuration(serving(service=SERVICE, recipes={"charges": b"recipe"}))
     ).conflicts
     assert await rows.store.count_without_route(SERVICE, ()) == {"charges": len(settled) - len(by_state[State.ABSENT])}
-
-
-async def test_the_keys_of_a_service_are_known_by_their_ids(rows: Rows) -> None:
-    """However long what they are derived from is, and whatever the service is called."""
-    pattern = next(record for record in records() if settle(record, NOW_US) is not None)
-    names = ("shop", "shöp", "s")
-    identities = [new_identity(names[index % 3], index) for index in range(90)]
-    await rows.write(
-        [replace(pattern, identity=identity, token=number) for number, identity in enumerate(identities, start=1)]
-    )
-    for name in names:
-        await rows.store.compare_configuration(
-            serving(service=name, recipes={"charges": b"recipe"}, accepted=("charges",))
-        )
-        assert await rows.store.count_without_route(name, ()) == {"charges": 30}
-    another = serving(service="another", recipes={"charges": b"recipe"}, accepted=("charges",))
-    assert not (await rows.store.compare_configuration(another)).conflicts
-    assert await rows.store.count_without_route("another", ()) == {}
-
-
-# What whoever is entitled to it says of a record, with an id for the attempt or the resolution.
-VERBS: Final[dict[type[Command], Callable[[Record, UUID], Command]]] = {
-    Claim: lambda r, new: Claim(r.identity, new, "other", SAME, LEASE_US, r.token),
-    Accept: lambda r, new: Accept(
-        r.identity, new, SERVICE, SAME, SealedRequest(new, "key", SEALED), REMEMBER_US, r.token
-    ),
-    Dispatch: lambda r, new: Dispatch(r.identity.operation_id, r.token, new, "other", LEASE_US),
-    Renew: lambda r, _: Renew(r.identity.operation_id, r.token, r.attempt_id, LEASE_US),
-    Complete: lambda r, _: Complete(r.identity.operation_id, r.token, r.attempt_id, ANSWER, REPLAY_US, REMEMBER_US),
-    Release: lambda r, _: Release(r.identity.operation_id, r.token, r.attempt_id, REMEMBER_US),
-    Forget: lambda r, _: Forget(r.identity.operation_id, r.token, r.attempt_id),
-    Abandon: lambda r, _: Abandon(r.identity.operation_id, r.token, r.attempt_id, "timeout"),
-    Postpone: lambda r, _: Postpone(
-        r.identity.operation_id, r.token, r.attempt_id, 1, "answered-503", is_answered=True
-    ),
-    Bury: lambda r, _: Bury(
-        r.identity.operation_id, r.token, r.attempt_id, "unauthorized", "answered-401", is_answered=True
-    ),
-    Takeover: lambda r, new: Takeover(r.identity.operation_id, r.token, new, "other", LEASE_US),
-    Prove: lambda r, new: Prove(r.identity.operation_id, r.token, new, ANSWER, REPLAY_US, REMEMBER_US),
-    Disprove: lambda r, new: Disprove(r.identity.operation_id, r.token, new, REMEMBER_US),
-    Reinstate: lambda r, new: Reinstate(r.identity.operation_id, r.token, new),
-    Requeue: lambda r, new: Requeue(r.identity.operation_id, r.token, new, REMEMBER_US),
-    Withdraw: lambda r, new: Withdraw(r.identity.operation_id, r.token, new, REMEMBER_US),
-    Purge: lambda r, _: Purge(r.identity.operation_id),
-    Erase: lambda r, _: Erase(r.identity.operation_id),
-}
-
-
-@pytest.mark.parametrize("is_repeated", [False, True], ids=["new", "repeated"])
-async def test_a_command_does_what_the_table_says(is_repeated: bool, rows: Rows) -> None:
-    """Each to each record, also by whoever made it what it is: the result and what is then written are the table's."""
-    assert set(VERBS) == set(EVENT_OF)
-    kinds = list(product(VERBS, records()))
-    written = numbered(record for _, record in kinds)
-    await rows.write(written)
-    said = [
-        VERBS[kind](record, (record.resolution_id or record.attempt_id) if is_repeated else uuid4())
-        for (kind, _), record in zip(kinds, written, strict=True)
-    ]
-    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
-    left = await rows.read()
-    for record, command, result in zip(written, said, results, strict=True):
-        wanted, after = step(record, command, NOW_US, lambda: _TOKENS)
-        assert isinstance(result, Applied | Lapsed | Fenced), (record, command)
-        assert type(result) is type(wanted), (record, command)
-        assert plain(result.snapshot.record) == plain(wanted.snapshot.record), (record, command)
-        kept = settle(left.get(record.identity.operation_id), NOW_US)
-        assert plain(kept) == plain(settle(after, NOW_US)), (record, command)
-    keeping = [operation_id for operation_id, record in left.items() if record.delivery is not None]
-    assert await rows.read_sealed() == dict.fromkeys(keeping, SEALED)
-
-
-async def test_what_a_newer_program_wrote_is_left_alone(rows: Rows) -> None:
-    """By each command and by a sweep, in every state and at every time; nobody is told that the key is free."""
-    kinds = list(product(VERBS, records()))
-    written = numbered(record for _, record in kinds)
-    await rows.write(written)
-    await rows.change_version(1)
-    said = [VERBS[kind](record, uuid4()) for (kind, _), record in zip(kinds, written, strict=True)]
-    results = await asyncio.gather(*(rows.store.apply(command) for command in said), return_exceptions=True)
-    assert {type(result) for result in results} == {Unreadable}
-    swept = await rows.store.sweep(10_000)
-    assert (swept.lapsed, swept.retired, swept.collected, swept.expired) == (0, 0, 0, 0)
-    await rows.change_version(-1)
-    left = await rows.read()
-    assert [plain(left.get(record.identity.operation_id)) for record in written] == [plain(each) for each in written]
-
-
-async def test_fingerprints_are_compared_as_the_core_does(rows: Rows) -> None:
-    """With each part of them equal or not, and with a record that has none."""
-    (released,) = [r for r in records() if r.last_event is Event.RELEASE and settle(r, NOW_US) is not None]
-    parts = product((SAME.recipe, b"newer"), (SAME.digest, b"else"), (SAME.raw, b"else"), (SAME.key_id, "newer"))
-    theirs = [Fingerprint(*each) for each in parts]
-    ours = [SAME, replace(SAME, key_id=""), None]
-    pairs = list(product(ours, theirs))
-    written = numbered(replace(released, fingerprint=fingerprint) for fingerprint, _ in pairs)
-    await rows.write(written)
-    claims = [
-        Claim(record.identity, uuid4(), "other", fingerprint, LEASE_US, record.token)
-        for record, (_, fingerprint) in zip(written, pairs, strict=True)
-    ]
-    results = await asyncio.gather(*(rows.store.apply(claim) for claim in claims))
-    left = await rows.read()
-    for record, claim, result in zip(written, claims, results, strict=True):
-        is_same = record.fingerprint is None or record.fingerprint.equals(claim.fingerprint) is True
-        assert isinstance(result, Applied) is is_same, (record.fingerprint, claim.fingerprint)
-        kept = left[record.identity.operation_id]
-        assert (kept.state is State.CLAIMED) is is_same, (record.fingerprint, claim.fingerprint)

@@ -1,4 +1,4 @@
-"""What the edge takes of aiohttp beside its public interface, and what it goes round: seen here when that changes."""
+"""What the edge takes of aiohttp beside its public interface: seen here when that changes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
+from aiohttp.http_exceptions import BadHttpMethod
 from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.streams import StreamReader
 
 from gateway.config.leaf import METHODS
 from gateway.http import connection as module
-from gateway.http.connection import HEAD_TOO_BIG, ClientConnection, EdgeSettings, fault_of, has_c_parser
+from gateway.http.connection import HEAD_TOO_BIG, ClientConnection, EdgeSettings, has_c_parser
 from gateway.http.server import ListenError
 from tests.http.edge.harness import HOST, serving
 from tests.support.eventually import eventually
@@ -70,39 +70,6 @@ async def test_the_parser_is_the_one_in_c(monkeypatch: pytest.MonkeyPatch) -> No
             pass
 
 
-async def test_a_trailer_becomes_a_field_of_the_next_request() -> None:
-    """Why a connection ends with a request in chunks. Where this fails, aiohttp has mended it."""
-    chunks = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: 1\r\n\r\n"
-    messages, _, _ = parsed(chunks + b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert [message.chunked for message, _ in messages] == [True, False]
-    assert messages[1][0].raw_headers[0] == (b"X-Trailer", b"1")
-
-
-async def test_what_comes_with_an_upgrade_that_it_does_not_know_is_dropped() -> None:
-    """Why a connection ends with such a request, unless nothing came behind it."""
-    asks = b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n"
-    messages, is_upgraded, tail = parsed(asks % b"h2c" + b"GET /dropped HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert (len(messages), is_upgraded, tail) == (1, False, b"")
-    assert messages[0][0].upgrade
-    messages, is_upgraded, tail = parsed(asks % b"websocket" + b"kept")
-    assert (len(messages), is_upgraded, tail) == (1, True, b"kept")
-
-
-async def test_what_it_says_of_a_request() -> None:
-    """As far as it is asked here."""
-    data = b"POST /a%7E?b|c HTTP/1.0\r\n" + HOST + b"X-Odd:  \xff \t\r\nContent-Length: 2\r\n\r\n{}"
-    ((message, payload),), _, _ = parsed(data)
-    assert isinstance(message, RawRequestMessage)
-    assert (message.method, message.path, message.version) == ("POST", "/a%7E?b|c", (1, 0))
-    assert (message.should_close, message.upgrade, message.chunked) == (True, False, False)
-    assert message.raw_headers == ((b"Host", b"gateway.test"), (b"X-Odd", b"\xff"), (b"Content-Length", b"2"))
-    assert isinstance(payload, StreamReader)
-    assert (payload.is_eof(), payload.total_bytes, payload.exception(), payload.read_nowait()) == (True, 2, None, b"{}")
-    ((_, payload),), _, _ = parsed(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert payload is EMPTY_PAYLOAD
-    assert (payload.is_eof(), payload.total_bytes, payload.read_nowait()) == (True, 0, b"")
-
-
 async def test_the_methods_that_a_route_may_have_are_those_of_the_parser() -> None:
     """A route with another registered one could never match, so the configuration refuses it."""
     found = set()
@@ -112,33 +79,6 @@ async def test_the_methods_that_a_route_may_have_are_those_of_the_parser() -> No
             assert isinstance(message, RawRequestMessage)
             found.add(message.method)
     assert found == set(METHODS)
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "detail"),
-    [
-        (b"FOO / HTTP/1.1\r\n\r\n", BadHttpMethod, "method"),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", LineTooLong, "too big"),
-        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 70 + b"\r\n", BadHttpMessage, "too big"),
-        (b"GET / HTTP/1.1\r\n" + HOST + HOST + b"\r\n", BadHttpMessage, "repeated"),
-        (b"GET / HTTP/1.1\r\n" + HOST + b"User-Agent: a\r\nUser-Agent: b\r\n\r\n", BadHttpMessage, "repeated"),
-        (b"GET / HTTP/1.1\r\nX: a\x00\r\n\r\n", BadHttpMessage, "well-formed"),
-    ],
-    ids=["method", "long field", "many fields", "two hosts", "two user agents", "NUL"],
-)
-async def test_why_bytes_are_no_request(data: bytes, kind: type[Exception], detail: str) -> None:
-    """It is told by what aiohttp raises, and to the client in words that repeat nothing."""
-    with pytest.raises(kind) as raised:
-        parsed(data)
-    refusal = fault_of(raised.value)
-    assert detail in refusal.detail
-    assert refusal.status == (431 if "too big" in detail else 400)
-    settings = EdgeSettings(header_bytes_max=8192, headers_max=64)
-    async with serving(settings=settings) as edge, Connection(edge.port) as connection:
-        await connection.send(data)
-        response = await connection.read_response()
-        assert (response.status, response.json()["detail"]) == (refusal.status, refusal.detail)
-        assert await connection.read_rest() == b""
 
 
 async def test_a_head_that_does_not_end_is_refused_before_its_limit_is_far_behind() -> None:

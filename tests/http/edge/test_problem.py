@@ -116,20 +116,6 @@ def test_a_problem_is_complete_whatever_is_known(verdict: Verdict, shape: Shape,
     assert (one(reply.headers, b"retry-after") is not None) == (verdict in RETRYABLE)
 
 
-@pytest.mark.parametrize("verdict", sorted(STATUSES))
-def test_a_problem_document_has_the_members_of_rfc_9457(verdict: Verdict) -> None:
-    """Type, title, status and detail are there, with the word as code and the advice on retrying."""
-    reply = refuse(verdict, record=RECORD)
-    body = document(reply)
-    assert one(reply.headers, b"content-type") == b"application/problem+json"
-    assert body["type"] == f"urn:idempotency-gateway:problem:{verdict.value}"
-    assert body["title"]
-    assert body["status"] == reply.status
-    assert body["code"] == verdict.value
-    assert body["retryable"] is (verdict in RETRYABLE)
-    assert body["operation_id"] == str(ID)
-
-
 @pytest.mark.parametrize("verdict", sorted(ANSWERED))
 def test_a_word_that_is_said_beside_an_answer_makes_no_problem(verdict: Verdict) -> None:
     """Asking for one is a mistake of the program."""
@@ -186,55 +172,6 @@ def test_a_resource_cannot_write_the_detail() -> None:
     assert str(detail).endswith("See /{id}{time}.")
 
 
-@pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
-@pytest.mark.parametrize(
-    ("resource", "location"),
-    [
-        ("/v1/payments/7?a=b", b"/v1/payments/7?a=b"),
-        ("https://api.example.com/v1/payments/7", b"https://api.example.com/v1/payments/7"),
-        ("pay_7", None),
-        ("/a b", None),
-        ("/caf\u00e9", None),
-        ('/"><script>', None),
-        ("javascript:alert(1)", None),
-        ("https://", None),
-    ],
-)
-def test_a_resource_is_named_and_linked_where_it_is_an_address(
-    resource: str, location: bytes | None, shape: Shape
-) -> None:
-    """By those who refuse a repeat of the same request; whoever sent another one is not told."""
-    record = replace(RECORD, resource=resource)
-    for verdict in (Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_DOUBT, Verdict.IN_FLIGHT):
-        reply = refuse(verdict, record=record, shape=shape)
-        body = document(reply)
-        about = body if shape.form == "problem" else body["error"]
-        assert isinstance(about, dict)
-        assert about["resource"] == resource
-        assert one(reply.headers, b"location") == location
-    reply = refuse(Verdict.KEY_REUSED, record=record, shape=shape)
-    assert "resource" not in document(reply)
-    assert one(reply.headers, b"location") is None
-    gone = refuse(Verdict.KEY_EXPIRED, record=record, status=204)
-    assert (gone.body, one(gone.headers, b"location")) == (b"", location)
-    status = refuse(Verdict.IN_DOUBT, record=record, location=b"/_operations/1")
-    assert (one(status.headers, b"location"), document(status)["resource"]) == (b"/_operations/1", resource)
-
-
-@pytest.mark.parametrize(
-    ("status", "retryable"),
-    [(409, False), (502, False), (504, False), (503, True)],
-)
-def test_doubt_is_told_by_whose_it_is(status: int, retryable: bool) -> None:
-    """A record in doubt is terminal; an answer that waits to be recorded is worth coming back for."""
-    reply = refuse(Verdict.IN_DOUBT, status=status, operation_id=ID)
-    body = document(reply)
-    assert (reply.status, body["retryable"]) == (status, retryable)
-    assert one(reply.headers, b"x-should-retry") == (b"true" if retryable else b"false")
-    assert "under a new key" in str(body["detail"])
-    assert (one(reply.headers, b"retry-after") is not None) == retryable
-
-
 @pytest.mark.parametrize("status", [409, 502, 504])
 @pytest.mark.parametrize("shape", [PROBLEM, STRIPE], ids=lambda shape: shape.form)
 @pytest.mark.parametrize("recovery", [Hold(), Resend(), Probe("/status")], ids=["hold", "resend", "probe"])
@@ -252,32 +189,6 @@ def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, s
     text = about["detail"] if shape.form == "problem" else about["message"]
     assert ("Send it again with the same key" in text) == heals
     assert ("Ask the operator" in text) != heals
-
-
-def test_a_fault_is_named_before_the_advice() -> None:
-    """The detail of an invalid key says what is wrong with it, and that nothing was executed."""
-    body = document(refuse(Verdict.KEY_INVALID, detail="The key contains a space at position 9."))
-    assert str(body["detail"]).startswith("The key contains a space at position 9. Nothing was executed.")
-
-
-def test_a_credential_scope_asks_for_the_credential() -> None:
-    """With a challenge the caller gets 401 and the challenge (RFC 9110 section 15.5.2)."""
-    reply = refuse(Verdict.SCOPE_MISSING, authenticate=b"Bearer")
-    assert (reply.status, one(reply.headers, b"www-authenticate")) == (401, b"Bearer")
-
-
-def test_an_expired_key_may_be_answered_without_a_body() -> None:
-    """204 has no content, and nothing that speaks of one."""
-    reply = refuse(Verdict.KEY_EXPIRED, status=204, record=RECORD)
-    assert (reply.status, reply.body, one(reply.headers, b"content-type")) == (204, b"", None)
-    assert one(reply.headers, b"x-should-retry") == b"false"
-
-
-def test_the_caller_chooses_statuses_and_pauses() -> None:
-    """What a route says and what is known of a lease are taken as given."""
-    reply = refuse(Verdict.IN_FLIGHT, status=429, retry_after_seconds=17)
-    assert (reply.status, one(reply.headers, b"retry-after")) == (429, b"17")
-    assert refuse(Verdict.KEY_REUSED, status=409).status == 409
 
 
 @pytest.mark.parametrize(

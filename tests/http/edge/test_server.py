@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import threading
 from dataclasses import replace
@@ -12,13 +11,11 @@ from ipaddress import ip_address
 import pytest
 
 from gateway.core.message import Headers
-from gateway.core.verdict import Verdict
 from gateway.protect.decoding import DECODED_BYTES_MAX
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, Untouched
-from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
-from tests.support.http import Connection, exchange, request
-from tests.support.tls import Authority
+from gateway.protect.request import Request
+from tests.http.edge.harness import HOST, PROTECTED, Stream, post, reply, serving
+from tests.support.http import Connection, exchange
 
 FIELDS: Headers = (
     (b"Content-Type", b"application/json"),
@@ -68,13 +65,6 @@ async def test_a_chunked_body_is_handed_on_without_its_chunks() -> None:
         (taken,) = edge.taken
         assert taken.body == b"abcd"
         assert taken.incoming.body.length is None
-
-
-async def test_a_coded_body_is_not_decoded() -> None:
-    """Content-Encoding describes the bytes that are handed on."""
-    async with serving() as edge:
-        await exchange(edge.port, post(b"Content-Encoding: gzip\r\n", b"\x1f\x8bnot gzip"))
-        assert edge.taken[0].body == b"\x1f\x8bnot gzip"
 
 
 async def test_a_reply_goes_out_as_it_was_given() -> None:
@@ -142,15 +132,6 @@ async def test_a_reply_without_a_body_stays_exact(
             assert response.body == (b"" if method == "HEAD" or status in (204, 304) else body)
 
 
-async def test_a_stream_of_known_length_says_it() -> None:
-    """Its pieces are the body."""
-    stream = Stream(b"ab", b"cde")
-    async with serving(reply(stream, length=5)) as edge:
-        response = await exchange(edge.port, post())
-    assert (response.body, response.header("content-length")) == (b"abcde", "5")
-    assert stream.aborted
-
-
 async def test_a_stream_of_unknown_length_is_chunked_and_the_connection_goes_on() -> None:
     """Each piece is a chunk, and the last one ends it."""
 
@@ -201,42 +182,6 @@ async def test_a_body_that_is_cut_breaks_the_connection(version: bytes, length: 
         assert (await exchange(edge.port, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 404
 
 
-async def test_the_word_is_shown_unless_the_route_hides_it() -> None:
-    """Idempotency-Status is on every answer of a protected route that shows it."""
-    replayed = reply(verdict=Verdict.REPLAYED)
-    async with serving(replayed) as edge:
-        assert (await exchange(edge.port, post())).values("idempotency-status") == [b"replayed"]
-    async with serving(replayed, route=PlainRoute(shows_status=False)) as edge:
-        assert (await exchange(edge.port, post())).values("idempotency-status") == []
-
-
-async def test_what_the_coordinator_does_not_touch_is_forwarded_under_its_word() -> None:
-    """An unkeyed request goes the way of unprotected traffic, and its answer says why."""
-
-    async def answer(incoming: Request) -> Untouched:
-        return Untouched(incoming, Verdict.UNKEYED)
-
-    async with serving(answer) as edge:
-        response = await exchange(edge.port, post())
-        assert (response.status, response.values("idempotency-status")) == (404, [b"unkeyed"])
-        response = await request(edge.port, "GET", "/")
-        assert (response.status, response.values("idempotency-status")) == (404, [])
-
-
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    """Each gets its own answer, however they came in."""
-
-    async def answer(incoming: Request) -> Reply:
-        body = b"".join([chunk async for chunk in incoming.body.stream()])
-        await asyncio.sleep(0)
-        return reply(body)
-
-    async with serving(answer) as edge, Connection(edge.port) as connection:
-        await connection.send(b"".join(post(body=b"%d" % number) for number in range(50)))
-        for number in range(50):
-            assert (await connection.read_response()).body == b"%d" % number
-
-
 @pytest.mark.parametrize("accepted", [b"identity", b"gzip"])
 async def test_a_reply_is_decoded_for_its_request_beside_the_loop(accepted: bytes) -> None:
     """What takes long to decode keeps nobody else waiting; only the client that asked for it."""
@@ -273,13 +218,3 @@ async def test_a_handler_that_fails_is_answered_with_an_error() -> None:
         assert (response.status, response.header("connection")) == (500, "close")
         assert b"secret" not in response.body
         assert "new key" in response.json()["detail"]
-
-
-async def test_tls_is_told_as_https(authority: Authority) -> None:
-    """The scheme is that of the connection."""
-    certificate = authority.issue()
-    async with serving(tls=certificate.server_context()) as edge:
-        response = await exchange(edge.port, post(), tls=authority.client_context())
-        assert response.body == b"done"
-        assert edge.taken[0].incoming.hop.scheme == b"https"
-        assert edge.taken[0].incoming.hop.peer == ip_address("127.0.0.1")

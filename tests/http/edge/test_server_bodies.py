@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -15,16 +14,14 @@ from gateway.protect.reply import Cut, Reply, RequestCut
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
-from tests.support.http import Connection, NoAnswerError
+from tests.support.http import Connection
 from tests.support.upstream import RecordingUpstream
 
 P = PROTECTED.encode()
 MIB = 1024 * 1024
-LONG = 100 * MIB
+
+
 # What a connection may hold in all its buffers, and some room for everything else that runs.
-HELD_BYTES_MAX = 8 * MIB
-
-
 @asynccontextmanager
 async def cutting(silence_seconds: float = 60.0) -> AsyncIterator[tuple[RunningEdge, list[RequestCut]]]:
     """An edge whose handler notes how bodies are cut, and lets the edge deal with it."""
@@ -121,15 +118,6 @@ async def test_a_slow_upload_that_takes_no_place_goes_on() -> None:
         assert upstream.requests[0].body == b"x" * 25
 
 
-async def test_a_body_that_comes_byte_by_byte_is_whole() -> None:
-    """Slowness alone is no fault."""
-    async with serving() as edge, Connection(edge.port) as connection:
-        for byte in post(body=b"slow but sure"):
-            await connection.send(bytes((byte,)))
-        assert (await connection.read_response()).status == 200
-        assert edge.taken[0].body == b"slow but sure"
-
-
 async def test_continue_is_sent_when_the_body_is_asked_for() -> None:
     """Not before: what is decided by the head alone is decided without the body."""
     begun, asked = asyncio.Event(), asyncio.Event()
@@ -218,36 +206,6 @@ async def test_the_rest_of_an_unread_body_is_no_request() -> None:
         assert len(calls) == 1
 
 
-async def test_a_client_that_went_cancels_nothing() -> None:
-    """The handler runs to its end although nobody is there to be answered."""
-    begun, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def answer(incoming: Request) -> Reply:
-        async for _ in incoming.body.stream():
-            pass
-        begun.set()
-        await go_on.wait()
-        ended.set()
-        return reply()
-
-    async with serving(answer) as edge:
-        for how in ("fin", "half", "rst"):
-            async with Connection(edge.port) as connection:
-                await connection.send(post())
-                await begun.wait()
-                if how == "half":
-                    connection.finish_sending()
-                elif how == "rst":
-                    connection.reset()
-            if how != "half":
-                await eventually(lambda: edge.edge.connections == 1)
-            go_on.set()
-            await ended.wait()
-            await eventually(lambda: edge.edge.in_flight == 0)
-            for event in (begun, go_on, ended):
-                event.clear()
-
-
 async def test_a_stream_is_given_up_with_its_client() -> None:
     """Whoever makes it learns at once, even while nothing is being written."""
     aborted = asyncio.Event()
@@ -271,74 +229,6 @@ async def test_a_stream_is_given_up_with_its_client() -> None:
         await eventually(lambda: edge.edge.in_flight == 0)
 
 
-async def test_each_piece_of_a_stream_leaves_at_once() -> None:
-    """The client has one piece before the next is made."""
-    pieces: asyncio.Queue[bytes] = asyncio.Queue()
-
-    class Queued(Stream):
-        async def read(self) -> bytes:
-            return await pieces.get()
-
-    async with serving(reply(Queued())) as edge, Connection(edge.port) as connection:
-        await connection.send(post())
-        for number in range(5):
-            pieces.put_nowait(b"data: %d\n\n" % number)
-            await connection.reader.readuntil(b"data: %d\n\n" % number)
-        pieces.put_nowait(b"")
-        await connection.reader.readuntil(b"0\r\n\r\n")
-
-
-async def test_a_long_upload_takes_little_memory() -> None:
-    """A reader that is slower than the client holds the client up, not the gateway's memory."""
-    received = 0
-
-    async def answer(incoming: Request) -> Reply:
-        nonlocal received
-        async for chunk in incoming.body.stream():
-            received += len(chunk)
-            await asyncio.sleep(0)
-        return reply()
-
-    piece = bytes(MIB)
-    async with serving(answer) as edge, Connection(edge.port) as connection:
-        tracemalloc.start()
-        try:
-            await connection.send(b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % LONG)
-            for _ in range(LONG // MIB):
-                await connection.send(piece)
-            assert (await connection.read_response()).status == 200
-            assert tracemalloc.get_traced_memory()[1] < HELD_BYTES_MAX
-        finally:
-            tracemalloc.stop()
-        assert received == LONG
-
-
-async def test_a_long_download_takes_little_memory() -> None:
-    """A client that is slower than its answer holds the answer up."""
-    piece = bytes(MIB)
-    made = 0
-
-    class Long(Stream):
-        async def read(self) -> bytes:
-            nonlocal made
-            if made == LONG:
-                return b""
-            made += MIB
-            return piece
-
-    async with serving(reply(Long(), length=LONG)) as edge, Connection(edge.port) as connection:
-        tracemalloc.start()
-        try:
-            await connection.send(post())
-            await connection.reader.readuntil(b"\r\n\r\n")
-            left = LONG
-            while left:
-                left -= len(await connection.reader.read(MIB))
-            assert tracemalloc.get_traced_memory()[1] < HELD_BYTES_MAX
-        finally:
-            tracemalloc.stop()
-
-
 async def test_a_client_that_does_not_read_is_given_up() -> None:
     """Its answer waits as long as any silence may last, then the connection is broken off."""
     stream = Stream(*[bytes(MIB)] * 64)
@@ -348,39 +238,6 @@ async def test_a_client_that_does_not_read_is_given_up() -> None:
         await connection.send(post())
         await eventually(lambda: stream.aborted)
         await eventually(lambda: edge.edge.connections == 0)
-
-
-async def test_a_client_that_reads_slowly_gets_a_long_reply() -> None:
-    """It may take longer than any silence, as long as it is being read."""
-    body = bytes(32 * MIB)
-    async with serving(reply(body), settings=EdgeSettings(silence_seconds=0.5)) as edge:
-        async with Connection(edge.port) as connection:
-            await connection.send(post())
-            await connection.reader.readuntil(b"\r\n\r\n")
-            left = len(body)
-            while left:
-                left -= len(await connection.reader.read(MIB // 4))
-                await asyncio.sleep(0.01)  # this is the slowness
-        await eventually(lambda: edge.edge.connections == 0)
-
-
-async def test_a_whole_reply_that_is_long_arrives() -> None:
-    """More than fits into one write."""
-    body = bytes(range(256)) * 40_000
-    async with serving(reply(body)) as edge, Connection(edge.port) as connection:
-        for _ in range(2):
-            await connection.send(post())
-            assert (await connection.read_response()).body == body
-
-
-async def test_a_client_that_goes_before_its_answer_gets_none() -> None:
-    """Nothing is written to a connection that is gone."""
-    async with serving() as edge, Connection(edge.port) as connection:
-        await connection.send(LENGTH_HEAD)
-        connection.finish_sending()
-        with pytest.raises(NoAnswerError):
-            await connection.read_response()
-        assert edge.taken == []
 
 
 async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it() -> None:

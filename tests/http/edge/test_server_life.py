@@ -20,7 +20,7 @@ from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
 from tests.support.eventually import eventually
-from tests.support.http import Connection, exchange, request
+from tests.support.http import Connection, exchange
 from tests.support.tls import Authority
 
 
@@ -39,14 +39,6 @@ async def test_connections_are_reused_after_refusals_of_their_own() -> None:
             await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
             assert (await connection.read_response()).status == 404
         assert edge.edge.connections == 1
-
-
-async def test_a_client_that_asks_to_close_is_obeyed() -> None:
-    """The answer says so, and the connection ends after it."""
-    async with serving() as edge, Connection(edge.port) as connection:
-        await connection.send(post(b"Connection: close\r\n"))
-        assert (await connection.read_response()).header("connection") == "close"
-        assert await connection.read_rest() == b""
 
 
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
@@ -137,17 +129,6 @@ async def test_no_handshake_keeps_the_others_from_being_ended() -> None:
         handshakes.begin(near, cast(ssl.SSLContext, "no context"))
         await handshakes.end()
     assert len(handshakes) == 0
-
-
-async def test_an_upgrade_that_is_not_known_is_ignored_and_ends_the_connection() -> None:
-    """The request is served as if it had not asked; the parser cannot tell what follows it."""
-    async with serving() as edge, Connection(edge.port) as connection:
-        await connection.send(post(b"Connection: Upgrade\r\nUpgrade: foo/2\r\n") + post())
-        response = await connection.read_response()
-        assert (response.status, response.header("connection")) == (200, "close")
-        assert await connection.read_rest() == b""
-        (taken,) = edge.taken
-        assert not [name for name, _ in taken.head.headers if name.lower() == b"upgrade"]
 
 
 async def test_an_offer_of_http_2_is_declined_and_the_connection_kept() -> None:
@@ -282,16 +263,6 @@ async def test_a_host_name_that_nobody_knows_is_said_clearly() -> None:
     with pytest.raises(ListenError, match=r"cannot listen on gateway\.invalid:80: the host name cannot be resolved"):
         await edge.start(host="gateway.invalid", port=80)
     await edge.close()
-
-
-async def test_a_socket_that_is_bound_already_can_be_given() -> None:
-    """As a supervisor would hand it over."""
-    async with serving() as edge:
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
-        address = await edge.edge.start(sock=sock)
-        assert address == sock.getsockname()
-        assert (await request(address[1], "GET", "/")).status == 404
 
 
 async def test_more_connections_than_there_may_be_are_turned_away() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import select
 import socket
 from collections.abc import AsyncIterator
-from hashlib import sha256
 
 import pytest
 
@@ -23,46 +22,6 @@ WIRES = {
     Framing.CHUNKED: HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
     Framing.CLOSE: HEAD + b"\r\n" + BODY,
 }
-
-
-@pytest.mark.parametrize("framing", WIRES)
-@pytest.mark.parametrize("piece_bytes", [1, 7, 1000], ids=["byte-by-byte", "in-pieces", "at-once"])
-async def test_an_answer_arrives_whole_in_every_framing(framing: Framing, piece_bytes: int) -> None:
-    """Head, body and framing are those that were sent, however slowly."""
-    wire = WIRES[framing]
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        for start in range(0, len(wire), piece_bytes):
-            writer.write(wire[start : start + piece_bytes])
-            await writer.drain()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client, request(b"PUT", b"/x"), b"body")
-        assert (got.head.status, got.head.reason, got.framing) == (200, b"OK", framing)
-        assert got.length == (10 if framing is Framing.LENGTH else None)
-        assert await got.body.read_all(10) == BODY
-        assert await got.body.read() == b""
-        assert server.requests == [(b"PUT /x HTTP/1.1\r\nHost: service\r\nContent-Length: 4\r\n\r\n", b"body")]
-        assert client.stats.answered == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "wire"),
-    [
-        (b"HEAD", HEAD + b"Content-Length: 10\r\n\r\n"),
-        (b"POST", b"HTTP/1.1 204 No Content\r\n\r\n"),
-        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\n\r\n"),
-    ],
-    ids=["HEAD", "204", "304"],
-)
-async def test_an_answer_without_a_body_is_complete_with_its_head(method: bytes, wire: bytes) -> None:
-    """Nothing more is waited for, whatever the fields say of a body."""
-    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
-        for _ in range(2):
-            got = await answer(client, request(method), b"")
-            assert got.framing is Framing.NONE
-            assert await got.body.read_all(0) == b""
 
 
 @pytest.mark.parametrize("framing", WIRES)
@@ -85,34 +44,6 @@ async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Fram
         assert body == BODY
 
 
-async def test_interim_answers_are_passed_on_in_order_but_for_100() -> None:
-    """The final answer is told from those before it, also when all arrive in one segment and nobody wants those."""
-    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 P\r\n\r\n"
-    seen: list[ResponseHead] = []
-    async with serving(answering(interim + DONE)) as server, upstream_to(server.port) as client:
-        for wants_them in ({"on_interim": seen.append}, {}):
-            got = await answer(client, **wants_them)
-            assert got.head.status == 200
-            assert await got.body.read_all(10) == b"done"
-    assert [(head.status, head.headers) for head in seen] == [(103, ((b"Link", b"</a>"),)), (102, ())]
-
-
-async def test_an_interim_answer_is_told_before_the_final_one_arrives() -> None:
-    """What the upstream says early reaches the caller early."""
-    told = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
-        await told.wait()
-        writer.write(DONE)
-        await reader.read()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client, on_interim=lambda _: told.set())
-        assert await got.body.read_all(10) == b"done"
-
-
 async def test_an_error_of_the_listener_for_interim_answers_ends_the_exchange() -> None:
     """Whoever asks for interim answers and fails gets that error, and the connection is gone."""
 
@@ -123,36 +54,6 @@ async def test_an_error_of_the_listener_for_interim_answers_ends_the_exchange() 
         with pytest.raises(ZeroDivisionError):
             await send(client, on_interim=fail)
         await eventually(lambda: client.stats.closed == 1)
-
-
-async def test_a_slow_reader_slows_the_upstream_down() -> None:
-    """No more than a buffer is held of a body that nobody reads, and nothing of it is lost."""
-    total = 64 * 1024 * 1024
-    piece = bytes(range(256)) * 256
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % total)
-        for _ in range(total // len(piece)):
-            writer.write(piece)
-            await writer.drain()
-        await reader.read()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        await eventually(lambda: got.body.is_unread_for(0.0))
-        assert got.body._buffered_bytes <= BUFFER_BYTES_MAX + 256 * 1024
-        digest, count, largest = sha256(), 0, 0
-        while data := await got.body.read():
-            assert isinstance(data, bytes)
-            digest.update(data)
-            count += len(data)
-            largest = max(largest, len(data))
-        assert count == total
-        assert largest <= BUFFER_BYTES_MAX + 256 * 1024
-        assert digest.digest() == sha256(piece * (total // len(piece))).digest()
-        # The connection reads again, and serves the next request.
-        assert client.stats.closed == 0
 
 
 @pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
@@ -260,12 +161,6 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
                 loss = await result.body.read()
             assert loss == BodyLost(Unknown.TIMEOUT, "nothing arrived in time")
         await eventually(lambda: client.stats.closed == 1)
-
-
-async def test_an_exchange_may_have_a_time_of_its_own() -> None:
-    """It takes the place of the client's, for this one alone."""
-    async with serving(answering(HEAD)) as server, upstream_to(server.port, response_timeout_seconds=60) as client:
-        assert await send(client, response_timeout_seconds=0.1) == Lost(Unknown.TIMEOUT, "nothing arrived in time")
 
 
 async def test_exchanges_of_one_client_end_each_at_its_own_time() -> None:

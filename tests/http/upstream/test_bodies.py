@@ -37,17 +37,6 @@ async def pieces(*parts: bytes | asyncio.Event | Exception) -> AsyncIterator[byt
                 raise part
 
 
-@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 5 * MEBIBYTE])
-async def test_a_body_in_memory_arrives_as_it_is(size: int) -> None:
-    """Short ones with the head, long ones behind it."""
-    body = os.urandom(size)
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        for _ in range(2):
-            await answer(client, request(), body)
-        assert [received for _, received in server.requests] == [body, body]
-        assert server.accepted == 1
-
-
 @pytest.mark.parametrize("size", [0, 1, 3 * MEBIBYTE + 1])
 async def test_a_body_in_a_file_arrives_as_it_is(size: int, spooled: BinaryIO) -> None:
     """From its first byte, wherever the file is positioned, and the connection can be used again."""
@@ -140,15 +129,6 @@ async def test_a_body_is_passed_on_as_it_arrives(length: int | None) -> None:
         assert server.accepted == 1
 
 
-async def test_a_streamed_body_arrives_as_it_is() -> None:
-    """Chunks of all sizes add up to the body."""
-    parts = [os.urandom(size) for size in (1, 16, 300_000, 4096)]
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        await answer(client, request(), StreamBody(pieces(*parts), None))
-        await answer(client, request(), StreamBody(pieces(*parts), sum(map(len, parts))))
-        assert [received for _, received in server.requests] == [b"".join(parts)] * 2
-
-
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
@@ -231,23 +211,6 @@ async def test_sending_stops_when_the_answer_has_ended() -> None:
         await closed.wait()
         await all_closed(client)
     assert saw in ([], [b""])
-
-
-async def test_sending_goes_on_while_the_answer_does() -> None:
-    """An upstream that answers as it reads gets the rest of the request."""
-    turn = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"ping")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npong\r\n")
-        await reader.readuntil(b"0\r\n\r\n")
-        writer.write(b"3\r\nend\r\n0\r\n\r\n")
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client, request(), StreamBody(pieces(b"ping", turn, b"ping"), None))
-        assert await got.body.read() == b"pong"
-        turn.set()
-        assert await got.body.read_all(10) == b"end"
 
 
 async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece() -> None:

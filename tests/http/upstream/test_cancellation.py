@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -57,37 +55,6 @@ async def test_at_the_moment_in_which_its_turn_comes() -> None:
         assert isinstance(await waiting[1], UpstreamResponse)
 
 
-async def test_while_the_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resolver may go on; nothing waits for it."""
-    asked, over = threading.Event(), threading.Event()
-
-    def lookup(*_: object) -> list[object]:
-        asked.set()
-        over.wait()
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    try:
-        async with upstream_to(1, host="slow.example", connect_timeout_seconds=30) as client:
-            running = asyncio.create_task(send(client))
-            await eventually(asked.is_set)
-            await cancelled(running)
-    finally:
-        over.set()
-
-
-async def test_while_it_connects(deaf_port: int) -> None:
-    """The socket is closed, and its place is free."""
-    async with upstream_to(deaf_port, connections_max=1, connect_timeout_seconds=30) as client:
-        for _ in range(2):
-            running = asyncio.create_task(send(client))
-            await eventually(lambda: client._pool._opening == 1)
-            await asyncio.sleep(0)
-            await cancelled(running)
-            assert client._pool._opening == 0
-        assert client.stats.opened == 0
-
-
 async def test_at_every_step_of_a_fresh_exchange() -> None:
     """However many steps of the loop it got, it leaves no connection that is neither idle nor closed."""
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
@@ -126,26 +93,6 @@ async def test_at_the_moment_in_which_its_handshake_ends(authority: Authority) -
         assert made.is_set()
         tls.sslobject_class = ssl.SSLObject
         assert await (await answer(client)).body.read_all(10) == b"done"
-
-
-async def test_while_it_waits_for_the_answer() -> None:
-    """The connection is aborted: the upstream hears a reset, and nobody gets the late answer."""
-    heard: list[str] = []
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        try:
-            heard.append(repr(await reader.read()))
-        except ConnectionResetError:
-            heard.append("reset")
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        running = asyncio.create_task(send(client))
-        await eventually(lambda: len(server.requests) == 1)
-        await cancelled(running)
-        await eventually(lambda: heard)
-        await all_closed(client)
-    assert heard == ["reset"]
 
 
 async def test_while_it_sends() -> None:

@@ -26,16 +26,6 @@ def head_of(
     return wire[0]
 
 
-def test_target_and_fields_keep_their_bytes_and_order() -> None:
-    """Nothing is decoded, normalised or sorted."""
-    fields = ((b"Host", b"a:80"), (b"x-B", b"2 "), (b"X-a", b"\xff"), (b"x-B", b""))
-    wire = head_of(*fields, method=b"PATCH", target=b"/a/../%7E|\xc3?x=%zz", body=b"abc")
-    assert wire == (
-        b"PATCH /a/../%7E|\xc3?x=%zz HTTP/1.1\r\n"
-        b"Host: a:80\r\nx-B: 2 \r\nX-a: \xff\r\nx-B: \r\nContent-Length: 3\r\n\r\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("method", "body", "framing"),
     [
@@ -62,13 +52,6 @@ def test_framing_is_recomputed(method: bytes, body: OutboundBody, framing: bytes
         (b"Trailer", b"x"),
     )
     assert head_of(*copied, method=method, body=body) == method + b" / HTTP/1.1\r\n" + framing + b"\r\n"
-
-
-def test_an_upgrade_keeps_what_makes_it_one() -> None:
-    """Upgrade stays and Connection names it, and nothing else."""
-    wire = head_of((b"Connection", b"keep-alive, UPGRADE"), (b"Upgrade", b"websocket"), method=b"GET")
-    assert wire == b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
-    assert head_of((b"Upgrade", b"h2c"), method=b"GET") == b"GET / HTTP/1.1\r\n\r\n"
 
 
 @pytest.mark.parametrize(

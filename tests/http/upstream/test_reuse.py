@@ -64,14 +64,6 @@ def in_a_thread(
         thread.join()
 
 
-async def test_a_connection_serves_request_after_request() -> None:
-    """Unprotected requests share one connection as long as it stays open."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        for _ in range(5):
-            assert await (await answer(client)).body.read_all(10) == b"done"
-        assert (server.accepted, client.stats.opened, client.stats.reused) == (1, 1, 4)
-
-
 @pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
 async def test_requests_use_fresh_connections_until_one_was_seen_to_last(protected: bool) -> None:
     """Without experience a used connection is not trusted; with some it is."""
@@ -123,34 +115,6 @@ async def test_a_connection_that_was_idle_for_too_long_is_closed() -> None:
         await answer(client, protected=True)
         await answer(client, protected=True)
         assert (server.accepted, client.stats.reused) == (2, 1)
-
-
-async def test_being_taken_for_nothing_does_not_make_a_connection_younger() -> None:
-    """One that a request got and was not sent on has been idle for the upstream all the time."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port, keepalive_seconds=0.3) as client:
-        await answer(client)
-
-        async def is_too_old() -> bool:
-            result = await send(client, may_send=lambda: False)
-            assert isinstance(result, NotSent)
-            return server.accepted > 1
-
-        await eventually(is_too_old)
-
-
-async def test_an_answer_makes_a_connection_young() -> None:
-    """Its idle time counts from there, however long ago it was opened."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        await answer(client)
-        (connection,) = client._pool._idle
-        before = connection.idle_since
-
-        async def is_younger() -> bool:
-            await answer(client)
-            assert (list(client._pool._idle), client.stats.opened) == ([connection], 1)
-            return connection.idle_since > before
-
-        await eventually(is_younger)
 
 
 async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
@@ -222,21 +186,6 @@ async def test_a_connection_serves_on_after_a_204_once_nothing_came_for_a_while(
 
         await eventually(is_reused)
         assert client.stats.died_on_reuse == 0
-
-
-@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
-async def test_what_the_loop_has_not_seen_yet_is_seen_before_the_first_byte(then: bytes | None) -> None:
-    """An end or bytes that wait in the kernel are found, and the request goes out on another connection."""
-    with in_a_thread(then, b"") as (port, done):
-        async with upstream_to(port) as client:
-            first = await answer(client)
-            # The loop stands still until the server has done it, so only the socket itself can tell.
-            done[0].wait(10)
-            second = await answer(client)
-            assert await first.body.read_all(10) == await second.body.read_all(10) == b"done"
-            # Bytes right behind the answer may have come with it.
-            assert client.stats.reused == 0
-            assert client.stats.opened == 2
 
 
 @pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
@@ -461,16 +410,6 @@ async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: 
         for _ in range(3):
             await answer(client, protected=protected)
         assert client.stats.opened == 3 - client.stats.reused
-
-
-async def test_a_place_returns_after_a_failure() -> None:
-    """Connections that could not be opened, or broke, do not use the limit up."""
-    async with upstream_to(1, connections_max=1) as client:
-        for _ in range(3):
-            assert isinstance(await send(client), NotSent)
-    async with serving(answering(b"nonsense")) as server, upstream_to(server.port, connections_max=1) as client:
-        for _ in range(3):
-            assert isinstance(await send(client, request()), Lost)
 
 
 def test_history_trusts_only_what_it_has_seen() -> None:

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 
 import pytest
 
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, Unknown, UpstreamResponse, tls_context
-from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, send, serving, upstream_to
 from tests.support.tls import Authority
 
 CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\n\r\n0123456789"
-
-
-async def test_exchanges_share_a_connection(authority: Authority) -> None:
-    """Long bodies too, in both directions."""
-    body = os.urandom(3_000_000)
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            _, received = await server.read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received), received))
-
-    tls = tls_context(ca=authority.ca_file)
-    async with (
-        serving(handler, authority.issue().server_context()) as server,
-        upstream_to(server.port, tls=tls) as client,
-    ):
-        for _ in range(3):
-            got = await answer(client, request(), body)
-            assert await got.body.read_all(len(body)) == body
-        assert server.accepted == 1
 
 
 @pytest.mark.parametrize(
@@ -50,16 +29,6 @@ async def test_a_certificate_for_somebody_else_sent_nothing(authority: Authority
         async with upstream_to(server.port, tls=tls, server_name="service.example") as client:
             assert (await answer(client)).head.status == 200
         assert len(server.requests) == 1
-
-
-async def test_an_unknown_authority_sent_nothing(authority: Authority) -> None:
-    """A certificate that nobody vouches for is not spoken to."""
-    async with serving(answering(DONE), authority.issue().server_context()) as server:
-        async with upstream_to(server.port, tls=tls_context()) as client:
-            result = await send(client)
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.TLS
-        assert not server.requests
 
 
 @pytest.mark.parametrize("says", [DONE, b""], ids=["http", "nothing"])

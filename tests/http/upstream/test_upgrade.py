@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway.upstream import BodyLost, Framing, Lost, Unknown, UpstreamResponse
-from tests.http.upstream.wire import DONE, Server, all_closed, answer, request, send, serving, upstream_to
+from gateway.upstream import Framing, Lost, Unknown, UpstreamResponse
+from tests.http.upstream.wire import Server, all_closed, answer, request, send, serving, upstream_to
 from tests.support.eventually import eventually
-from tests.support.relay import reset
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
 ASKING = request(b"GET", b"/chat", (b"Connection", b"upgrade"), (b"Upgrade", b"echo"))
@@ -44,69 +43,6 @@ async def test_bytes_go_both_ways() -> None:
         await all_closed(client)
 
 
-async def test_both_directions_have_flow_control() -> None:
-    """A megabyte-wise echo neither overflows nor deadlocks."""
-    total, piece = 32 * 1024 * 1024, bytes(range(256)) * 1024
-    async with serving(echo) as server, upstream_to(server.port) as client:
-        with await answer(client, ASKING, b"") as got:
-            duplex = got.upgraded
-            assert duplex is not None
-
-            async def write() -> None:
-                for _ in range(total // len(piece)):
-                    assert await duplex.write(piece)
-                duplex.write_eof()
-
-            writing = asyncio.create_task(write())
-            await eventually(lambda: got.body.is_unread_for(0.0))
-            assert not writing.done()
-            received = bytearray()
-            while data := await duplex.read():
-                assert isinstance(data, bytes)
-                received += data
-            await writing
-            assert received == b"hello" + piece * (total // len(piece)) + b"bye"
-
-
-async def test_an_upstream_that_ends_its_direction_still_listens() -> None:
-    """After its end-of-file we may go on writing."""
-    got_all: list[bytes] = []
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(SWITCH)
-        writer.write_eof()
-        got_all.append(await reader.read())
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        duplex = (await answer(client, ASKING, b"")).upgraded
-        assert duplex is not None
-        assert await duplex.read() == b""
-        assert await duplex.write(b"still here")
-        duplex.write_eof()
-        await eventually(lambda: got_all == [b"still here"])
-        duplex.close()
-
-
-async def test_a_reset_is_told() -> None:
-    """Reading says that the connection broke, writing that it is gone."""
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(SWITCH)
-        await reader.readexactly(1)
-        reset(writer)
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        duplex = (await answer(client, ASKING, b"")).upgraded
-        assert duplex is not None
-        assert await duplex.write(b"x")
-        loss = await duplex.read()
-        assert isinstance(loss, BodyLost)
-        assert loss.reason is Unknown.RESET
-        assert not await duplex.write(b"x")
-
-
 async def test_an_upgraded_connection_has_no_clock_of_ours_while_nobody_reads() -> None:
     """Silence between reads is no reason to end it."""
     async with serving(echo) as server, upstream_to(server.port, response_timeout_seconds=0.2) as client:
@@ -119,22 +55,6 @@ async def test_an_upgraded_connection_has_no_clock_of_ours_while_nobody_reads() 
         assert await duplex.write(b"still there?")
         assert await duplex.read() == b"still there?"
         duplex.close()
-
-
-async def test_a_refused_upgrade_is_an_ordinary_answer() -> None:
-    """The connection stays in HTTP and serves the next request."""
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await server.read_request(reader)
-            writer.write(DONE)
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        for _ in range(2):
-            got = await answer(client, ASKING, b"")
-            assert got.upgraded is None
-            assert await got.body.read_all(10) == b"done"
-        assert server.accepted == 1
 
 
 async def test_a_101_that_nobody_asked_for_is_no_answer() -> None:

@@ -29,6 +29,9 @@ the change, also where a sweep or a flushed journal makes the change. Rows do no
 end. A relay leases rows, publishes them and reports the result. A lease that is not reported on lapses, and the row is
 leased again: a duplicate, never a loss.
 
+*Activity.* What a process counted in a minute is one row, and what it counted in ten minutes another; both are written
+by one statement. A row says itself until when it is kept. One that is lost leaves a gap in a picture, and no more.
+
 *Turns.* What one gateway does for all has a turn, which the store leases by its own clock. A turn spares work, and
 nothing depends on it: sweeps, probes and tallies of several gateways at once are safe, and so is one that comes late.
 """
@@ -63,6 +66,10 @@ PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
 # The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only, because it
 # may have come to an operation already: what is added then stays.
 PAUSE_END_US: Final = 60 * MICROSECONDS
+# Rows of activity that are kept longer than this from now on are of a clock that was set back, and are dropped.
+ACTIVITY_AHEAD_US: Final = 8 * 86_400 * MICROSECONDS
+# The most rows of activity that are read at once; the latest.
+ACTIVITY_ROWS_MAX: Final = 40_000
 # The most audits that one operation shows.
 AUDITS_MAX: Final = 200
 # A lease of an event that ends later than this from now is of a clock that was set back, and over. Relays take half of
@@ -385,6 +392,18 @@ class LeasedEvent:
     line: bytes | None = None
 
 
+@immutable
+class ActivityRow:
+    """What one process (`writer`) counted for `span_us` from `at_us` on, as bytes; it is kept until `until_us`. These
+    times are of the process that wrote it."""
+
+    writer: UUID
+    span_us: int
+    at_us: int
+    until_us: int
+    body: bytes
+
+
 class EventFate(StrEnum):
     PUBLISHED = "published"
     PUT_OFF = "put_off"
@@ -612,6 +631,17 @@ class Publications(Protocol):
         """The sinks of the service that have events here or are suspended, by name."""
 
 
+class Activities(Protocol):
+    """What the gateways counted, for pictures."""
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        """Write both rows, each in place of an earlier one of the same writer, span and time. Repeatable. They need
+        not be durable when it returns."""
+
+    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+        """The latest `ACTIVITY_ROWS_MAX` rows of this span that begin in this time, latest first."""
+
+
 class Audits(Protocol):
     """What was done by hand, and why."""
 
@@ -622,7 +652,7 @@ class Audits(Protocol):
         """The audits of all operations with numbers below this one (None: the latest), latest first."""
 
 
-class Cold(Upkeep, Agreements, Recoveries, Deliveries, Publications, Audits, Protocol):
+class Cold(Upkeep, Agreements, Recoveries, Deliveries, Publications, Activities, Audits, Protocol):
     """All that no request waits for. Each verb may raise `NotApplied` or `Indefinite`; those about one operation may
     also raise `Unreadable`."""
 

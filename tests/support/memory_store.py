@@ -44,12 +44,15 @@ from gateway.store.level import PROGRAM_LEVEL
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
 from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import (
+    ACTIVITY_AHEAD_US,
+    ACTIVITY_ROWS_MAX,
     AUDIT_KEEP_US,
     AUDITS_MAX,
     EVENT_LEASE_US_MAX,
     LAPSES_NAMED_MAX,
     PROBE_FLOOR_US,
     WITNESS_KEEP_US,
+    ActivityRow,
     Agreement,
     AuditEntry,
     Backlog,
@@ -193,6 +196,8 @@ class Memory:
     audits: dict[UUID, list[Kept]] = field(default_factory=dict)
     # Who has a turn, and until when.
     turns: dict[str, tuple[UUID, int]] = field(default_factory=dict)
+    # By service, span, time and writer.
+    activity: dict[tuple[str, int, int, UUID], ActivityRow] = field(default_factory=dict)
     witnesses: dict[UUID, int] = field(default_factory=dict)
     # The number at the last look at a witness, and when the next one is due.
     witnesses_due_us: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -390,7 +395,28 @@ class MemoryStore:
                     kept.until_us = now_us + AUDIT_KEEP_US
                 else:
                     audits.remove(kept)
-        return True
+        return self._tidy_activity(limit)
+
+    def _tidy_activity(self, limit: int) -> bool:
+        now_us, rows = self.memory.clock(), self.memory.activity
+        old = [place for place, row in rows.items() if not now_us < row.until_us <= now_us + ACTIVITY_AHEAD_US]
+        for place in old[:limit]:
+            del rows[place]
+        return len(old) <= limit
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        self._check_started()
+        for row in (minute, longer):
+            self.memory.activity[service, row.span_us, row.at_us, row.writer] = row
+
+    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+        self._check_started()
+        found = [
+            row
+            for place, row in self.memory.activity.items()
+            if place[:2] == (service, span_us) and since_us <= row.at_us < until_us
+        ]
+        return sorted(found, key=lambda row: row.at_us, reverse=True)[:ACTIVITY_ROWS_MAX]
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         self._check_started()

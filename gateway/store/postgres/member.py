@@ -15,7 +15,7 @@ from uuid import UUID
 
 from gateway.store.base import NotApplied
 from gateway.store.memory.promotion import Joined, Member
-from gateway.store.operations import Epoch
+from gateway.store.operations import ActivityRow, Epoch
 from gateway.store.postgres.connection import Connection, Link, transaction
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import Dialer
@@ -84,6 +84,10 @@ class Members(RelationalStore):
 
     async def leave_turns(self, holder: UUID) -> None:
         await self._note(lambda cursor: inquiry.leave_turns(cursor, holder))
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        # Not over the link for what is slow, which would be opened for it once a minute.
+        await self._note(lambda cursor: inquiry.save_activity(cursor, service, minute, longer))
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
         """See `Fleet`, also for the next four."""

@@ -33,10 +33,13 @@ from gateway.core.operation import (
 from gateway.core.sealing import SEALED_TEXT, key_id_of
 from gateway.store.base import EpochChanged, NotApplied, StoreError, Unreadable
 from gateway.store.operations import (
+    ACTIVITY_AHEAD_US,
+    ACTIVITY_ROWS_MAX,
     AUDIT_KEEP_US,
     AUDITS_MAX,
     LAPSES_NAMED_MAX,
     WITNESS_KEEP_US,
+    ActivityRow,
     AuditEntry,
     Living,
     NumberedAudit,
@@ -314,6 +317,27 @@ class Inquiry:
         values, _ = await self._read([("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names])
         return values
 
+    # -- activity -----------------------------------------------------------------------------------------------------
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        change = Change()
+        # Upkeep makes room where the memory is full.
+        change.free()
+        for row in (minute, longer):
+            key, name = layout.activity_key(service, row.span_us), row.at_us.to_bytes(8) + row.writer.bytes
+            change.then("HSET", key, name, packed((row.until_us, row.body)))
+            change.then("ZADD", layout.ACTIVITY, row.until_us, name + key)
+        for done in await self.primary.write([change.call(self._identity)], keeps=False):
+            if isinstance(done, StoreError):
+                raise done
+
+    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+        (fields,), _ = await self._read([("HGETALL", layout.activity_key(service, span_us))])
+        pairs = iter(fields)
+        found = [(int.from_bytes(name[:8]), name[8:], value) for name, value in zip(pairs, pairs, strict=True)]
+        wanted = sorted((each for each in found if since_us <= each[0] < until_us), reverse=True)[:ACTIVITY_ROWS_MAX]
+        return [ActivityRow(UUID(bytes=writer), span_us, at_us, *unpacked(value)) for at_us, writer, value in wanted]
+
     # -- what is encrypted again --------------------------------------------------------------------------------------
 
     async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
@@ -456,11 +480,13 @@ class Inquiry:
         if limit <= 0:
             return 0
         _, now_us = await self._read([])
-        unraised_us = now_us - 2 * WITNESS_KEEP_US
-        (names, links), _ = await self._read(
+        unraised_us, ahead_us = now_us - 2 * WITNESS_KEEP_US, now_us + ACTIVITY_AHEAD_US
+        (names, links, *counted), _ = await self._read(
             [
                 ("ZRANGEBYSCORE", layout.OLD_AUDITS, "-inf", now_us, "LIMIT", 0, limit),
                 ("ZRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us, "LIMIT", 0, limit),
+                ("ZRANGEBYSCORE", layout.ACTIVITY, "-inf", now_us, "LIMIT", 0, limit),
+                ("ZRANGEBYSCORE", layout.ACTIVITY, f"({ahead_us}", "+inf", "LIMIT", 0, limit),
             ]
         )
         needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
@@ -475,6 +501,11 @@ class Inquiry:
         if links:
             change = Change()
             change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
+            changes.append(change)
+        for row in [row for rows in counted for row in rows][: max(0, limit - len(changes))]:
+            change = Change()
+            change.then("HDEL", row[24:], row[:24])
+            change.then("ZREM", layout.ACTIVITY, row)
             changes.append(change)
         if changes:
             await self.primary.write([change.call(self._identity) for change in changes], keeps=False)

@@ -36,6 +36,8 @@ SEALED: Final = f"{_TEXT}sealed"
 AUDITS: Final = f"{_TEXT}audits"
 OLD_AUDITS: Final = f"{_TEXT}audits:old"
 """Audits by the time until which they are kept."""
+ACTIVITY: Final = f"{_TEXT}activity"
+"""The rows of activity by the time until which they are kept: the name of each in its hash, and that of the hash."""
 CONFIGURATION: Final = f"{_TEXT}configuration"
 GATEWAYS: Final = f"{_TEXT}gateways"
 TURNS: Final = f"{_TEXT}turns"
@@ -81,6 +83,11 @@ def recovery_key(operation_id: UUID) -> bytes:
 def audits_key(operation_id: UUID) -> bytes:
     """A hash by number."""
     return _PREFIX + b"a:" + operation_id.bytes
+
+
+def activity_key(service: str, span_us: int) -> bytes:
+    """A hash by time and writer."""
+    return _PREFIX + b"n:%d:" % span_us + service.encode()
 
 
 def place_of(record: Record | None, row: Row | None) -> tuple[str, bytes, int | str] | None:

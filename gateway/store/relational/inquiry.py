@@ -23,8 +23,10 @@ from gateway.core.verdict import Verdict
 from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.observations import CONTENTS_MAX, FORGOTTEN_MAX, ObservedCount, examples, examples_read
 from gateway.store.operations import (
+    ACTIVITY_ROWS_MAX,
     AUDITS_MAX,
     SEALED_COUNT_MAX,
+    ActivityRow,
     Agreement,
     AuditEntry,
     Living,
@@ -310,3 +312,16 @@ async def count_observed(cursor: Cursor, service: str, route: str | None) -> lis
         operations = examples(UUID(bytes=row[0]) for row in rows)
         found.append(ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, operations))
     return found
+
+
+# -- activity ----------------------------------------------------------------------------------------------------------
+
+
+async def save_activity(cursor: Cursor, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    times = [(each.span_us, each.at_us, each.until_us, each.body) for each in (minute, longer)]
+    await cursor.change("upsert_activity", (service, minute.writer.bytes, *times[0], *times[1]))
+
+
+async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+    rows = await cursor.rows("select_activity", (service, span_us, since_us, until_us, ACTIVITY_ROWS_MAX))
+    return [ActivityRow(UUID(bytes=bytes(writer)), *rest) for writer, *rest in rows]

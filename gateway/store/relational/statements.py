@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from gateway.core.lifecycle import STEP_US
 from gateway.core.operation import SHORT_DIGEST_BYTES
 from gateway.store.level import EVENT_TYPES, RECORD_VERSIONS
-from gateway.store.operations import AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
+from gateway.store.operations import ACTIVITY_AHEAD_US, AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
 from gateway.store.relational import rekeying
 from gateway.store.relational.rows import (
     CHANGED,
@@ -49,6 +49,7 @@ _PLACEHOLDERS: Final = {
     "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
     "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
     "{ahead_max}": str(AHEAD_MAX),
+    "{activity_ahead_us}": str(ACTIVITY_AHEAD_US),
     "{step_us}": str(STEP_US),
     "{delivery}": ", ".join(DELIVERY),
 }

@@ -247,6 +247,9 @@ class RelationalStore(ABC):
     save_observations = _unsynced(inquiry.save_observations)
     count_observed = _reads(inquiry.count_observed)
 
+    save_activity = _unsynced(inquiry.save_activity)
+    activity = _reads(inquiry.activity)
+
     check_memory = _reads(witness.check_memory)
     begin_epoch = _changes(witness.begin_epoch)
 

@@ -162,12 +162,13 @@ async def prolong(cursor: Cursor, prolonged: Sequence[tuple[Any, int, int]]) -> 
 
 
 # What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
-# one that moves the time of a row that is, by how much; and the one that deletes the others.
+# one that moves the time of a row that is, by how much; and the one that deletes the others. No activity is needed.
 _TIDIED: Final = (
     ("select_old_audits", "update_audit", AUDIT_KEEP_US, "delete_audit"),
     ("select_old_recoveries", "update_recovery", RECOVERY_CHECK_US, "delete_recovery"),
     ("select_old_contents", "update_content", RECOVERY_CHECK_US, "delete_content"),
     ("select_old_witnesses", "keep_witness", WITNESS_KEEP_US, "delete_witness"),
+    ("select_old_activity", "delete_activity", 0, "delete_activity"),
 )
 
 

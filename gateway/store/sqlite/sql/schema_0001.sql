@@ -401,3 +401,16 @@ CREATE INDEX observation_history ON observation (service, id, began_us) WHERE id
 CREATE INDEX observation_content ON observation (service, content, began_us) WHERE content IS NOT NULL;
 CREATE INDEX observation_time ON observation (began_us);
 CREATE INDEX observation_finding ON observation (service, route, verdict, is_refused, began_us);
+
+-- What each process counted in a minute, and in ten minutes, for pictures. Nothing depends on it. The times are of the process
+-- that wrote it.
+CREATE TABLE activity (
+    service TEXT NOT NULL,
+    span_us INTEGER NOT NULL,
+    at_us INTEGER NOT NULL,
+    writer BLOB NOT NULL,
+    until_us INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (service, span_us, at_us, writer)
+) WITHOUT ROWID;
+CREATE INDEX activity_until ON activity (until_us);

@@ -370,3 +370,17 @@ CREATE INDEX IF NOT EXISTS observation_history ON observation (service, id, bega
 CREATE INDEX IF NOT EXISTS observation_content ON observation (service, content, began_us) WHERE content IS NOT NULL;
 CREATE INDEX IF NOT EXISTS observation_time ON observation (began_us);
 CREATE INDEX IF NOT EXISTS observation_finding ON observation (service, route, verdict, is_refused, began_us);
+
+-- What each process counted in a minute, and in ten minutes, for pictures. Nothing depends on it. The times are of the process
+-- that wrote it.
+CREATE TABLE IF NOT EXISTS activity (
+    service TEXT NOT NULL,
+    span_us BIGINT NOT NULL,
+    at_us BIGINT NOT NULL,
+    writer BYTEA NOT NULL,
+    until_us BIGINT NOT NULL,
+    body BYTEA NOT NULL,
+    PRIMARY KEY (service, span_us, at_us, writer)
+);
+
+CREATE INDEX IF NOT EXISTS activity_until ON activity (until_us);

@@ -31,6 +31,7 @@ from gateway.admin.view import described
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, State, microseconds
+from gateway.observe.activity import WINDOWS
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.operations import Query
@@ -175,6 +176,12 @@ class ObservedQuery(Asking):
     """Which observed route to report on; all if left out."""
 
     route: Annotated[str, _Once] | None = None
+
+
+class ActivityQuery(Asking):
+    """Which time to show."""
+
+    window: Annotated[Literal["hour", "week"], _Once] = "hour"
 
 
 class EventsQuery(Asking):
@@ -585,6 +592,10 @@ async def _journal(operations: Operations, _: Place, asked: JournalQuery) -> dic
     return journal_listed(await operations.journal(is_refused=asked.is_refused, limit=asked.limit))
 
 
+async def _activity(operations: Operations, _: Place, asked: ActivityQuery) -> dict[str, Any]:
+    return (await operations.activity(WINDOWS[asked.window])).document()
+
+
 async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> dict[str, Any]:
     try:
         return {"routes": await operations.observed(asked.route)}
@@ -601,4 +612,5 @@ LOOKS: Final[tuple[Look, ...]] = (
     Look("/memory", None, _memory),
     Look("/journal", JournalQuery, _journal),
     Look("/observed", ObservedQuery, _observed),
+    Look("/activity", ActivityQuery, _activity),
 )

@@ -46,10 +46,11 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
+from gateway.observe.activity import Activity, Buckets, Window, gathered
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unreadable, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.observations import ObservationStore
-from gateway.store.operations import AuditEntry, Backlog, Query
+from gateway.store.operations import ActivityRow, AuditEntry, Backlog, Query
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class Operations:
     `store` includes the fast tier, so that purges reach the copies; `purges_pending` counts those that did not.
     `cache_seconds` is how long a gateway may reply from its cache before it notices a purge, 0 where it is notified at
     once. `journal` reads the journals of this host, `observations` is the table of the same
-    store.
+    store. `counted` is what this process counted lately.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Operations:
         patience_seconds: float = _PATIENCE_SECONDS,
         journal: ViewJournals = no_journal,
         observations: ObservationStore | None = None,
+        counted: Callable[[], Buckets] = dict,
     ) -> None:
         self.store = store
         self.policies = policies
@@ -90,6 +92,7 @@ class Operations:
         self._patience_seconds = patience_seconds
         self._journal = journal
         self._observations = observations
+        self._counted = counted
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -99,6 +102,20 @@ class Operations:
             raise NotApplied("this store keeps no observations")
         async with asyncio.timeout(_CALL_SECONDS):
             return await reports.observed(self._observations, self.policies, route)
+
+    async def activity(self, window: Window) -> Activity:
+        """What the gateways of the service did in this time; of this process alone where the store cannot be asked."""
+        now_us, why, rows = wall_clock_us(), "", list[ActivityRow]()
+        # A row may begin before the window, and end in it.
+        since_us = now_us - window.length_us - window.row_us
+        try:
+            rows = await bounded(
+                self.store.cold.activity(self.policies.service, window.row_us, since_us, now_us + window.row_us)
+            )
+        except StoreError as error:
+            why = str(error) or type(error).__name__
+        found = [(each.writer, each.at_us, each.body) for each in rows]
+        return await asyncio.to_thread(gathered, window, now_us, self._counted(), found, why)
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
         """The operation of a request, identified as the request would be, wherever its connection came from.

@@ -66,6 +66,7 @@ from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.journal.journal import SqliteJournal
+from gateway.upkeep.activity import ActivitySampler
 from gateway.upkeep.timer import Duty
 
 _LOG = logging.getLogger("gateway")
@@ -86,6 +87,7 @@ class Heritage:
     address: tuple[str, int]
     status: SidePort
     admin: AdminApi | None
+    activity: ActivitySampler
 
 
 class Gateway:
@@ -154,6 +156,9 @@ class Gateway:
             self.seating = Seating(self._edge, handed) if handed is not None else None
         else:
             self._edge, self.seating = before.edge, before.seating
+        self._activity = ActivitySampler(
+            self.metrics.take, self._store.cold, config.service, wall_seconds=environment.wall_seconds
+        )
         self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
         self._admin = admin_api(
             config,
@@ -162,6 +167,7 @@ class Gateway:
             self.health,
             self.metrics,
             observations=environment.observations,
+            counted=lambda: self._activity.remembered,
             reload=reload,
             before=None if before is None else before.admin,
         )
@@ -214,11 +220,12 @@ class Gateway:
             self._admin.port.take_over()
         self.address = before.address
         self.metrics.follow(before.metrics)
+        self._activity.follow(before.activity)
         self._serve()
 
     def _serve(self) -> None:
         self.events.ask_again()
-        for work in self._parts.upkeep():
+        for work in (*self._parts.upkeep(), self._activity.run()):
             self._spawn(work)
         if not self._is_store_up:
             self._spawn(self._keep_starting_store())
@@ -286,7 +293,8 @@ class Gateway:
     def heritage(self) -> Heritage:
         """For the gateway that follows."""
         return Heritage(
-            self._parts, self.metrics, self._edge, self.seating, self.address, self._status.port, self._admin
+            *(self._parts, self.metrics, self._edge, self.seating, self.address, self._status.port, self._admin),
+            self._activity,
         )
 
     @property
@@ -307,6 +315,7 @@ class Gateway:
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
             if not self._owns_edge:
                 await asyncio.wait((self._served.unused,), timeout=grace_seconds)
+            await self._activity.close()
         finally:
             await self._close(grace_seconds)
         early = drained.recorded + drained.journaled

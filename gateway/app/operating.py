@@ -40,6 +40,7 @@ from gateway.config.address import RedisUrl
 from gateway.config.effective import effective
 from gateway.config.route import Route
 from gateway.core.operation import microseconds
+from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
@@ -91,9 +92,14 @@ def _policy(config: Config, route: Route) -> RoutePolicy:
 
 
 def operations_on(
-    config: Config, store: Tiered, journal: ViewJournals, observations: ObservationStore | None = None
+    config: Config,
+    store: Tiered,
+    journal: ViewJournals,
+    observations: ObservationStore | None = None,
+    counted: Callable[[], Buckets] = dict,
 ) -> Operations:
-    """Operators' actions on a store with its copies, on these journals, and on this table of observations."""
+    """Operators' actions on a store with its copies, on these journals, and on this table of observations; `counted` is
+    what this process counted lately."""
     # With a fast tier every gateway is notified of a purge.
     cache_seconds = config.store.cache_max_age if config.store.fast is None else 0.0
     return Operations(
@@ -103,6 +109,7 @@ def operations_on(
         cache_seconds=cache_seconds,
         journal=journal,
         observations=observations,
+        counted=counted,
     )
 
 
@@ -119,6 +126,7 @@ def admin_api(
     metrics: Metrics,
     *,
     observations: ObservationStore | None = None,
+    counted: Callable[[], Buckets] = dict,
     reload: Callable[[], Awaitable[Report]] | None = None,
     before: AdminApi | None = None,
 ) -> AdminApi | None:
@@ -136,7 +144,7 @@ def admin_api(
         wall_clock=time,
         before=None if before is None else before.authentication,
     )
-    operations = operations_on(config, store, journal_view(config), observations)
+    operations = operations_on(config, store, journal_view(config), observations, counted)
     journals = HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config))
     process = Process(
         health.parts,

@@ -2,8 +2,9 @@
 
 `flusher` brings the journal's outcomes to the durable store, `recovery` probes operations in doubt or has them sent
 again, `sweeper` writes what became due (lapsed leases, expired records), `tally` counts operations in doubt, and
-`unsent` ends the claims of processes that were killed before they sent anything.
+`unsent` ends the claims of processes that were killed before they sent anything. `activity` samples what this process
+counts, for pictures.
 
-Entered by timer.repeat, flusher.Flusher, recovery.RecoveryWorker, sweeper.Sweeper. Imports core, observe, protect,
-store.
+Entered by timer.repeat, flusher.Flusher, recovery.RecoveryWorker, sweeper.Sweeper,
+activity.ActivitySampler. Imports core, observe, protect, store.
 """

@@ -37,6 +37,7 @@ GET /memory: viewer
 POST /memory/accept-loss: admin
 GET /journal: viewer
 GET /observed: viewer
+GET /activity: viewer
 POST /config/reload: admin
 GET /ui: viewer
 GET /ui/: viewer

@@ -1,1 +1,1 @@
-"""The console in a browser: `console` has its pages, `site` turns values into pages."""
+"""The console in a browser: `console` has its pages, `site` turns values into pages, `pictures` draws numbers."""

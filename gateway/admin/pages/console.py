@@ -10,6 +10,7 @@ reason. A form carries the token of the record that was shown, so that who was f
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +31,7 @@ from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
 from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by, bounded
+from gateway.admin.pages.pictures import marks_in, pictures
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
@@ -37,6 +39,7 @@ from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
 from gateway.core.outcome import meaning_of
+from gateway.observe.activity import WINDOWS, Window
 from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError
@@ -54,6 +57,8 @@ _TYPED_AGAIN_MAX: Final = 40
 _WORK_LIST_MAX: Final = 20
 _PAGE_SIZE: Final = 50
 _SORTED_MAX: Final = 500
+# Pictures are drawn so often for each of their spans.
+_DRAWN_OF_SPAN: Final = 6
 _JOURNAL_MAX: Final = 200
 _HEADERS_MAX: Final = 200
 _SIGN_IN_BYTES_MAX: Final = 64 * 1024
@@ -117,6 +122,8 @@ class Console:
         self._process = process
         self._site = Site(service=operations.policies.service, policies=operations.policies, process=process)
         self._page = self._site.page
+        # By window, and until when they are shown.
+        self._pictures: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
         """Its paths in this application. The page of a change has the path of the change, and needs the same role."""
@@ -223,9 +230,13 @@ class Console:
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
-    async def _overview(self, _: web.Request) -> dict[str, Any]:
+    async def _overview(self, request: web.Request) -> dict[str, Any]:
         operations = self._operations
+        given = {name: request.query.getall(name) for name in request.query}
+        window = WINDOWS[parsed(actions.ActivityQuery, given).window]
         return {
+            "window": window.name,
+            **await self._drawn(window),
             "tally": await load(bounded(operations.store.cold.tally())),
             "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
             "backlog": await load(operations.backlog()),
@@ -233,6 +244,17 @@ class Console:
             "memory": await load(operations.memory()),
             "journal": await operations.journal(limit=1),
         }
+
+    async def _drawn(self, window: Window) -> dict[str, Any]:
+        """The pictures of a window, drawn anew no more often than their numbers change."""
+        loop = asyncio.get_running_loop()
+        drawn = self._pictures.get(window.name)
+        if drawn is None or drawn[0] < loop.time():
+            activity = await self._operations.activity(window)
+            values = {"activity": activity, "marks": marks_in(activity)}
+            values["pictures"] = await asyncio.to_thread(pictures, activity)
+            drawn = self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
+        return drawn[1]
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
         found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]

@@ -60,6 +60,10 @@ function refresh() {
       if (before.get(row.dataset.id) !== row.children[2].textContent) row.classList.add("changed");
     }
     const again = focusedIn(live());
+    for (const open of live().querySelectorAll("details[open][id]")) {
+      const same = adopted.querySelector(`#${CSS.escape(open.id)}`);
+      if (same) same.open = true;
+    }
     live().replaceWith(adopted);
     const focus = again(adopted);
     if (focus) focus.focus({ preventScroll: true });

@@ -1,0 +1,448 @@
+"""Pictures of what gateways did: numbers in, SVG out. Pure.
+
+Each has a title, a description and its numbers as a table, for whoever cannot see it. What differs in colour differs in
+texture, dash or place, too, and in a word. There is no style in the markup, because the console's policy allows none:
+classes choose the colours, for light and dark. Where nobody counted there is a gap and no zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from markupsafe import Markup
+
+from gateway.core.operation import MICROSECONDS
+from gateway.core.verdict import Verdict
+from gateway.observe.activity import HOUR, OTHERS, Activity
+
+Values = Sequence[float | None]
+
+# The place of the plot in its picture, in units of the picture.
+_WIDTH, _HEIGHT = 640.0, 200.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 634.0, 22.0, 166.0
+_SMALL_WIDTH, _SMALL_HEIGHT = 200.0, 48.0
+_ROWS: Final = {"hour": 12, "week": 28}
+_SMALL_MAX: Final = 12
+# What is not there yet is no gap: others save their numbers once a minute.
+_FRESH_BUCKETS: Final = 3
+_MARKS: Final = {"start": "▲", "reload": "◆", "clock set back": "◀", "store away": "✕"}
+
+_GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "ran": frozenset((Verdict.STORED, Verdict.RELEASED, Verdict.JOURNALED, Verdict.UNKEYED, Verdict.UNPROTECTED)),
+    "replayed": frozenset((Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED, Verdict.EVENT_DUPLICATE)),
+    "accepted": frozenset((Verdict.ACCEPTED,)),
+    "in doubt": frozenset((Verdict.IN_DOUBT,)),
+    "unavailable": frozenset(
+        (
+            *(Verdict.STORE_UNAVAILABLE, Verdict.STORE_AMNESIA, Verdict.UPSTREAM_UNREACHABLE, Verdict.OVERLOADED),
+            *(Verdict.IDENTITY_UNAVAILABLE, Verdict.BACKLOG_FULL),
+        )
+    ),
+}
+"""The verdicts that one colour stands for; all others are refused."""
+_REFUSED: Final = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series of a picture: its name, how it is drawn (a class), bucket by bucket, and row by row of the table."""
+
+    name: str
+    look: str
+    values: Values
+    rows: Values
+
+    @property
+    def texture(self) -> str:
+        """What is laid over its area; empty for nothing."""
+        return _TEXTURES.get(self.look, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`about` says in a sentence what the picture shows. `parts` are small pictures, each with a name and a number."""
+
+    id: str
+    title: str
+    about: str
+    svg: str = ""
+    lines: Sequence[Line] = ()
+    parts: Sequence[tuple[str, str, Markup]] = ()
+    heads: Sequence[str] = ()
+    table: Sequence[tuple[str, Sequence[str]]] = ()
+    notes: Sequence[str] = ()
+
+
+def pictures(activity: Activity) -> list[Picture]:
+    """All pictures of this window."""
+    coarse = activity.coarser(_ROWS[activity.window.name])
+    drawn = _Drawn(activity, coarse)
+    return [
+        _requests(drawn),
+        _small(drawn, "route", "Requests by route", lambda values: _counted(_total(values))),
+        _replays(drawn),
+        _doubts(drawn),
+        _latency(drawn, "gateway", "The gateway's own time", "without the service's part, of requests that ran"),
+        _latency(drawn, "service", "The service's time", "from the request sent to the head of its response"),
+        _deliveries(drawn),
+        _small(drawn, "lag", "Lag of each sink", lambda values: f"at most {_seconds(_greatest(values))}"),
+    ]
+
+
+def marks_in(activity: Activity) -> list[tuple[str, str]]:
+    """The marks of this window, as shape and word."""
+    found = activity.total("mark")
+    return [(shape, mark) for mark, shape in _MARKS.items() if mark in found]
+
+
+# -- the pictures ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What is drawn, and the same in the rows of a table."""
+
+    fine: Activity
+    coarse: Activity
+
+    def line(self, name: str, look: str, values: Callable[[Activity], Values]) -> Line:
+        return Line(name, look, values(self.fine), values(self.coarse))
+
+    def rows_of(self, values: Values) -> Values:
+        """The sums of these values in each row."""
+        size = len(values) // len(self.coarse.buckets)
+        parts = (values[at : at + size] for at in range(0, len(values), size))
+        return [_total(part) if any(each is not None for each in part) else None for part in parts]
+
+    def picture(
+        self, id_: str, title: str, about: str, lines: Sequence[Line], svg: Markup, text: Callable[[float], str]
+    ) -> Picture:
+        heads = [line.name for line in lines]
+        return Picture(id_, title, about, svg, lines, heads=heads, table=self.table(lines, text))
+
+    def table(self, lines: Sequence[Line], text: Callable[[float], str]) -> list[tuple[str, list[str]]]:
+        """Of each row, since when it counts and what each line has there."""
+        span_us, since_us = self.coarse.window.span_us, self.coarse.since_us
+        return [
+            (
+                _time(since_us + at * span_us, "%Y-%m-%dT%H:%MZ"),
+                ["–" if (value := line.rows[at]) is None else text(value) for line in lines],
+            )
+            for at in range(len(self.coarse.buckets))
+        ]
+
+
+def _requests(drawn: _Drawn) -> Picture:
+    def of_group(names: Iterable[str]) -> Callable[[Activity], Values]:
+        return lambda activity: _added([activity.series("verdict", name) for name in names], activity)
+
+    verdicts = drawn.fine.total("verdict")
+    known = frozenset().union(*_GROUPS.values())
+    groups = {**_GROUPS, _REFUSED: frozenset(verdicts) - known}
+    lines = [
+        drawn.line(name, f"fill-{name.replace(' ', '-')}", of_group(names & verdicts.keys()))
+        for name, names in groups.items()
+    ]
+    total = sum(verdicts.values())
+    about = f"{_counted(total)} {'request' if total == 1 else 'requests'} on protected routes, by what became of them."
+    svg = _framed(drawn.fine, "requests", "Requests by verdict", about, *_stacked(lines))
+    notes = [f"{name}: {_counted(number)}" for name, number in sorted(verdicts.items(), key=lambda each: -each[1])]
+    return replace(drawn.picture("requests", "Requests by verdict", about, lines, svg, _counted), notes=notes)
+
+
+def _replays(drawn: _Drawn) -> Picture:
+    def share(activity: Activity) -> Values:
+        replayed = _added([activity.series("verdict", name) for name in _GROUPS["replayed"]], activity)
+        every = activity.series("verdict")
+        return [100 * (one or 0.0) / all_ if all_ else None for one, all_ in zip(replayed, every, strict=True)]
+
+    lines = [drawn.line("replayed", "line-1", share)]
+    whole = share(drawn.fine.coarser(1))[0]
+    about = "No request in this time." if whole is None else f"{_percent(whole)} of the requests were replayed."
+    svg = _framed(drawn.fine, "replays", "Share of replays", about, *_curves(lines, _Scale(100.0, _percent)))
+    return drawn.picture("replays", "Share of replays", about, lines, svg, _percent)
+
+
+def _doubts(drawn: _Drawn) -> Picture:
+    resolved = drawn.fine.resolved()
+    lines = [
+        drawn.line("opened", "line-2", lambda activity: activity.series("opened")),
+        Line("resolved", "line-3 dashed", resolved, drawn.rows_of(resolved)),
+        drawn.line("open", "line-4 dotted", lambda activity: activity.series("open")),
+    ]
+    opened, ended, still = (_total(lines[0].values), _total(resolved), _last(lines[2].values))
+    about = f"{_counted(opened)} opened, {_counted(ended)} resolved; {_counted(still)} open at the end."
+    svg = _framed(drawn.fine, "doubts", "Doubts", about, *_curves(lines, _scale_of(lines, _counted)))
+    return drawn.picture("doubts", "Doubts", about, lines, svg, _counted)
+
+
+def _latency(drawn: _Drawn, kind: str, title: str, what: str) -> Picture:
+    def quantile(share: float) -> Callable[[Activity], Values]:
+        return lambda activity: activity.quantiles(kind, share)
+
+    lines = [drawn.line("p50", "line-1", quantile(0.5)), drawn.line("p99", "line-2 dashed", quantile(0.99))]
+    half, most = (quantile(share)(drawn.fine.coarser(1))[0] for share in (0.5, 0.99))
+    if half is None or most is None:
+        about = f"Nothing ran in this time ({what})."
+    else:
+        about = f"Half within {_seconds(half)}, 99 of 100 within {_seconds(most)}: {what}."
+    svg = _framed(drawn.fine, kind, title, about, *_curves(lines, _logarithmic(lines)))
+    return drawn.picture(kind, title, about, lines, svg, _seconds)
+
+
+def _deliveries(drawn: _Drawn) -> Picture:
+    lines = [
+        drawn.line("accepted", "line-1", lambda activity: activity.series("accepted")),
+        drawn.line("attempts to deliver", "line-3 dashed", lambda activity: activity.series("delivery")),
+        drawn.line("waiting", "line-4 dotted", lambda activity: activity.series("waiting")),
+    ]
+    oldest = drawn.line("age of the oldest", "line-2", lambda activity: activity.series("oldest_waiting"))
+    accepted, tried, age = _total(lines[0].values), _total(lines[1].values), _greatest(oldest.values)
+    about = f"{_counted(accepted)} accepted, {_counted(tried)} attempts to deliver; the oldest waited {_seconds(age)}."
+    title = "Acceptances and deliveries"
+    svg = _framed(drawn.fine, "deliveries", title, about, *_curves(lines, _scale_of(lines, _counted)))
+    table = [
+        (at, [*texts, *more])
+        for (at, texts), (_, more) in zip(drawn.table(lines, _counted), drawn.table([oldest], _seconds), strict=True)
+    ]
+    part = ("Age of the oldest", f"at most {_seconds(age)}", _spark(oldest.values, "Age of the oldest"))
+    heads = [line.name for line in (*lines, oldest)]
+    return Picture("deliveries", title, about, svg, lines, [part], heads, table)
+
+
+def _small(drawn: _Drawn, kind: str, title: str, number: Callable[[Values], str]) -> Picture:
+    """A small picture for each name, those with the greatest numbers first; all with one scale."""
+    found = sorted(drawn.fine.total(kind).items(), key=lambda each: (-each[1], each[0]))
+    names = [name for name, _ in found[:_SMALL_MAX]]
+
+    def of(name: str) -> Callable[[Activity], Values]:
+        return lambda activity: activity.series(kind, name)
+
+    lines = [drawn.line(name if name != OTHERS else "(others)", "line-1", of(name)) for name in names]
+    most = max((_greatest(line.values) for line in lines), default=0.0)
+    parts = [(line.name, number(line.values), _spark(line.values, line.name, most)) for line in lines]
+    left = f" {len(found) - len(names)} more are not shown." if len(found) > len(names) else ""
+    about = f"Each on the same scale.{left}" if names else "There is none yet."
+    heads, table = [line.name for line in lines], drawn.table(lines, _seconds if kind == "lag" else _counted)
+    return Picture(kind, title, about, "", (), parts, heads, table)
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From 0, or by powers of ten from `least`, to `most`."""
+
+    most: float
+    text: Callable[[float], str]
+    least: float = 0.0
+
+    def y(self, value: float) -> float:
+        if self.least:
+            share = math.log(max(value, self.least) / self.least) / math.log(self.most / self.least)
+        else:
+            share = value / self.most if self.most else 0.0
+        return _BOTTOM - min(share, 1.0) * (_BOTTOM - _TOP)
+
+    @property
+    def ticks(self) -> list[float]:
+        if not self.least:
+            return [0.0, self.most / 2, self.most]
+        return [self.least * 10**power for power in range(round(math.log10(self.most / self.least)) + 1)]
+
+
+def _scale_of(lines: Sequence[Line], text: Callable[[float], str]) -> _Scale:
+    return _Scale(_round_up(max(_greatest(line.values) for line in lines)), text)
+
+
+def _logarithmic(lines: Sequence[Line]) -> _Scale:
+    found = [value for line in lines for value in line.values if value]
+    least = 10.0 ** math.floor(math.log10(min(found, default=0.001)))
+    return _Scale(max(least * 10, 10.0 ** math.ceil(math.log10(max(found, default=1.0)))), _seconds, least)
+
+
+def _round_up(value: float) -> float:
+    """The next number that is even and round."""
+    if value <= 2:
+        return 2.0
+    step = 10.0 ** math.floor(math.log10(value))
+    return next(each * step for each in (1, 2, 4, 6, 8, 10) if each * step >= value)
+
+
+def _x(at: float, count: int) -> float:
+    return _LEFT + at * (_RIGHT - _LEFT) / count
+
+
+def _curves(lines: Sequence[Line], scale: _Scale) -> tuple[Markup, _Scale]:
+    """Lines that go from bucket to bucket in steps."""
+    text = Markup('<path class="line {}" d="{}"/>')
+    drawn = (text.format(line.look, _steps(line.values, _LEFT, _RIGHT, scale.y)) for line in lines)
+    return Markup("").join(drawn), scale
+
+
+def _stacked(lines: Sequence[Line]) -> tuple[Markup, _Scale]:
+    """Areas that lie on one another: each reaches down to the axis, and is covered by those that lie below it."""
+    sums: list[Values] = [[None if value is None else 0.0 for value in lines[0].values]]
+    for line in lines:
+        pairs = zip(sums[-1], line.values, strict=True)
+        sums.append([None if low is None else low + (value or 0.0) for low, value in pairs])
+    scale = _Scale(_round_up(_greatest(sums[-1])), _counted)
+    drawn = [_PATTERNS]
+    for line, high in reversed(list(zip(lines, sums[1:], strict=True))):
+        if _total(line.values):
+            path = _steps(high, _LEFT, _RIGHT, scale.y, _BOTTOM)
+            drawn.append(Markup('<path class="{}" d="{}"/>').format(line.look, path))
+            if line.texture:
+                drawn.append(Markup('<path fill="url(#{})" d="{}"/>').format(line.texture, path))
+    return Markup("").join(drawn), scale
+
+
+_TEXTURES: Final = {"fill-in-doubt": "dots", "fill-unavailable": "crosses", "fill-refused": "stripes"}
+_PATTERNS: Final = Markup(
+    '<defs><pattern id="dots" width="6" height="6" patternUnits="userSpaceOnUse"><circle class="texture" cx="3" cy="3"'
+    ' r="1.2"/></pattern><pattern id="crosses" width="7" height="7" patternUnits="userSpaceOnUse"><path class="thread"'
+    ' d="M0 0L7 7M7 0L0 7"/></pattern><pattern id="stripes" width="5" height="5" patternUnits="userSpaceOnUse"><path'
+    ' class="thread" d="M0 5L5 0"/></pattern></defs>'
+)
+
+
+def _steps(values: Values, left: float, right: float, y: Callable[[float], float], base: float | None = None) -> str:
+    """A path from bucket to bucket, broken where there is no number; down to the `base` and closed, if there is one."""
+    width = (right - left) / len(values)
+    parts, before = list[str](), None
+    for at, value in enumerate([*values, None]):
+        x = left + at * width
+        if value == before:
+            continue
+        if before is not None:
+            parts.append(f"H{x:.1f}")
+        if value is None:
+            parts.append("" if base is None else f"V{base}Z")
+        elif before is not None:
+            parts.append(f"V{y(value):.1f}")
+        else:
+            parts.append(f"M{x:.1f} {y(value):.1f}" if base is None else f"M{x:.1f} {base}V{y(value):.1f}")
+        before = value
+    return "".join(parts)
+
+
+def _runs(values: Values) -> list[tuple[int, int]]:
+    """From where to where there are numbers, without a gap."""
+    found, first = list[tuple[int, int]](), None
+    for at, value in enumerate([*values, None]):
+        if value is not None and first is None:
+            first = at
+        elif value is None and first is not None:
+            found.append((first, at))
+            first = None
+    return found
+
+
+def _framed(activity: Activity, id_: str, title: str, about: str, inside: Markup, scale: _Scale) -> Markup:
+    """The plot with its axes, its gaps and its marks."""
+    count = len(activity.buckets)
+    gaps, until = [], 0
+    for first, end in [*_runs(activity.series("")), (count, count)]:
+        if first > until and not (first == count and first - until <= _FRESH_BUCKETS):
+            gaps.append((until, first))
+        until = end
+    back = [
+        Markup(
+            '<rect class="gap" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>no numbers</title></rect>'
+        ).format(_x(first, count), _TOP, _x(end, count) - _x(first, count), _BOTTOM - _TOP)
+        for first, end in gaps
+    ]
+    for tick in scale.ticks:
+        y, text = scale.y(tick), scale.text(tick)
+        back.append(Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(_LEFT, y, _RIGHT))
+        back.append(Markup('<text class="axis end" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 5, y + 4, text))
+    for at_us, text in _times(activity):
+        x = _x((at_us - activity.since_us) / activity.window.span_us, count)
+        back.append(Markup('<path class="tick" d="M{:.1f} {}v5"/>').format(x, _BOTTOM))
+        back.append(Markup('<text class="axis middle" x="{:.1f}" y="{}">{}</text>').format(x, _HEIGHT - 8, text))
+    front = []
+    for at, bucket in enumerate(activity.buckets):
+        for mark in (key[1] for key in bucket or () if key[0] == "mark"):
+            x = _x(at, count)
+            front.append(
+                Markup(
+                    '<g class="mark"><title>{} at {}</title><path d="M{:.1f} {}V{}"/>'
+                    '<text x="{:.1f}" y="14">{}</text></g>'
+                ).format(mark, _moment(activity, at), x, _TOP - 4, _BOTTOM, x, _MARKS.get(mark, "●"))
+            )
+    missing = f" Nobody counted in {len(gaps)} {'stretch' if len(gaps) == 1 else 'stretches'}." if gaps else ""
+    note = f"{about} Times are UTC.{missing}"
+    return Markup(
+        '<svg class="plot" viewBox="0 0 {:g} {:g}" role="img" aria-labelledby="{id}-title {id}-about">'
+        '<title id="{id}-title">{}</title><desc id="{id}-about">{}</desc>{}{}{}</svg>'
+    ).format(
+        *(_WIDTH, _HEIGHT, title, note, Markup("").join(back), inside, Markup("").join(front)), id=f"picture-{id_}"
+    )
+
+
+def _spark(values: Values, name: str, most: float | None = None) -> Markup:
+    """A small picture without axes."""
+    top = (_greatest(values) if most is None else most) or 1.0
+    path = _steps(values, 0.0, _SMALL_WIDTH, lambda value: _SMALL_HEIGHT - 2 - value / top * (_SMALL_HEIGHT - 4))
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {:g} {:g}" role="img"><title>{}</title>'
+        '<path class="line line-1" d="{}"/></svg>'
+    ).format(_SMALL_WIDTH, _SMALL_HEIGHT, name, path)
+
+
+def _times(activity: Activity) -> list[tuple[int, str]]:
+    """Round times on the axis."""
+    is_hour = activity.window.name == HOUR.name
+    step_us = (600 if is_hour else 86_400) * MICROSECONDS
+    first = -(-activity.since_us // step_us)
+    end_us = activity.since_us + activity.window.length_us
+    places = range(first * step_us, end_us, step_us)
+    return [(at_us, _time(at_us, "%H:%M" if is_hour else "%a")) for at_us in places]
+
+
+# -- numbers and texts -------------------------------------------------------------------------------------------------
+
+
+def _added(series: Sequence[Values], activity: Activity) -> Values:
+    if not series:
+        return [None if bucket is None else 0.0 for bucket in activity.buckets]
+    return [None if each[0] is None else sum(value or 0.0 for value in each) for each in zip(*series, strict=True)]
+
+
+def _total(values: Values) -> float:
+    return sum(value for value in values if value is not None)
+
+
+def _greatest(values: Values) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _last(values: Values) -> float:
+    return next((value for value in reversed(values) if value is not None), 0.0)
+
+
+def _moment(activity: Activity, at: int) -> str:
+    return _time(activity.since_us + at * activity.window.span_us, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time(at_us: int, form: str) -> str:
+    return datetime.fromtimestamp(at_us / MICROSECONDS, UTC).strftime(form)
+
+
+def _counted(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.3g} %"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else f"{value / 60:,.0f} min"

@@ -1,0 +1,274 @@
+"""What gateways did lately, as numbers for pictures: of short spans of time, from counters that exist anyway. Pure.
+
+A sampler sets the counters of a process beside those of 30 seconds before. The difference is a bucket: `Numbers`, which
+are added over processes and over time, except for what all of them measure alike, of which the greatest counts. So the
+rows of all gateways of a store are read as one. A bucket without any row is a gap: nobody counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from gateway.core.operation import MICROSECONDS, Event
+from gateway.observe.facts import METRICS, Labels
+from gateway.observe.metrics import Counted, Rows
+
+BUCKET_US: Final = 30 * MICROSECONDS
+MINUTE_US: Final = 60 * MICROSECONDS
+LONGER_US: Final = 600 * MICROSECONDS
+# Of one bucket. A bound on its bytes, whatever the configuration has.
+_NAMES_MAX: Final = 40
+OTHERS: Final = ""
+"""Stands for the routes, or the sinks, beyond those that are kept."""
+
+Numbers = dict[Labels, float]
+"""By what it is a number of, and its labels."""
+Buckets = Mapping[tuple[UUID, int], Numbers]
+"""By who counted, and since when (microseconds of its clock)."""
+
+# Which label of a counter is kept; those with the same name are added.
+_COUNTERS: Final = (
+    ("verdict", "idempotency_requests_total", 1),
+    ("route", "idempotency_requests_total", 0),
+    ("accepted", "idempotency_accepted_total", None),
+    ("delivery", "idempotency_deliveries_total", 1),
+)
+# Of these the counts with this event: an attempt without a known outcome, a lease that nobody held any more.
+_OPENED: Final = (
+    ("idempotency_settlements_total", 1, Event.ABANDON),
+    ("idempotency_swept_total", 0, Event.LAPSE),
+)
+_HISTOGRAMS: Final = (
+    ("gateway", "idempotency_overhead_seconds"),
+    ("service", "idempotency_upstream_duration_seconds"),
+)
+_GAUGES: Final = (
+    ("open", "idempotency_in_doubt", sum, None),
+    ("oldest_doubt", "idempotency_oldest_in_doubt_seconds", max, None),
+    ("waiting", "idempotency_backlog", sum, None),
+    ("oldest_waiting", "idempotency_oldest_backlog_seconds", max, None),
+    ("lag", "idempotency_oldest_event_seconds", max, 0),
+)
+_GREATEST: Final = frozenset(("mark", *(kind for kind, *_ in _GAUGES)))
+_NAMED: Final = frozenset(("route", "lag"))
+
+
+# -- a bucket ----------------------------------------------------------------------------------------------------------
+
+
+def difference(before: Counted, now: Counted) -> Numbers:
+    """What was counted in between, and how the gauges stand."""
+    found: Numbers = {}
+    for kind, name, place in _COUNTERS:
+        for labels, (number, *_) in _grown(name, before, now):
+            _add(found, (kind,) if place is None else (kind, str(labels[place])), number)
+    for name, place, event in _OPENED:
+        for labels, (number, *_) in _grown(name, before, now):
+            if labels[place] == event:
+                _add(found, ("opened",), number)
+    for kind, name in _HISTOGRAMS:
+        for _, (*counts, _seconds) in _grown(name, before, now):
+            for bound, number in zip((*map(str, METRICS[name].bounds), "+Inf"), counts, strict=True):
+                _add(found, (kind, bound), number)
+    for kind, name, combine, place in _GAUGES:
+        values: dict[Labels, list[float]] = {}
+        for labels, (number, *_) in now.get(name, {}).items():
+            values.setdefault((kind,) if place is None else (kind, str(labels[place])), []).append(number)
+        found |= {key: float(combine(each)) for key, each in values.items()}
+    return _bounded(found)
+
+
+def _grown(name: str, before: Counted, now: Counted) -> Iterable[tuple[Labels, Sequence[float]]]:
+    old: Rows = before.get(name, {})
+    for labels, row in now.get(name, {}).items():
+        was = old.get(labels, [0.0] * len(row))
+        yield labels, [max(0.0, number - earlier) for number, earlier in zip(row, was, strict=True)]
+
+
+def _add(found: Numbers, key: Labels, number: float) -> None:
+    if number:
+        found[key] = found.get(key, 0.0) + number
+
+
+def _bounded(numbers: Numbers) -> Numbers:
+    """With the `_NAMES_MAX` names of each kind that have the greatest numbers; the others are one."""
+    for kind in _NAMED:
+        keys = sorted((key for key in numbers if key[0] == kind), key=lambda key: -numbers[key])
+        for key in keys[_NAMES_MAX:]:
+            merge(numbers, {(kind, OTHERS): numbers.pop(key)})
+    return numbers
+
+
+def merge(into: Numbers, more: Numbers) -> None:
+    """Take these numbers in, of another process or of another time."""
+    for key, number in more.items():
+        into[key] = max(into.get(key, 0.0), number) if key[0] in _GREATEST else into.get(key, 0.0) + number
+
+
+def encoded(parts: Iterable[tuple[int, Numbers]]) -> bytes:
+    """Buckets, each with how many microseconds it begins after the row."""
+    return orjson.dumps([[after_us, [[*key, number] for key, number in each.items()]] for after_us, each in parts])
+
+
+def decoded(body: bytes) -> list[tuple[int, Numbers]]:
+    """Undo `encoded`. What another program wrote in another way is left out."""
+    try:
+        parts: Any = orjson.loads(body)
+        return [(int(after_us), {_key(each): float(each[-1]) for each in entries}) for after_us, entries in parts]
+    except (ValueError, TypeError, IndexError):
+        return []
+
+
+def _key(entry: Sequence[Any]) -> Labels:
+    return tuple(map(str, entry[:-1]))
+
+
+# -- a window ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a picture covers: so much time in buckets of `span_us`, which rows of `row_us` have."""
+
+    name: str
+    span_us: int
+    length_us: int
+    row_us: int
+
+
+HOUR: Final = Window("hour", BUCKET_US, 3_600 * MICROSECONDS, MINUTE_US)
+WEEK: Final = Window("week", LONGER_US, 7 * 86_400 * MICROSECONDS, LONGER_US)
+WINDOWS: Final = {each.name: each for each in (HOUR, WEEK)}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A window, from `since_us` on. A bucket is None where nobody counted. `why_own` says why these are the numbers of
+    one process alone; empty if they are those of all."""
+
+    window: Window
+    since_us: int
+    buckets: Sequence[Numbers | None]
+    why_own: str = ""
+
+    def total(self, kind: str) -> dict[str, float]:
+        """What was counted of this kind, by its label; empty where it has none."""
+        found: Numbers = {}
+        for bucket in self.buckets:
+            merge(found, {key: number for key, number in (bucket or {}).items() if key[0] == kind})
+        return {"".join(key[1:]): number for key, number in found.items()}
+
+    def series(self, kind: str, label: str | None = None) -> list[float | None]:
+        """The numbers of this kind, bucket by bucket, of one label or of all."""
+        return [None if bucket is None else _sum(bucket, kind, label) for bucket in self.buckets]
+
+    def quantiles(self, kind: str, share: float) -> list[float | None]:
+        """Below how many seconds this share of what the histogram counted is; None where it counted nothing."""
+        return [None if bucket is None else _quantile(bucket, kind, share) for bucket in self.buckets]
+
+    def resolved(self) -> list[float | None]:
+        """How many doubts ended, whoever resolved them: those that were opened and are not open any more.
+
+        What is open is counted some seconds later than what is opened. So an end counts once all that follows agrees.
+        """
+        opened, still = self.series("opened"), self.series("open")
+        places = [at for at, number in enumerate(still) if number is not None]
+        if not places:
+            return [None] * len(still)
+        first = places[0]
+        ended = list(accumulate((opened[at] or 0.0) if at != first else 0.0 for at in places))
+        ended = [all_ - (still[at] or 0.0) + (still[first] or 0.0) for all_, at in zip(ended, places, strict=True)]
+        sure = list(accumulate(reversed(ended), min))[::-1]
+        found: list[float | None] = [None] * len(still)
+        found[first] = 0.0
+        for (one, other), at in zip(pairwise(sure), places[1:], strict=True):
+            found[at] = max(0.0, other) - max(0.0, one)
+        return found
+
+    def coarser(self, number: int) -> Activity:
+        """In so many parts, each of several buckets; one in which nobody counted at all is a gap."""
+        size = -(-len(self.buckets) // number)
+        parts = list[Numbers | None]()
+        for at in range(0, len(self.buckets), size):
+            counted = [each for each in self.buckets[at : at + size] if each is not None]
+            part: Numbers = {}
+            for bucket in counted:
+                merge(part, bucket)
+            parts.append(part if counted else None)
+        window = replace(self.window, span_us=self.window.span_us * size)
+        return Activity(window, self.since_us, parts, self.why_own)
+
+    def document(self) -> dict[str, Any]:
+        """As the admin API shows it."""
+        return {
+            "window": self.window.name,
+            "span_seconds": self.window.span_us // MICROSECONDS,
+            "is_whole": not self.why_own,
+            "why": self.why_own or None,
+            "buckets": [
+                _document(self.since_us + at * self.window.span_us, bucket) for at, bucket in enumerate(self.buckets)
+            ],
+        }
+
+
+def gathered(window: Window, now_us: int, own: Buckets, rows: Iterable[tuple[UUID, int, bytes]], why: str) -> Activity:
+    """The window up to now, of what a process remembers itself and the rows of all, with who wrote each and when."""
+    found: dict[tuple[UUID, int], Numbers] = {}
+    for writer, at_us, body in rows:
+        for after_us, numbers in decoded(body):
+            found[writer, at_us + after_us] = numbers
+    count = window.length_us // window.span_us
+    since_us = (now_us // window.span_us + 1 - count) * window.span_us
+    if window.row_us == MINUTE_US or why:
+        found |= own
+    buckets: list[Numbers | None] = [None] * count
+    for (_, at_us), numbers in found.items():
+        place = (at_us - since_us) // window.span_us
+        if 0 <= place < count:
+            bucket = buckets[place] = buckets[place] or {}
+            merge(bucket, numbers)
+    return Activity(window, since_us, buckets, why)
+
+
+def _sum(bucket: Numbers, kind: str, label: str | None) -> float:
+    if label is not None:
+        return bucket.get((kind, label), 0.0)
+    return sum(number for key, number in bucket.items() if key[0] == kind)
+
+
+def _quantile(bucket: Numbers, kind: str, share: float) -> float | None:
+    """Between two bounds as if what lies there were spread evenly, as PromQL has it."""
+    counts = sorted((float(key[1]), number) for key, number in bucket.items() if key[0] == kind)
+    sums = list(accumulate(number for _, number in counts))
+    if not sums:
+        return None
+    wanted = share * sums[-1]
+    place = min(next(at for at, total in enumerate(sums) if total >= wanted), len(sums) - 1)
+    bounds = [float(bound) for bound in METRICS[dict(_HISTOGRAMS)[kind]].bounds]
+    upper = counts[place][0]
+    if upper > bounds[-1]:
+        return bounds[-1]
+    at = bisect_right(bounds, upper) - 1
+    lower = bounds[at - 1] if at > 0 else 0.0
+    return lower + (upper - lower) * (wanted - (sums[place] - counts[place][1])) / counts[place][1]
+
+
+def _document(at_us: int, bucket: Numbers | None) -> dict[str, Any]:
+    at = {"at_seconds": at_us // MICROSECONDS}
+    if bucket is None:
+        return {**at, "is_gap": True}
+    nested: dict[str, Any] = {}
+    for kind, *labels in sorted(bucket):
+        number = bucket[kind, *labels]
+        if labels:
+            nested.setdefault(kind, {})[labels[0]] = number
+        else:
+            nested[kind] = number
+    return {**at, "is_gap": False, **nested}

@@ -1,0 +1,104 @@
+"""What the pictures of the overview show is what callers did: over workers and gateways, restarts and reloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import http
+from tests.support.fleet import config_of, gateways, send
+from tests.support.gateway import GatewayProcess
+from tests.support.house import status_of, store_section
+from tests.support.ports import free_port
+from tests.support.upstream import Answer, RecordingUpstream
+
+TOKEN = "0123456789abcdef"
+MANY = 12
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The `store` section of both gateways."""
+    return store_section(request, tmp_path)
+
+
+async def activity(port: int) -> dict[str, Any]:
+    response = await http.request(port, "GET", "/activity", [("Authorization", f"Bearer {TOKEN}")])
+    assert response.status == 200, response.body
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def summed(document: dict[str, Any], kind: str) -> Counter[str]:
+    found = Counter[str]()
+    for bucket in document["buckets"]:
+        found.update(bucket.get(kind, {}))
+    return found
+
+
+async def test_the_numbers_are_those_of_the_callers(store: dict[str, Any], tmp_path: Path) -> None:
+    """Two gateways of two workers each; one is restarted, the other is reloaded. Nothing is lost and nothing twice."""
+    ports = [free_port(), free_port()]
+    seen = Counter[str]()
+
+    async def call(gateway: GatewayProcess, keys: range) -> None:
+        for key in keys:
+            _, verdict = status_of(await send(gateway.port, f"key-{key}"))
+            seen[str(verdict)] += 1
+
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(201))
+        configs = [
+            config_of(
+                store,
+                tmp_path / str(each),
+                upstream.url,
+                workers=2,
+                admin={"listen": f"127.0.0.1:{port}", "token": TOKEN},
+            )
+            for each, port in enumerate(ports)
+        ]
+        async with gateways(*((config, tmp_path / str(each)) for each, config in enumerate(configs))) as (one, other):
+            await call(one, range(MANY))
+            await call(other, range(MANY // 2, 2 * MANY))
+            assert one.terminate() == 0
+            await one.start()
+            await call(one, range(MANY))
+            text = other.config_file.read_text()
+            assert "drain_timeout: 5s" in text
+            other.config_file.write_text(text.replace("drain_timeout: 5s", "drain_timeout: 6s"))
+            code, said = await other.command("reload")
+            assert code == 0, said
+            await call(other, range(2 * MANY, 3 * MANY))
+            # What its second worker counted since the last minute is on its way with it.
+            assert other.terminate() == 0
+            assert one.terminate() == 0
+            await one.start()
+            document = await activity(ports[0])
+    assert summed(document, "verdict") == seen
+    assert summed(document, "route") == {"charge": sum(seen.values())}
+    assert seen["stored"] == summed(document, "service").total() == 3 * MANY
+    marks = [set(bucket.get("mark", ())) for bucket in document["buckets"] if not bucket["is_gap"]]
+    assert set().union(*marks) == {"start", "reload"}
+    assert document["is_whole"]
+    assert document["buckets"][0] == {"at_seconds": document["buckets"][0]["at_seconds"], "is_gap": True}
+
+
+async def test_a_killed_gateway_goes_on(tmp_path: Path) -> None:
+    """What it did not save is a gap, and its successor counts from nothing."""
+    port = free_port()
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(201))
+        admin = {"listen": f"127.0.0.1:{port}", "token": TOKEN}
+        config = config_of({"durable": f"sqlite://{tmp_path}/s/o.db"}, tmp_path, upstream.url, admin=admin)
+        async with GatewayProcess(config, tmp_path) as gateway:
+            await send(gateway.port, "k1")
+            gateway.kill()
+            await gateway.start()
+            await send(gateway.port, "k1")
+            assert gateway.terminate() == 0
+            await gateway.start()
+            assert summed(await activity(port), "verdict") == {"replayed": 1}

@@ -1,0 +1,226 @@
+"""What a process counts is sampled every 30 seconds, and saved once a minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import apsw
+import pytest
+
+from gateway.observe.activity import HOUR, WEEK, Activity, Window, gathered
+from gateway.observe.metrics import Counted
+from gateway.store.base import NotApplied
+from gateway.store.operations import Activities, ActivityRow
+from gateway.store.sqlite.store import SqliteStore
+from gateway.upkeep.activity import ActivitySampler
+from tests.support.memory_store import MemoryStore
+
+# A round hour.
+BEGIN = 1_800_000_000 // 3_600 * 3_600
+SERVICE = "shop"
+
+
+class Stand(Activities):
+    """A store that may be away."""
+
+    def __init__(self, behind: Activities) -> None:
+        self.behind = behind
+        self.is_away = False
+        self.calls = 0
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        self.calls += 1
+        if self.is_away:
+            raise NotApplied("away")
+        await self.behind.save_activity(service, minute, longer)
+
+    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+        return await self.behind.activity(service, span_us, since_us, until_us)
+
+
+class Process:
+    """A process with a clock of its own, whose requests the test counts."""
+
+    def __init__(self, store: Activities, began: float = BEGIN) -> None:
+        self.store = store
+        self.now = began
+        self.requests = 0.0
+        self.asleep = asyncio.Event()
+        self.awake = asyncio.Event()
+        self.sampler = self.made()
+        self.task: asyncio.Task[None] | None = None
+
+    def made(self) -> ActivitySampler:
+        return ActivitySampler(self.take, self.store, SERVICE, wall_seconds=lambda: self.now, sleep=self.sleep)
+
+    def take(self) -> Counted:
+        return {"idempotency_requests_total": {("charge", "stored"): [self.requests]}}
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until the clock is on, at which the test has set the number of requests."""
+        if not seconds:
+            return
+        self.asleep.set()
+        await self.awake.wait()
+        self.awake.clear()
+        self.now += seconds
+
+    async def live(self, spans: int, requests: float = 1.0) -> None:
+        """Let so many half minutes pass, with so many requests in each."""
+        if self.task is None:
+            self.task = asyncio.create_task(self.sampler.run())
+        for _ in range(spans):
+            await self.asleep.wait()
+            self.asleep.clear()
+            self.requests += requests
+            self.awake.set()
+            await self.asleep.wait()
+
+    async def end(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            self.task = None
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Stand]:
+    behind = MemoryStore()
+    await behind.start()
+    yield Stand(behind)
+    await behind.close()
+
+
+async def seen(store: Activities, now: float, window: Window = HOUR) -> Activity:
+    """What another process would show now."""
+    now_us = round(now * 1_000_000)
+    rows = await store.activity(SERVICE, window.row_us, now_us - 2 * window.length_us, now_us + window.row_us)
+    return gathered(window, now_us, {}, [(each.writer, each.at_us, each.body) for each in rows], "")
+
+
+async def test_each_bucket_has_what_was_counted_in_it(store: Stand) -> None:
+    """Minute by minute, and in ten minutes as one. What no bucket has yet comes with the stop."""
+    process = Process(store)
+    await process.live(4)
+    await process.live(4, 3.0)
+    await process.end()
+    counted = [number for number in (await seen(store, process.now)).series("verdict", "stored") if number is not None]
+    assert counted == [1.0] * 4 + [3.0] * 4
+    process.requests += 5
+    await process.sampler.close()
+    await process.sampler.close()
+    for window in (HOUR, WEEK):
+        assert (await seen(store, process.now + 60, window)).total("verdict") == {"stored": 21.0}
+
+
+async def test_one_statement_a_minute(tmp_path: Path) -> None:
+    """However much happens. What only frames a transaction is left out."""
+    path, found = tmp_path / "durable.db", list[str]()
+
+    def trace(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: found.append(event["sql"]))
+
+    apsw.connection_hooks.append(trace)
+    try:
+        store = SqliteStore(path)
+        await store.start()
+        process = Process(store)
+        found.clear()
+        await process.live(2 * 25, 100.0)
+        await process.end()
+        await store.close()
+    finally:
+        apsw.connection_hooks.remove(trace)
+    assert sum(text.startswith("INSERT INTO activity") for text in found) == 25
+    assert {text.split()[0] for text in found} == {"BEGIN", "INSERT", "COMMIT", "PRAGMA"}
+
+
+async def test_rows_and_bytes_are_bounded(store: Stand) -> None:
+    """A process of thousands of routes has as many rows as another, and small ones."""
+    process = Process(store)
+    rows: dict[tuple[str, str], list[float]] = {}
+    process.take = lambda: {"idempotency_requests_total": {key: list(row) for key, row in rows.items()}}  # type: ignore[method-assign]
+    process.sampler = process.made()
+    for route in range(3_000):
+        rows[f"route-{route}", "stored"] = [float(route)]
+    await process.live(2 * 60)
+    await process.end()
+    behind = store.behind
+    assert isinstance(behind, MemoryStore)
+    kept = behind.memory.activity.values()
+    assert len(kept) == 60 + 6
+    assert max(len(each.body) for each in kept) < 8_000
+    found = await seen(store, process.now - 60)
+    assert found.total("verdict") == {"stored": sum(range(3_000))}
+    assert sum(found.total("route").values()) == sum(range(3_000))
+
+
+async def test_a_store_that_is_away_gets_the_minutes_later(store: Stand) -> None:
+    """They are marked, and none is lost."""
+    process = Process(store)
+    await process.live(2)
+    store.is_away = True
+    await process.live(6)
+    assert (await seen(store, process.now)).total("verdict") == {"stored": 2.0}
+    # It remembers them itself.
+    own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered, [], "away")
+    assert own.total("verdict") == {"stored": 8.0}
+    store.is_away = False
+    await process.live(8)
+    await process.end()
+    found = await seen(store, process.now)
+    assert found.total("verdict") == {"stored": 16.0}
+    assert set(found.total("mark")) == {"start", "store away"}
+
+
+async def test_a_clock_that_was_set_back(store: Stand) -> None:
+    """What was counted before stays, beside what is counted in the same time again."""
+    process = Process(store)
+    await process.live(10)
+    process.now -= 180
+    await process.live(10)
+    await process.end()
+    found = await seen(store, process.now + 300)
+    assert found.total("verdict") == {"stored": 20.0}
+    assert "clock set back" in found.total("mark")
+    behind = store.behind
+    assert isinstance(behind, MemoryStore)
+    assert len({writer for _, _, _, writer in behind.memory.activity}) == 2
+
+
+async def test_a_reload_goes_on(store: Stand) -> None:
+    """The one that follows has the counts of the one before, which samples no more."""
+    process = Process(store)
+    await process.live(3)
+    before = process.sampler
+    await process.end()
+    process.sampler = process.made()
+    process.sampler.follow(before)
+    await before.close()
+    process.asleep.clear()
+    await process.live(3)
+    await process.end()
+    found = await seen(store, process.now)
+    assert found.total("verdict") == {"stored": 6.0}
+    assert set(found.total("mark")) == {"start", "reload"}
+    behind = store.behind
+    assert isinstance(behind, MemoryStore)
+    assert len({writer for _, _, _, writer in behind.memory.activity}) == 1
+
+
+async def test_what_stands_still_is_no_gap(store: Stand) -> None:
+    """A process without requests counts zero; a time without a process is a gap."""
+    one = Process(store, BEGIN)
+    await one.live(4, 0.0)
+    await one.end()
+    other = Process(store, BEGIN + 600)
+    await other.live(4, 0.0)
+    await other.end()
+    found = (await seen(store, BEGIN + 720)).series("verdict")
+    assert [number for number in found if number is not None] == [0.0] * 8
+    assert found[-5:-1] == [0.0] * 4
+    assert found[-21:-5] == [None] * 16
+    assert UUID(int=0) not in {each.writer for each in await store.activity(SERVICE, HOUR.row_us, 0, 2**62)}

@@ -243,11 +243,13 @@ async def test_signing_in(port: Port) -> None:
 
 
 async def test_pages(port: Port) -> None:
-    """Each page of the navigation is there, leads to the others, and has one heading and one main part."""
+    """Each page is below one of the six entries, which every page leads to, and has one heading and one main part."""
     browser = await port.signed_in("vera")
-    links = (await browser.page("/ui/")).links
+    entries = [link for link in (await browser.page("/ui/")).links if link.startswith("/ui/")][:6]
+    below = {link for entry in entries for link in (await browser.page(entry)).links}
     for path in PAGES:
-        assert f"/ui/{path}" in links
+        assert f"/ui/{path}" in below
+        assert set(entries) <= set((await browser.page(f"/ui/{path}")).links)
         page = await browser.page(f"/ui/{path}")
         assert [tag for tag, _ in page.elements if tag in ("h1", "main")] == ["main", "h1"]
         assert not [tag for tag, about in page.elements if "style" in about or any(n.startswith("on") for n in about)]

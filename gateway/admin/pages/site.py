@@ -6,7 +6,8 @@ their content, so browsers may keep them for ever. A page is never kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from time import time_ns
@@ -25,13 +26,21 @@ from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
 
-_LISTED: Final = (
-    *("operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "observe"),
-    *("explain", "configuration"),
-)
-NAVIGATION: Final = (("/ui/", "Overview"), *((f"/ui/{each}", each.replace("-", " ").capitalize()) for each in _LISTED))
-"""The pages that every page leads to, in order. A new page is one word here and one endpoint."""
+NAVIGATION: Final[Mapping[str, Sequence[str]]] = {
+    "Overview": ("",),
+    "Operations": ("operations", "find"),
+    "Deliveries": ("dead-letters", "pauses"),
+    "Sinks": ("sinks",),
+    "Routes": ("routes", "observe", "explain"),
+    "System": ("configuration", "memory", "journal", "audit"),
+}
+"""The six entries that every page leads to, and the pages below each; the first one is the entry's own. A new page is
+one word here and one endpoint."""
 
+# Pages of an entry that none leads to.
+_INSIDE: Final = {"events": "Sinks"}
+_NAMES: Final = {"operations": "Work list"}
+_CELL: Final = re.compile(r"<(tr|td|th scope=\"row\")(?=[ >])")
 _TYPES: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
 _FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 # In the order of the states.
@@ -58,6 +67,28 @@ def _back(path: str) -> str:
     return {"events": "/ui/sinks"}.get(parts[2], f"/ui/{parts[2]}")
 
 
+def _labelled(rows: Markup, heads: Sequence[str]) -> Markup:
+    """The rows of a table, each cell with the name of its column: on a narrow window a row is a card, whose cells are
+    no columns. What is no table to a browser any more stays one to a reader of the screen by its roles."""
+    names = iter(heads)
+
+    def label(found: re.Match[str]) -> str:
+        nonlocal names
+        if found[1] == "tr":
+            names = iter(heads)
+            return '<tr role="row"'
+        role = "cell" if found[1] == "td" else "rowheader"
+        return f'<{found[1]} role="{role}" data-label="{escape(next(names, ""))}"'
+
+    return Markup(_CELL.sub(label, rows))  # noqa: S704 -- the rows are markup, in which all values are escaped
+
+
+def entry_of(path: str) -> str:
+    """The entry of the navigation that a page is below."""
+    first = [*path.removeprefix("/ui/").split("/"), ""][0]
+    return next((entry for entry, pages in NAVIGATION.items() if first in pages), _INSIDE.get(first, ""))
+
+
 _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
     "ago": ago,
@@ -68,6 +99,8 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "since": since_us,
     "pause": paused_line,
     "back": _back,
+    "labelled": _labelled,
+    "page_name": lambda page: _NAMES.get(page, page.replace("-", " ").capitalize()),
 }
 
 
@@ -111,6 +144,7 @@ class Site:
             "mistake": None,
             "version": __version__,
             "navigation": NAVIGATION,
+            "entry": entry_of(request.path),
             "path": request.path,
             "static": self._urls,
             "person": request.get(PERSON),

@@ -109,7 +109,10 @@ for (const code of document.querySelectorAll("[data-copy]")) {
   code.after(" ", button);
 }
 
-const PAGES = { o: "/ui/", l: "/ui/operations", d: "/ui/dead-letters", j: "/ui/journal", a: "/ui/audit", r: "/ui/routes", e: "/ui/explain" };
+const PAGES = {
+  o: "/ui/", l: "/ui/operations", d: "/ui/dead-letters", s: "/ui/sinks",
+  j: "/ui/journal", a: "/ui/audit", r: "/ui/routes", e: "/ui/explain",
+};
 const shortcuts = document.getElementById("shortcuts-on");
 let isGoing = false;
 
@@ -134,7 +137,7 @@ document.addEventListener("keydown", (event) => {
   const page = isGoing && PAGES[event.key];
   isGoing = !isGoing && event.key === "g";
   if (page) location.assign(page);
-  else if (event.key === "/") location.assign("/ui/find");
+  else if (event.key === "/") document.getElementById("quick").focus();
   else if (event.key === "?") {
     document.getElementById("shortcuts").open = true;
     document.getElementById("shortcuts").scrollIntoView();

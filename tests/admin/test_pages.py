@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from gateway.admin.actions import ACTIONS
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.fault import Malformed
 from gateway.admin.pages.console import Console, Process
+from gateway.core.identity.body import parse_pointer
 from gateway.core.operation import Abandon, State
+from gateway.core.replay import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.view import HostJournalFiles
-from tests.admin.hand import LEASE_SECONDS, SETTLE_SECONDS, Desk
+from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
 from tests.admin.shell import doubt
 from tests.support import http
 from tests.support.house import house
@@ -484,6 +486,107 @@ async def test_resolving(port: Port) -> None:
     assert (file.header("Content-Disposition") or "").startswith("attachment")
     assert file.body.endswith(b"<b>paid</b>")
     assert f"read the response of operation {operation_id}" in (await browser.page("/ui/audit")).text
+
+
+async def test_three_steps(port: Port) -> None:
+    """Each says which it is; the second and the third show what repeats get, and the last one names the operation."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    operation_id = record.identity.operation_id
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
+    first = await browser.page(path)
+    assert current_step(first) == "1"
+    assert "Each repeat gets it for 1h" in " ".join(first.text.split())
+    assert "The next request with this key runs" in first.text
+    preview = Page((await browser.submit(path, {"way": "happened", "why": "seen", "pasted": RESPONSE})).body.decode())
+    assert current_step(preview) == "2"
+    assert "What repeats will get" in preview.text
+    assert "<b>paid</b>" in preview.text
+    done = Page((await browser.post(path, preview.forms[path])).body.decode())
+    assert current_step(done) == "3"
+    for text in (str(operation_id), "What repeats get", "<b>paid</b>", "Content-Type", "seen"):
+        assert text in done.text
+    assert f"/ui/operations/{operation_id}" in done.links
+    again = Page((await browser.post(path, preview.forms[path])).body.decode())
+    assert (current_step(again), "<b>paid</b>" in again.text) == ("3", True)
+
+
+def current_step(page: Page) -> str:
+    """The step of a resolution that a page says it is."""
+    assert [about for _, about in page.elements if about.get("aria-current") == "step"]
+    (label,) = [about["aria-label"] or "" for tag, about in page.elements if tag == "ol"]
+    return label.removeprefix("Step ").removesuffix(" of 3")
+
+
+async def test_the_way_back(port: Port) -> None:
+    """From the preview, and from a mistake, the first step has what was written; a file has to be chosen again."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
+    pasted = RESPONSE.replace("\r\n", "\n")
+    form = {"way": "happened", "why": "seen in the ledger", "pasted": pasted}
+    preview = Page((await browser.submit(path, form)).body.decode())
+    back = await browser.post(path, {**preview.forms[path], "back": "yes"})
+    page = Page(back.body.decode())
+    assert (back.status, current_step(page)) == (200, "1")
+    assert pasted in page.text
+    assert "seen in the ledger" in [about.get("value") for _, about in page.elements]
+    mistaken = await browser.submit(path, {**form, "pasted": "paid &amp; sent"})
+    assert mistaken.status == 400
+    assert "paid &amp; sent" in Page(mistaken.body.decode()).text
+    assert port.desk.record(record.identity.operation_id) == record
+
+
+@pytest.mark.parametrize(
+    ("body", "shown", "hint"),
+    [
+        ("é" * 5000, "é" * 2048, "Only the beginning is shown."),
+        (f"x{'é' * 5000}", f"x{'é' * 2047}", "Only the beginning is shown."),
+        ("</pre><script>alert(1)</script>", "</pre><script>alert(1)</script>", ""),
+    ],
+    ids=["long", "cut-within-a-character", "hostile"],
+)
+async def test_the_body_that_is_shown(port: Port, body: str, shown: str, hint: str) -> None:
+    """As text, and no more than its beginning; what of it is kept is said."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
+    keep = replace(TREATMENT, keep=replace(TREATMENT.keep, body_bytes_max=100_000))
+    port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=keep)])
+    pasted = f"HTTP/1.1 200 OK\n\n{body}"
+    preview = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
+    page = Page(preview.body.decode())
+    for found in (page, Page((await browser.post(path, page.forms[path])).body.decode())):
+        assert shown in found.text
+        assert f"{shown}é" not in found.text
+        assert hint in found.text
+        assert "script" not in [tag for tag, about in found.elements if "src" not in about]
+
+
+async def test_a_body_that_is_no_text(port: Port) -> None:
+    """It is not shown; one that is too long for the route is said not to be kept."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
+    fields = (await browser.page(path)).forms[path]
+    for body, text in ((b"\xff\xfe", "It is no text"), (b"x" * 1001, "the response was not kept")):
+        parts = {**fields, "way": "happened", "why": "seen"}
+        lines = [f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in parts.items()]
+        file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'
+        whole = "".join(lines).encode() + file + body + b"\r\n--b--\r\n"
+        preview = await browser.upload(path, whole, "multipart/form-data; boundary=b")
+        assert text in Page(preview.body.decode()).text
+        assert "xxxx" not in Page(preview.body.decode()).text
+
+
+async def test_what_is_redacted_is_not_shown(port: Port) -> None:
+    """The preview shows what repeats get, and not what was pasted."""
+    record = await port.desk.in_state(State.IN_DOUBT)
+    keep = replace(TREATMENT.keep, redaction=Redaction((parse_pointer("/card/number"),)), reads_bodies=True)
+    treatment = replace(TREATMENT, keep=keep)
+    port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=treatment)])
+    browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
+    pasted = 'HTTP/1.1 200 OK\nContent-Type: application/json\n\n{"card": {"number": "4242"}, "id": 7}'
+    page = Page((await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})).body.decode())
+    assert '"id"' in page.text
+    assert "4242" not in page.text
+    assert "4242" not in Page((await browser.post(path, page.forms[path])).body.decode()).text
 
 
 async def test_somebody_was_faster(port: Port) -> None:

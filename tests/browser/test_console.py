@@ -126,6 +126,8 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             await check(page)
             await page.get_by_role("button", name="Resolve it").click()
             assert "it completed with status 201" in await page.inner_text("main")
+            assert '{"id":1}' in await page.inner_text("main")
+            await page.screenshot(path=SHOTS / "resolved.png")
             await check(page)
             repeat = await running.send()
             assert (*status_of(repeat), repeat.body) == (201, "recovered", b'{"id":1}')
@@ -168,6 +170,36 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             await sign_in(page)
             await page.get_by_role("link", name="Operations", exact=True).click()
             assert "No operation is in doubt." in await page.inner_text("main")
+    assert said == []
+
+
+async def test_three_steps_small_and_without_script(tmp_path: Path) -> None:
+    """From the first to the last and back once, 320 px wide and in the dark."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    small = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"}
+    async with house(store, tmp_path, admin=settings()) as running:
+        operation_id = await doubt(running)
+        async with opened(running, said, **small) as page:
+            await sign_in(page)
+            await page.goto(f"/ui/operations/{operation_id}/resolve")
+            await check(page)
+            await page.locator("#pasted").fill(RESPONSE)
+            await page.locator("#why-happened").fill("seen in the ledger")
+            await page.get_by_role("button", name="Preview").first.click()
+            await check(page)
+        async with opened(running, said, java_script_enabled=False, **small) as page:
+            await sign_in(page)
+            await page.goto(f"/ui/operations/{operation_id}/resolve")
+            await page.locator("#pasted").fill(RESPONSE)
+            await page.locator("#why-happened").fill("seen in the ledger")
+            await page.get_by_role("button", name="Preview").first.click()
+            await page.get_by_role("button", name="Back to 1 of 3").click()
+            assert await page.locator("#pasted").input_value() == RESPONSE
+            await page.get_by_role("button", name="Preview").first.click()
+            await page.get_by_role("button", name="Resolve it").click()
+            assert operation_id in await page.inner_text("main")
+        assert status_of(await running.send()) == (201, "recovered")
     assert said == []
 
 

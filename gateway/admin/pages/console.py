@@ -36,7 +36,7 @@ from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
-from gateway.core.message import Headers
+from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
 from gateway.core.outcome import meaning_of
 from gateway.observe.activity import WINDOWS, Window
@@ -52,7 +52,8 @@ _Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
 _TYPED_CHARACTERS: Final = 8
-_SHOWN_BYTES: Final = 400
+# Of a body, in the steps of a resolution.
+_SHOWN_BYTES: Final = 4096
 _TYPED_AGAIN_MAX: Final = 40
 _WORK_LIST_MAX: Final = 20
 _PAGE_SIZE: Final = 50
@@ -449,20 +450,35 @@ class Console:
     # -- resolving ----------------------------------------------------------------------------------------------------
 
     async def _resolving(
-        self, request: web.Request, status: int = 200, mistake: str = "", why: str = "", way: str = ""
+        self, request: web.Request, status: int = 200, mistake: str = "", form: access.Form | None = None
     ) -> web.Response:
+        """The first of three steps: both choices. `form` has what was written in them before."""
         snapshot, policies = await self._snapshot(request), self._operations.policies
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
             text = f"It is {snapshot.state}: there is nothing to resolve."
             return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
-        settled_us = record.lease_until_us + policies.treatment_of(record).settle_us
-        values = {"snapshot": snapshot, "settled_us": settled_us, "mistake": mistake, "why": why, "way": way}
-        return self._page(request, "resolve", status, **values)
+        treatment, given = policies.treatment_of(record), form or {}
+        return self._page(
+            request,
+            "resolve",
+            status,
+            snapshot=snapshot,
+            treatment=treatment,
+            settled_us=record.lease_until_us + treatment.settle_us,
+            mistake=mistake,
+            why=text_in(given, "why"),
+            way=text_in(given, "way"),
+            pasted=_pasted_in(given),
+        )
 
     async def _resolve(self, request: web.Request) -> web.Response:
+        """The second step, which shows what would be, and the third, which does it."""
         form = await form_of(request)
         operation_id, way, why = operation_id_of(request.match_info), text_in(form, "way"), text_in(form, "why")
+        if "back" in form:
+            return await self._resolving(request, form=form)
+        drop = form.get("drop") == "yes"
         try:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
             is_forced = form.get("force") == "yes"
@@ -471,49 +487,45 @@ class Console:
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
-                ruling: Ruling = NothingHappened(drops=form.get("drop") == "yes")
+                ruling: Ruling = NothingHappened(drops=drop)
             else:
                 ruling = Happened(*read_response(data))
         except Malformed as error:
-            return await self._resolving(request, 400, str(error), why, way)
+            return await self._resolving(request, 400, str(error), form)
         is_confirmed = form.get("confirmed") == "yes"
         result = await self._operations.resolve(
             operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
         )
         may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
-        if not may_be_forced and (is_confirmed or isinstance(result, Refused) or result.is_repeat):
-            if is_confirmed and isinstance(result, Changed):
-                self._authentication.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
-            return self._done(request, "Resolve", result)
-        values: dict[str, Any] = {
-            "result": result,
-            "form": form,
-            "may_be_forced": may_be_forced,
-            "way": way,
-            "why": why,
-        }
-        replayed, response = self._replayed(ruling, result, audit), urlsafe_b64encode(data).decode()
-        values |= {"token": token, "response": response, "beginning": _beginning(request), "replayed": replayed}
-        return self._page(request, "preview", 409 if may_be_forced else 200, **values)
-
-    def _replayed(self, ruling: Ruling, result: Changed | Refused, audit: Audit) -> dict[str, Any] | None:
-        """What repeats would get: the status, the headers that are kept and dropped, the size."""
         record = result.snapshot.record
-        if not isinstance(ruling, Happened) or record is None:
-            return None
-        command = rulings.resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
-        if not isinstance(command, Prove):
-            return None
-        kept = command.response.headers
-        names = {name.lower() for name, _ in kept}
-        return {
-            "status": command.response.status,
-            "kept": _shown(kept),
-            "dropped": [name for name, _ in _shown(ruling.head.headers) if name.lower().encode() not in names],
-            "bytes": len(ruling.body),
-            "beginning": _beginning_of(ruling.body),
-            "is_body_kept": command.response.body is not None,
-        }
+        if isinstance(result, Changed) and (is_confirmed or result.is_repeat):
+            if is_confirmed:
+                self._authentication.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
+            stored = None if record is None or not isinstance(ruling, Happened) else record.response
+            replayed = None if stored is None else _replayed(stored)
+            return self._page(
+                request, "resolved", operation_id=operation_id, result=result, replayed=replayed, why=audit.why
+            )
+        if isinstance(result, Refused) and not may_be_forced:
+            return self._done(request, "Resolve", result)
+        replayed = None
+        if isinstance(ruling, Happened) and record is not None:
+            command = rulings.resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
+            replayed = _replayed(command.response, ruling) if isinstance(command, Prove) else None
+        return self._page(
+            request,
+            "preview",
+            409 if may_be_forced else 200,
+            result=result,
+            may_be_forced=may_be_forced,
+            way=way,
+            why=why,
+            drop=drop,
+            token=token,
+            response=urlsafe_b64encode(data).decode(),
+            beginning=_beginning(request),
+            replayed=replayed,
+        )
 
 
 async def _nothing(_: web.Request) -> dict[str, Any]:
@@ -625,15 +637,31 @@ def _shown(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
+def _replayed(response: StoredResponse, given: Happened | None = None) -> dict[str, Any]:
+    """What repeats get of a response, and what they do not get of the one that was `given`."""
+    names = {name.lower() for name, _ in response.headers}
+    dropped = () if given is None else _shown(given.head.headers)
+    whole = b"" if given is None else given.body
+    body = whole if response.body is None else response.body
+    return {
+        "status": response.status,
+        "kept": _shown(response.headers),
+        "dropped": [name for name, _ in dropped if name.lower().encode() not in names],
+        "bytes": len(body),
+        "beginning": _beginning_of(body),
+        "is_cut": len(body) > _SHOWN_BYTES,
+        "is_body_kept": response.body is not None,
+    }
+
+
 def _beginning_of(body: bytes) -> str:
-    """What a person can recognise a body by; empty where it is no text."""
+    """As much of a body as is shown; empty where it is no text."""
     try:
-        text = body[:_SHOWN_BYTES].decode("utf-8")
+        return body[:_SHOWN_BYTES].decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < _SHOWN_BYTES - 4:
-            return ""
-        text = body[: error.start].decode("utf-8")
-    return text if len(body) <= _SHOWN_BYTES else f"{text}…"
+        # A character may have been cut.
+        is_text = len(body) > _SHOWN_BYTES and error.start >= _SHOWN_BYTES - 3
+        return body[: error.start].decode("utf-8") if is_text else ""
 
 
 def _beginning(request: web.Request) -> str:
@@ -665,3 +693,12 @@ def _response_in(form: access.Form) -> bytes:
         except ValueError:
             raise Malformed("the response did not come back whole; begin again") from None
     return access.file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
+
+
+def _pasted_in(form: access.Form) -> str:
+    """What was pasted, to be shown again; empty for a file, whose bytes a browser would change."""
+    try:
+        data = b"" if access.file_in(form, "file") else _response_in(form)
+        return "" if b"\r" in data else data.decode()
+    except ValueError:
+        return ""

@@ -217,6 +217,17 @@ def _routes(text: str) -> _Add:
     return _option("--route", text, action="append", default=[], metavar="NAME")
 
 
+_ONE_OR_MANY: Final = (
+    _ONE_OR_NONE,
+    _TOKEN,
+    _routes("of this route; may be repeated"),
+    _reason("dead for this reason"),
+    _older_than("dead for at least this long: 5m, 12h"),
+    _option("--limit", f"at most this many, and {REQUEUE_LIMIT_MAX}", type=_count, metavar="N"),
+    _option("--rate", f"at most this many a second, and {REQUEUE_RATE_MAX}", type=_count, metavar="N"),
+    _audit,
+)
+
 _OF_OPERATORS: Final = (
     _command(
         "inspect",
@@ -280,14 +291,7 @@ _OF_OPERATORS: Final = (
     _command(
         "requeue",
         "deliver a dead letter after all, or many",
-        _ONE_OR_NONE,
-        _TOKEN,
-        _routes("of this route; may be repeated"),
-        _reason("dead for this reason"),
-        _older_than("dead for at least this long: 5m, 12h"),
-        _option("--limit", f"at most this many, and {REQUEUE_LIMIT_MAX}", type=_count, metavar="N"),
-        _option("--rate", f"at most this many a second, and {REQUEUE_RATE_MAX}", type=_count, metavar="N"),
-        _audit,
+        *_ONE_OR_MANY,
         description="Deliver a dead letter after all: as soon as possible, with a new deadline and a new limit of "
         "answers. Giving the same command twice requeues nothing twice: repeat it if you did not see its result. "
         "Without an OPERATION_ID, those are requeued that match --route, --reason and --older-than; this may be "
@@ -295,12 +299,11 @@ _OF_OPERATORS: Final = (
     ),
     _command(
         "withdraw",
-        "call off an accepted operation or a dead letter, and drop its request",
-        _ONE,
-        _TOKEN,
-        _audit,
+        "call off an accepted operation or a dead letter, or many, and drop the request",
+        *_ONE_OR_MANY,
         description="Call off an operation that waits to be delivered, or is a dead letter. Its request is dropped; if "
-        "its caller sends it again, it runs.",
+        "its caller sends it again, it runs. Without an OPERATION_ID, those dead letters are withdrawn that match "
+        "--route, --reason and --older-than.",
     ),
     _command(
         "pause",

@@ -18,7 +18,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
-from gateway.admin.bulk import Requeueing, dead_letters, listed
+from gateway.admin.bulk import REQUEUE, WITHDRAW, Bulk, Verb, dead_letters, listed
 from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
 from gateway.admin.inspection import full_json, operation_in
 from gateway.admin.journal import REFUSED, WAITING
@@ -30,7 +30,7 @@ from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal
 from gateway.admin.view import described
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
-from gateway.core.operation import Audit, State, microseconds
+from gateway.core.operation import Audit, Snapshot, State, microseconds
 from gateway.observe.activity import WINDOWS
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
@@ -40,15 +40,16 @@ _LOG = logging.getLogger("gateway")
 
 _PAGE_SIZE: Final = 100
 _FAULTS_MAX: Final = 5
+MATCHES_CHANGED: Final = "matches-changed"
 _STATES: Final = {**{name: frozenset((State(name),)) for name in STATES}, EVERY_STATE: frozenset(map(State, STATES))}
-# Of a bulk requeue; with the patience of its last operation it ends before the response is due.
+# Of a decision about many; with the patience of its last operation it ends before the response is due.
 _BULK_SECONDS: Final = 30.0
 
 M = TypeVar("M", bound=BaseModel)
 A = TypeVar("A", bound="Asked")
 Place = Mapping[str, str]
 """What a path names: `id` or `name`."""
-Result = Changed | Refused | MemoryState | Requeueing | str
+Result = Changed | Refused | MemoryState | Bulk | str
 """What became of a change: a text at least."""
 
 
@@ -184,6 +185,18 @@ class ActivityQuery(Asking):
     window: Annotated[Literal["hour", "week"], _Once] = "hour"
 
 
+class DeadLettersQuery(Asking):
+    """Which dead letters to count, by the filter of `ManyAsked`."""
+
+    route: Annotated[str | None, _Once] = None
+    reason: Annotated[_Reason | None, _Once] = None
+    older_than: Annotated[str | None, _Once] = None
+
+    @property
+    def query(self) -> Query:
+        return _filter(self.route, self.reason, self.older_than, self.limit)
+
+
 class EventsQuery(Asking):
     """Which events of a sink to list: the dead ones, unless others are asked for."""
 
@@ -255,22 +268,28 @@ class DecideAsked(Asked):
     token: int | None = Field(None, ge=1)
 
 
-class RequeueAsked(Asked):
-    """Which dead letters to requeue, by `route`, `reason` and how long they are dead; at most `limit`, at this rate."""
+def _filter(route: str | None, reason: str | None, older_than: str | None, limit: int) -> Query:
+    """The dead letters that a filter names. Raises `Malformed`."""
+    if route is None and reason is None and older_than is None:
+        raise Malformed("say which: by route, reason or older_than")
+    routes = None if route is None else frozenset((route,))
+    return dead_letters(routes, reason, 0 if older_than is None else _microseconds(older_than), limit)
+
+
+class ManyAsked(Asked):
+    """Which dead letters to requeue or to withdraw, by `route`, `reason` and how long they are dead; at most `limit`,
+    at this rate. `matching`: only if so many match, those beyond the limit included."""
 
     route: str | None = None
     reason: _Reason | None = None
     older_than: str | None = None
     limit: int = Field(ge=1, le=REQUEUE_LIMIT_MAX)
     rate: int = Field(ge=1, le=REQUEUE_RATE_MAX)
+    matching: int | None = Field(None, ge=0)
 
     @property
     def query(self) -> Query:
-        if self.route is None and self.reason is None and self.older_than is None:
-            raise Malformed("say which: by route, reason or older_than")
-        routes = None if self.route is None else frozenset((self.route,))
-        age_us = 0 if self.older_than is None else _microseconds(self.older_than)
-        return dead_letters(routes, self.reason, age_us, self.limit)
+        return _filter(self.route, self.reason, self.older_than, self.limit)
 
 
 class RedeliverAsked(Asked):
@@ -349,19 +368,23 @@ async def _resolve(operations: Operations, place: Place, asked: ResolveAsked, au
     return await operations.resolve(operation_id, asked.ruling, audit, is_forced=asked.force, token=asked.token)
 
 
-async def _requeue_many(operations: Operations, _: Place, asked: RequeueAsked, audit: Audit) -> Requeueing:
-    bulk = await listed(operations, asked.query, asked.rate)
+async def _many(operations: Operations, asked: ManyAsked, audit: Audit, verb: Verb) -> Bulk:
+    bulk = await listed(operations, asked.query, asked.rate, verb)
+    if asked.matching not in (None, bulk.matching):
+        text = f"Nothing was changed: not {asked.matching}, but {bulk.matching} dead letters match by now."
+        raise Fault(409, MATCHES_CHANGED, text, matching=bulk.matching)
     try:
         async for _outcome in bulk.run(operations, audit, seconds_max=_BULK_SECONDS):
             pass
     except (NotApplied, Indefinite) as error:
         raise unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **bulk.counts) from error
     finally:
-        _LOG.info("the admin API requeued dead letters: %s, by %s: %s", bulk, audit.who, audit.why)
+        _LOG.info("the admin API %s dead letters: %s, by %s: %s", verb.did, bulk, audit.who, audit.why)
     return bulk
 
 
 _REQUEUE: Final = Action("requeue", Role.OPERATOR)
+_WITHDRAW: Final = Action("withdraw", Role.OPERATOR)
 _PAUSE: Final = Action("pause", Role.OPERATOR)
 _SINK: Final = Action("sink", Role.OPERATOR)  # suspend and resume a sink
 
@@ -382,7 +405,7 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         has_copies=True,
     ),
     Change(
-        Action("withdraw", Role.OPERATOR),
+        _WITHDRAW,
         "/operations/{id}/withdraw",
         DecideAsked,
         lambda here, at, asked, audit: here.withdraw(operation_id_of(at), audit, token=asked.token),
@@ -395,7 +418,31 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         command="withdraw",
         has_copies=True,
     ),
-    Change(_REQUEUE, "/requeue", RequeueAsked, _requeue_many),
+    Change(
+        _REQUEUE,
+        "/requeue",
+        ManyAsked,
+        lambda here, _, asked, audit: _many(here, asked, audit, REQUEUE),
+        Page(
+            "Requeue dead letters",
+            "Their kept requests are delivered to the service, beside new requests. No attempt of them had an effect.",
+            "Requeue them",
+            path="/dead-letters/requeue",
+        ),
+    ),
+    Change(
+        _WITHDRAW,
+        "/withdraw",
+        ManyAsked,
+        lambda here, _, asked, audit: _many(here, asked, audit, WITHDRAW),
+        Page(
+            "Withdraw dead letters",
+            "Their kept requests are dropped and never delivered. Nothing happened; if a caller sends one again, it "
+            "runs.",
+            "Withdraw them",
+            path="/dead-letters/withdraw",
+        ),
+    ),
     Change(
         Action("purge", Role.ADMIN),
         "/operations/{id}/purge",
@@ -583,6 +630,12 @@ async def _events(operations: Operations, _: Place, asked: EventsQuery) -> dict[
     return {"events": page, "next": page[-1]["id"] if len(page) == size else None}
 
 
+async def _dead_letters(operations: Operations, _: Place, asked: DeadLettersQuery) -> dict[str, Any]:
+    found = await listed(operations, asked.query, REQUEUE_RATE_MAX)
+    shown = [described(Snapshot(record, found.now_us), has_body=False) for record in found.first[: asked.limit]]
+    return {"matching": found.matching, "operations": shown}
+
+
 async def _memory(operations: Operations, _: Place, __: None) -> dict[str, Any]:
     state: MemoryState = await operations.memory()
     return state.document
@@ -606,6 +659,7 @@ async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> d
 LOOKS: Final[tuple[Look, ...]] = (
     Look("/operations", ListQuery, _list),
     Look("/operations/{id}", None, _inspect),
+    Look("/dead-letters", DeadLettersQuery, _dead_letters),
     Look("/paused", None, _paused),
     Look("/sinks", None, _sinks),
     Look("/events", EventsQuery, _events),

@@ -4,8 +4,8 @@
 must not be delivered again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one attempt. Empty
 lines and lines that begin with `#` are skipped. A file with a mistake is refused as a whole, before anything is done.
 
-*Dead letters* are listed first, up to a limit, and then requeued at a rate. Each is done in order, as a single one
-would be: fenced, audited, and not twice by the same person for the same reason. So both may be given again.
+*Dead letters* are listed first, up to a limit, and then requeued or withdrawn at a rate. Each is done in order, as a
+single one would be: fenced, audited, and not twice by the same person for the same reason. So both may be given again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -23,7 +23,7 @@ from gateway.admin.operations import PAGE_SIZE_MAX, Operations
 from gateway.admin.provided_response import ResponseRefused, read_response
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling, is_said_by, moved
 from gateway.admin.view import moment
-from gateway.core.operation import Audit, Snapshot, State
+from gateway.core.operation import Audit, Record, Snapshot, State
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable
 from gateway.store.operations import Query
 
@@ -168,6 +168,22 @@ async def _done_before(operations: Operations, line: Line, audit: Audit) -> Chan
 
 # Matches beyond the limit are counted up to this.
 _COUNT_MAX: Final = 100_000
+# How many a preview shows, and how many of those that were skipped a result names.
+_SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is decided about each of many dead letters."""
+
+    name: str
+    did: str
+    done: str
+    decide: Callable[[Operations, UUID, Audit], Awaitable[Changed | Refused]]
+
+
+REQUEUE: Final = Verb("requeue", "requeued", "requeued", Operations.requeue)
+WITHDRAW: Final = Verb("withdraw", "withdrew", "withdrawn", Operations.withdraw)
 
 
 def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int, limit: int) -> Query:
@@ -176,26 +192,41 @@ def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int,
 
 
 @dataclass(slots=True)
-class Requeueing:
-    """A bulk requeue. The counts hold at any time; one that is under way, or ended unknown, counts as left."""
+class Bulk:
+    """One decision about many. The counts hold at any time; one that is under way, or ended unknown, counts as left.
 
-    operation_ids: list[UUID]
+    `first` has the beginning of those that match.
+    """
+
+    verb: Verb
     rate: int
+    operation_ids: list[UUID] = field(default_factory=list)
+    first: list[Record] = field(default_factory=list)
+    now_us: int = 0
     beyond: int = 0
-    requeued: int = 0
+    done: int = 0
     skipped: int = 0
+    why_skipped: list[str] = field(default_factory=list)
+
+    @property
+    def matching(self) -> int:
+        return len(self.operation_ids) + self.beyond
 
     @property
     def left(self) -> int:
         """Matches that were not tried, those beyond the limit included."""
-        return len(self.operation_ids) - self.requeued - self.skipped + self.beyond
+        return self.matching - self.done - self.skipped
 
     def __str__(self) -> str:
-        return f"{self.requeued} requeued, {self.skipped} skipped, {self.left} left"
+        return f"{self.done} {self.verb.done}, {self.skipped} skipped, {self.left} left"
 
     @property
     def text(self) -> str:
         return f"{self}."
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.why_skipped, *(["Those that are left need another step."] if self.left else [])]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -203,7 +234,7 @@ class Requeueing:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {"requeued": self.requeued, "skipped": self.skipped, "left": self.left}
+        return {self.verb.done: self.done, "skipped": self.skipped, "left": self.left}
 
     async def run(
         self,
@@ -214,7 +245,7 @@ class Requeueing:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncIterator[tuple[UUID, Changed | Refused]]:
-        """Requeue them in order, and yield what became of each; none begins later than `seconds_max` from now.
+        """Decide about them in order, and yield what became of each; none begins later than `seconds_max` from now.
 
         Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped.
         """
@@ -227,24 +258,25 @@ class Requeueing:
                 return
             # Counted from the later one, so that a slow store is not followed by a burst.
             due = max(due, now) + 1 / self.rate
-            outcome = await _requeue(operations, operation_id, audit)
+            outcome = await self._decided(operations, operation_id, audit)
             if isinstance(outcome, Changed) and not outcome.is_repeat:
-                self.requeued += 1
+                self.done += 1
             else:
                 self.skipped += 1
+                if len(self.why_skipped) < _SHOWN_MAX:
+                    self.why_skipped.append(f"Skipped `{operation_id}`: {outcome.text}")
             yield operation_id, outcome
 
+    async def _decided(self, operations: Operations, operation_id: UUID, audit: Audit) -> Changed | Refused:
+        try:
+            return await self.verb.decide(operations, operation_id, audit)
+        except Unreadable as error:
+            return Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
 
-async def _requeue(operations: Operations, operation_id: UUID, audit: Audit) -> Changed | Refused:
-    try:
-        return await operations.requeue(operation_id, audit)
-    except Unreadable as error:
-        return Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
 
-
-async def listed(operations: Operations, wanted: Query, rate: int) -> Requeueing:
-    """The requeue of the dead letters that match now, `rate` a second. Raises `NotApplied`."""
-    found = Requeueing([], rate)
+async def listed(operations: Operations, wanted: Query, rate: int, verb: Verb = REQUEUE) -> Bulk:
+    """The decision about the dead letters that match now, about `rate` a second. Raises `NotApplied`."""
+    found = Bulk(verb, rate)
     async for page in operations.pages(replace(wanted, limit=PAGE_SIZE_MAX)):
         for snapshot in page:
             record = snapshot.record
@@ -253,6 +285,9 @@ async def listed(operations: Operations, wanted: Query, rate: int) -> Requeueing
             # The query's age is since the acceptance.
             if record.delivery.since_us > snapshot.now_us - wanted.age_us:
                 continue
+            if len(found.first) < _SHOWN_MAX:
+                found.first.append(record)
+                found.now_us = snapshot.now_us
             if len(found.operation_ids) < wanted.limit:
                 found.operation_ids.append(record.identity.operation_id)
             else:

@@ -24,7 +24,18 @@ from uuid import UUID
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin import reports
 from gateway.admin.actions import CHANGES, Change, Result
-from gateway.admin.bulk import LIST_BYTES_MAX, End, ListWrong, dead_letters, listed, read_list, resolve_all
+from gateway.admin.bulk import (
+    LIST_BYTES_MAX,
+    REQUEUE,
+    WITHDRAW,
+    End,
+    ListWrong,
+    Verb,
+    dead_letters,
+    listed,
+    read_list,
+    resolve_all,
+)
 from gateway.admin.fault import Malformed
 from gateway.admin.inspection import full_json, full_text, journal_table, json_line, operation_in, table_head, table_row
 from gateway.admin.journal import REFUSED, acknowledge, export, kept, notes
@@ -228,7 +239,8 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
     return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
 
 
-def _requeue(chosen: argparse.Namespace) -> Job:
+def _of_dead_letters(chosen: argparse.Namespace, verb: Verb) -> Job:
+    """A decision about one operation, or about many dead letters."""
     audit = _audit(chosen)
     if chosen.operation is not None:
         many_only = ("--route", "--reason", "--older-than", "--limit", "--rate")
@@ -242,14 +254,14 @@ def _requeue(chosen: argparse.Namespace) -> Job:
         )
     if not 1 <= (chosen.limit or 0) <= REQUEUE_LIMIT_MAX or not 1 <= (chosen.rate or 0) <= REQUEUE_RATE_MAX:
         raise CommandWrong(
-            f"to requeue many, give --limit (at most {REQUEUE_LIMIT_MAX}) and --rate (at most {REQUEUE_RATE_MAX} a "
-            "second): they are delivered beside new requests"
+            f"to {verb.name} many, give --limit (at most {REQUEUE_LIMIT_MAX}) and --rate (at most {REQUEUE_RATE_MAX} a "
+            "second): it is done beside new requests"
         )
     wanted = dead_letters(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit)
-    return Job(lambda operations, _: _requeue_many(operations, wanted, chosen.rate, audit), Needs.TIERS, changes=True)
+    return Job(lambda operations, _: _many(operations, wanted, chosen.rate, verb, audit), Needs.TIERS, changes=True)
 
 
-async def _requeue_many(operations: Operations, wanted: Query, rate: int, audit: Audit) -> None:
+async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, audit: Audit) -> None:
     without_route = [name for name in sorted(wanted.routes or ()) if operations.policies.named(name) is None]
     if without_route:
         # Dead letters outlive the name of their route.
@@ -258,11 +270,11 @@ async def _requeue_many(operations: Operations, wanted: Query, rate: int, audit:
             if name not in waiting:
                 raise no_such_route(name, operations.policies)
             _note(f"there is no route {name} in the configuration")
-    bulk = await listed(operations, wanted, rate)
+    bulk = await listed(operations, wanted, rate, verb)
     try:
         async for operation_id, outcome in bulk.run(operations, audit):
             is_done = isinstance(outcome, Changed) and not outcome.is_repeat
-            print(f"{operation_id}  requeued" if is_done else f"{operation_id}  skipped: {outcome.text}", flush=True)
+            print(f"{operation_id}  {verb.done}" if is_done else f"{operation_id}  skipped: {outcome.text}", flush=True)
     except asyncio.CancelledError:
         print(bulk, flush=True)
         raise
@@ -385,7 +397,8 @@ async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> i
 _JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {
     "inspect": _inspect,
     "resolve": _resolve,
-    "requeue": _requeue,
+    "requeue": lambda chosen: _of_dead_letters(chosen, REQUEUE),
+    "withdraw": lambda chosen: _of_dead_letters(chosen, WITHDRAW),
     "pause": _pause,
     "sinks": _sinks,
     "events": lambda chosen: Job(lambda operations, _: _events(operations, chosen)),

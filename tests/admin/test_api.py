@@ -441,6 +441,25 @@ async def test_requeue_many(desk: tuple[Desk, Admin, ManualClock], caplog: pytes
     assert (await admin("POST", "/requeue", asked)).json()["requeued"] == 1
 
 
+async def test_withdraw_many(desk: tuple[Desk, Admin, ManualClock], caplog: pytest.LogCaptureFixture) -> None:
+    """Counted first, and then only if so many still match."""
+    caplog.set_level(logging.INFO, "gateway")
+    here, admin, _ = desk
+    dead = [await here.kept(State.DEAD_LETTER) for _ in range(3)]
+    found = (await admin("GET", "/dead-letters?reason=unauthorized&limit=2")).json()
+    assert (found["matching"], len(found["operations"])) == (3, 2)
+    asked = {"reason": "unauthorized", "limit": 2, "rate": 1000, "why": "cancelled"}
+    late = await admin("POST", "/withdraw", {**asked, "matching": 4})
+    assert (late.status, late.json()["code"], late.json()["matching"]) == (409, "matches-changed", 3)
+    assert late.json()["detail"] == "Nothing was changed: not 4, but 3 dead letters match by now."
+    done = (await admin("POST", "/withdraw", {**asked, "matching": 3})).json()
+    assert done == {"detail": "2 withdrawn, 0 skipped, 1 left.", "withdrawn": 2, "skipped": 0, "left": 1}
+    assert "the admin API withdrew dead letters: 2 withdrawn, 0 skipped, 1 left, by token: cancelled" in caplog.messages
+    states = sorted(here.record(each.identity.operation_id).state for each in dead)
+    assert states == sorted([State.RELEASED, State.RELEASED, State.DEAD_LETTER])
+    assert (await admin("GET", "/dead-letters")).status == 400
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [

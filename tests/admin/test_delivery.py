@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.bulk import Requeueing, dead_letters, listed
+from gateway.admin.bulk import Bulk, dead_letters, listed
 from gateway.admin.fault import NoSuch
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Operations
@@ -344,7 +344,7 @@ class Watch:
         self.now += seconds
 
 
-async def run(bulk: Requeueing, desk: Desk, audit: Audit = AUDIT, seconds_max: float | None = None) -> Watch:
+async def run(bulk: Bulk, desk: Desk, audit: Audit = AUDIT, seconds_max: float | None = None) -> Watch:
     watch = Watch()
     async for _ in bulk.run(desk.operations, audit, seconds_max=seconds_max, clock=watch.clock, sleep=watch.sleep):
         pass

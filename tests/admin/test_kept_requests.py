@@ -193,6 +193,23 @@ async def test_many_interrupted(sqlite: Store, tmp_path: Path) -> None:
         assert (rest.code, rest.out.splitlines()[-1]) == (0, f"{_MANY - done} requeued, 0 skipped, 0 left")
 
 
+async def test_many_withdrawn(sqlite: Store, tmp_path: Path) -> None:
+    """By a filter, each with its line; what is withdrawn runs if its caller sends it again."""
+    async with accepting(sqlite, tmp_path) as (running, admin, shell):
+        running.upstream.on("/charges", REFUSED)
+        ids = [await accept(running, f"k{number}") for number in range(2)]
+        for operation_id in ids:
+            await reach(running, admin, operation_id, "dead_letter")
+        words = ("withdraw", "--reason", "unauthorized", "--limit", "10", "--rate", "100", "--why", "cancelled")
+        done = await shell(*words)
+        assert sorted(done.out.splitlines()) == [
+            "2 withdrawn, 0 skipped, 0 left",
+            *sorted(f"{operation_id}  withdrawn" for operation_id in ids),
+        ]
+        running.upstream.on("/charges", DONE)
+        assert status_of(await running.send("k0")) == (201, "stored")
+
+
 async def test_what_the_command_line_refuses(sqlite: Store, tmp_path: Path) -> None:
     """Options that do not go together are refused before a store is opened, with what to write instead."""
     shell = Shell(tmp_path, "")
@@ -200,6 +217,8 @@ async def test_what_the_command_line_refuses(sqlite: Store, tmp_path: Path) -> N
     for arguments, text in (
         (("requeue", operation_id, "--limit", "3", "--why", "x"), "--limit chooses many; leave out OPERATION_ID"),
         (("requeue", "--route", "a", "--token", "3", "--why", "x"), "--token is for one operation"),
+        (("withdraw", operation_id, "--reason", "deadline", "--why", "x"), "--reason chooses many"),
+        (("withdraw", "--reason", "deadline", "--why", "x"), "to withdraw many, give --limit"),
         (("inspect", "--list", "--reason", "deadline", "--state", "accepted"), "--reason is for dead letters"),
         (("inspect", operation_id, "--reason", "deadline"), "--reason is for --list"),
         (("resolve", operation_id, "--completed", "-", "--drop", "--why", "x"), "--drop is for --never-happened"),

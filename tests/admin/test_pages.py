@@ -643,6 +643,97 @@ async def test_kept_requests(port: Port) -> None:
         assert port.desk.record(operation_id).state is state
 
 
+MANY = "/ui/dead-letters/{}?route=charge&reason=unauthorized"
+
+
+async def preview_of_many(browser: Browser, verb: str, number: int) -> dict[str, str]:
+    """The form that confirms, on a page that says so many match."""
+    page = await browser.page(MANY.format(verb))
+    assert f"{number} dead letters match" in " ".join(page.text.split())
+    return {**page.forms[f"/ui/dead-letters/{verb}"], "rate": "1000", "why": "token rotated", "typed": str(number)}
+
+
+@pytest.mark.parametrize(
+    ("verb", "done", "state"), [("requeue", "requeued", State.ACCEPTED), ("withdraw", "withdrawn", State.RELEASED)]
+)
+async def test_many_dead_letters(port: Port, verb: str, done: str, state: State) -> None:
+    """Counted by a filter, the first ten shown, confirmed by their number; each is audited under the name."""
+    dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(12)]
+    other = await port.desk.kept(State.DEAD_LETTER, reason="unreadable")
+    browser, path = await port.signed_in("olga"), f"/ui/dead-letters/{verb}"
+    assert "/ui/dead-letters/requeue" in (await browser.page("/ui/dead-letters")).forms
+    page = await browser.page(MANY.format(verb))
+    assert len([link for link in page.links if link.startswith("/ui/operations/")]) == 10
+    form = await preview_of_many(browser, verb, 12)
+    for wrong in ({"typed": "11"}, {"typed": ""}, {"why": "x"}, {"rate": "0"}, {"rate": "fast"}, {"reason": "bored"}):
+        refused = await browser.post(path, {**form, **wrong})
+        assert refused.status == 400, wrong
+        assert "Nothing was changed" in Page(refused.body.decode()).text
+    assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.DEAD_LETTER}
+    response = await browser.post(path, form)
+    assert f"12 {done}, 0 skipped, 0 left." in Page(response.body.decode()).text
+    assert {port.desk.record(each.identity.operation_id).state for each in dead} == {state}
+    assert port.desk.record(other.identity.operation_id).state is State.DEAD_LETTER
+    for each in dead:
+        (entry,) = await port.desk.operations.audits(each.identity.operation_id)
+        assert (entry.event, entry.who, entry.why) == (verb, "olga", "token rotated")
+    assert f"12 {done}, 0 skipped, 0 left: token rotated" in (await browser.page("/ui/audit")).text
+    assert "No dead letter matches." in (await browser.page(MANY.format(verb))).text
+
+
+async def test_another_number_by_now(port: Port) -> None:
+    """A form whose number does not match any more changes nothing, and shows the one that does."""
+    dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(2)]
+    browser, path = await port.signed_in("olga"), "/ui/dead-letters/withdraw"
+    form = await preview_of_many(browser, "withdraw", 2)
+    dead.append(await port.desk.kept(State.DEAD_LETTER))
+    late = await browser.post(path, form)
+    page = Page(late.body.decode())
+    assert late.status == 409
+    assert "3 dead letters match" in " ".join(page.text.split())
+    assert "others match by now" in page.text
+    assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.DEAD_LETTER}
+    again = {**page.forms[path], "rate": "1000", "why": "token rotated", "typed": "3"}
+    assert (await browser.post(path, again)).status == 200
+    # The same form sent again.
+    assert (await browser.post(path, again)).status == 409
+
+
+async def test_many_is_no_way_around_a_role(port: Port) -> None:
+    """A viewer is offered nothing and does nothing; all of them at once is nothing that a form can ask for."""
+    record = await port.desk.kept(State.DEAD_LETTER)
+    viewer, operator = await port.signed_in("vera"), await port.signed_in("olga")
+    page = await viewer.page("/ui/dead-letters")
+    assert "Many at once" not in page.text
+    path = "/ui/dead-letters/requeue"
+    form = {
+        **page.forms["/ui/sign-out"],
+        "route": "charge",
+        "rate": "1",
+        "why": "forged",
+        "matching": "1",
+        "typed": "1",
+    }
+    assert (await viewer.get(f"{path}?route=charge")).status == 403
+    assert (await viewer.post(path, form)).status == 403
+    assert (await operator.post(path, form)).status == 403
+    chosen = (await operator.page(f"{path}?route=charge")).forms[path]
+    every = {**form, "form_token": chosen["form_token"], "route": ""}
+    assert (await operator.post(path, every)).status == 400
+    assert "Confirm" not in (await operator.page(path)).text
+    assert port.desk.record(record.identity.operation_id) == record
+
+
+async def test_a_hostile_filter(port: Port) -> None:
+    """What stands in an address is text, and a filter that is none is said to be so."""
+    browser = await port.signed_in("olga")
+    hostile = await browser.get(f"/ui/dead-letters/requeue?route={quote_plus(HOSTILE)}")
+    assert "<script>alert" not in hostile.body.decode()
+    assert "No dead letter matches." in Page(hostile.body.decode()).text
+    for wrong in ("older_than=soon", "reason=bored"):
+        assert (await browser.get(f"/ui/dead-letters/requeue?{wrong}")).status == 400
+
+
 async def test_pausing(port: Port) -> None:
     """A route is paused and resumed, and who did it is shown."""
     browser = await port.signed_in("olga")

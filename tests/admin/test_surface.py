@@ -23,6 +23,8 @@ POST /operations/{_ID}/requeue: operator
 POST /operations/{_ID}/withdraw: operator
 POST /find: viewer
 POST /requeue: operator
+POST /withdraw: operator
+GET /dead-letters: viewer
 GET /paused: viewer
 POST /pause: operator
 POST /resume: operator
@@ -58,6 +60,10 @@ POST /ui/operations/{_ID}/erase: admin
 GET /ui/find: viewer
 POST /ui/find: viewer
 GET /ui/dead-letters: viewer
+GET /ui/dead-letters/requeue: operator
+POST /ui/dead-letters/requeue: operator
+GET /ui/dead-letters/withdraw: operator
+POST /ui/dead-letters/withdraw: operator
 GET /ui/sinks: viewer
 GET /ui/sinks/s: viewer
 GET /ui/sinks/s/suspend: operator
@@ -163,6 +169,7 @@ async def test_the_form_of_an_operation(port: Port, state: State, verb: str, fie
             ("body", "file", "form_token", "headers", "method", "peer", "response", "url", "with_record"),
         ),
         ("/ui/operations", ("older_than", "route", "state")),
+        ("/ui/dead-letters/requeue", ("older_than", "reason", "route")),
     ],
 )
 async def test_the_form_of_a_page(port: Port, path: str, fields: tuple[str, ...]) -> None:

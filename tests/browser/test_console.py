@@ -15,7 +15,9 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright
 
 from tests.admin.shell import doubt
+from tests.admin.test_kept_requests import ACCEPTING, ASYNC
 from tests.browser.install import environment, executable
+from tests.support.eventually import eventually
 from tests.support.house import House, house, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, Ending
@@ -200,6 +202,47 @@ async def test_three_steps_small_and_without_script(tmp_path: Path) -> None:
             await page.get_by_role("button", name="Resolve it").click()
             assert operation_id in await page.inner_text("main")
         assert status_of(await running.send()) == (201, "recovered")
+    assert said == []
+
+
+async def test_many_dead_letters(tmp_path: Path) -> None:
+    """Chosen, counted, confirmed by their number: by keyboard, without the script, and 320 px wide."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin=settings(), **ACCEPTING) as running:
+        running.upstream.on("/charges", Answer(401, body=HOSTILE.encode()))
+        for number in range(3):
+            assert status_of(await running.send(f"k{number}", headers=ASYNC)) == (202, "accepted")
+        async with opened(running, said, viewport={"width": 320, "height": 640}, color_scheme="dark") as page:
+            await sign_in(page)
+
+            async def are_dead() -> bool:
+                await running.gateway._parts.delivery.run_once()
+                await page.goto("/ui/dead-letters")
+                return await page.locator("tbody tr").count() == 3
+
+            await eventually(are_dead, 20.0, "three are dead letters")
+            await check(page)
+            await page.get_by_label("Reason").select_option("unauthorized")
+            await page.get_by_role("button", name="Withdraw many…").click()
+            await check(page)
+        async with opened(running, said, java_script_enabled=False, viewport={"width": 1000, "height": 700}) as page:
+            await sign_in(page)
+            await page.goto("/ui/dead-letters")
+            await page.locator("#many-reason").focus()
+            await page.keyboard.type("unauth")
+            await page.keyboard.press("Tab")
+            await page.keyboard.press("Tab")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url("**/ui/dead-letters/requeue?*")
+            assert "3 dead letters match" in await page.inner_text("main")
+            await page.screenshot(path=SHOTS / "many.png", full_page=True)
+            await page.locator("#why").focus()
+            await page.keyboard.type("token rotated")
+            await page.keyboard.press("Tab")
+            await page.keyboard.type("3")
+            await page.keyboard.press("Enter")
+            await page.get_by_text("3 requeued, 0 skipped, 0 left.").wait_for()
     assert said == []
 
 

@@ -26,7 +26,8 @@ from aiohttp.typedefs import Handler
 from gateway.admin import access, actions
 from gateway.admin import resolution as rulings
 from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
-from gateway.admin.actions import CHANGES, Asked, Change, Page, operation_id_of, parsed
+from gateway.admin.actions import CHANGES, Asked, Change, ManyAsked, Page, operation_id_of, parsed
+from gateway.admin.bulk import listed
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
 from gateway.admin.journal import acknowledge, exported, kept
@@ -36,6 +37,7 @@ from gateway.admin.pages.site import Site, see_other
 from gateway.admin.provided_response import read_response, written
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
+from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
 from gateway.core.outcome import meaning_of
@@ -61,10 +63,14 @@ _SORTED_MAX: Final = 500
 # Pictures are drawn so often for each of their spans.
 _DRAWN_OF_SPAN: Final = 6
 _JOURNAL_MAX: Final = 200
+# How many dead letters are decided about in one step, and how many a second unless that is written.
+_STEP_MAX: Final = 500
+_STEP_RATE: Final = 10
 _HEADERS_MAX: Final = 200
 _SIGN_IN_BYTES_MAX: Final = 64 * 1024
 # A page of this console, whoever made the link.
 _PAGE: Final = re.compile(r"/ui/[!-\[\]-~]{0,2000}")
+_FILTER: Final = ("route", "reason", "older_than")
 # The fields of the form that stay as they were written.
 _EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "with_record")
 
@@ -121,7 +127,8 @@ class Console:
         self._operations = operations
         self._authentication = authentication
         self._process = process
-        self._site = Site(service=operations.policies.service, policies=operations.policies, process=process)
+        policies = operations.policies
+        self._site = Site(service=policies.service, policies=policies, process=process, reasons=REASONS)
         self._page = self._site.page
         # By window, and until when they are shown.
         self._pictures: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -165,6 +172,7 @@ class Console:
             Endpoint("GET", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolving),
             Endpoint("POST", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolve),
             *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
+            *(endpoint for change in CHANGES if change.asked is ManyAsked for endpoint in self._of_many(change)),
         ]
 
     def _looked_at(self, path: str, **given: list[str]) -> _Values:
@@ -381,7 +389,7 @@ class Console:
     def _confirmed(self, change: Change[Any]) -> list[Endpoint]:
         """The page that explains a change and asks for its reason, and the change; nothing for one without a page."""
         page = change.page
-        if page is None:
+        if page is None or change.asked is ManyAsked:
             return []
         path = f"/ui{page.path or change.path}"
 
@@ -410,6 +418,49 @@ class Console:
             return self._done(request, page.title, result)
 
         return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
+
+    def _of_many(self, change: Change[Any]) -> list[Endpoint]:
+        """The page on which dead letters are chosen by a filter and counted, and the change of those: it needs the
+        count to be typed, and is refused where that is another one by now."""
+        page = change.page
+        if page is None:
+            return []
+        path = f"/ui{page.path}"
+
+        async def choose(request: web.Request, status: int = 200, mistake: str = "") -> web.Response:
+            form = await form_of(request) if request.method == "POST" else request.query
+            chosen, bulk = _filter_in(form), None
+            if chosen:
+                try:
+                    query = parsed(actions.DeadLettersQuery, {name: [text] for name, text in chosen.items()}).query
+                    bulk = await listed(self._operations, query, _STEP_RATE)
+                except Malformed as error:
+                    status, mistake = 400, mistake or str(error)
+            written = {"why": text_in(form, "why"), "rate": text_in(form, "rate") or str(_STEP_RATE)}
+            values = {"change": page, "chosen": chosen, "bulk": bulk, "step_max": _STEP_MAX, **written}
+            return self._page(request, "bulk", status, **values, mistake=mistake)
+
+        async def confirm(request: web.Request) -> web.Response:
+            form = await form_of(request)
+            try:
+                audit, matching = _audit(request, form), text_in(form, "matching")
+                if text_in(form, "typed").strip() != matching:
+                    raise Malformed("to confirm, type how many match")
+                bounds = {"limit": _STEP_MAX, "rate": token_of(text_in(form, "rate")), "matching": token_of(matching)}
+                asked = parsed(ManyAsked, {"why": audit.why, **bounds, **_filter_in(form)})
+                result = await change.carry_out(self._operations, request.match_info, asked, audit)
+            except Malformed as error:
+                return await choose(request, 400, str(error))
+            except Fault as fault:
+                self._authentication.note(request[PERSON].name, f"was refused: {page.title}: {fault.detail}")
+                if fault.code == actions.MATCHES_CHANGED:
+                    return await choose(request, 409, "others match by now than were shown. Look again")
+                raise
+            chosen = ", ".join(f"{name} {text}" for name, text in _filter_in(form).items())
+            self._authentication.note(audit.who, f"did: {page.title} ({chosen}): {result}: {audit.why}")
+            return self._done(request, page.title, result)
+
+        return [Endpoint("GET", path, change.action, choose), Endpoint("POST", path, change.action, confirm)]
 
     def _typed(self, request: web.Request) -> str:
         """What has to be typed to confirm: the beginning of an operation's id, or the name of the service."""
@@ -667,6 +718,11 @@ def _beginning_of(body: bytes) -> str:
 def _beginning(request: web.Request) -> str:
     """What has to be typed to confirm a change of an operation."""
     return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
+
+
+def _filter_in(form: Mapping[str, str | bytes]) -> dict[str, str]:
+    """Which dead letters a form is about."""
+    return {name: text for name in _FILTER if (text := text_in(form, name).strip())}
 
 
 def _audit(request: web.Request, form: access.Form) -> Audit:

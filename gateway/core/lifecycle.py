@@ -53,6 +53,7 @@ from operator import attrgetter
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway.core.history import Entry, appended
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
@@ -90,6 +91,7 @@ from gateway.core.operation import (
     State,
     Takeover,
     Withdraw,
+    audit_of,
     delivery_of,
     in_doubt_since_us,
     is_same_digest,
@@ -127,6 +129,10 @@ _ABSENT: Final = State.ABSENT
 _CLAIMED: Final = State.CLAIMED
 # The commands of a new request.
 _NEW: Final = (Claim, Accept)
+# Those that change what a record tells of an attempt that ended, or of a decision, in a way that `history` keeps.
+_TOLD: Final = frozenset(
+    (Accept, Release, Forget, Abandon, Postpone, Bury, Disprove, Reinstate, Requeue, Withdraw),
+)
 _Draw = Callable[[], int]
 
 
@@ -250,7 +256,8 @@ def leading_to(states: frozenset[State]) -> frozenset[State]:
 def _after_time(record: Record) -> Record | None:
     row = CLOCK_ROWS[record.state]
     if row.next is State.IN_DOUBT:
-        return replace(record, state=row.next, doubt=LAPSED_DOUBT)
+        history = appended(record.history, _end_of(record, row.event, record.lease_until_us, ""))
+        return replace(record, state=row.next, doubt=LAPSED_DOUBT, history=history)
     if row.next is State.TOMBSTONE:
         return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
     if row.next is State.DEAD_LETTER:
@@ -259,6 +266,7 @@ def _after_time(record: Record) -> Record | None:
             record,
             state=row.next,
             delivery=replace(kept, since_us=kept.deliver_until_us, reason=DEADLINE),
+            history=appended(record.history, Entry(row.event, kept.deliver_until_us, record.token)),
         )
     return None
 
@@ -345,7 +353,27 @@ def step(
     if content_holder is not None and kind in _NEW:
         return Fenced(Snapshot(record, now_us), content_holder), record
     after = _AFTER[kind](row, record, command, now_us, draw_token)
+    if kind in _TOLD and record is not None and after is not None and audit_of(command) is None:
+        after = replace(after, history=appended(record.history, _entry_of(record, command, after, now_us)))
     return Applied(Snapshot(after, now_us)), after
+
+
+def _entry_of(before: Record, command: Command, after: Record, now_us: int) -> Entry:
+    """What a change is told by in the history."""
+    event = EVENT_OF[type(command)]
+    match command:
+        case Release(why=why) | Forget(why=why) | Abandon(doubt=why) | Postpone(failure=why):
+            return _end_of(before, event, now_us, why)
+        case Bury(reason=reason, failure=failure):
+            return _end_of(before, event, now_us, failure if failure == reason else f"{reason}; {failure}")
+        case _:
+            return Entry(event, now_us, after.token)
+
+
+def _end_of(record: Record, event: Event, at_us: int, detail: str) -> Entry:
+    """That the last attempt of the record ended so."""
+    method = "" if record.request is None else record.request.method
+    return Entry(event, at_us, record.token, detail, record.claimed_us, record.holder, method)
 
 
 def no_token() -> int:
@@ -583,6 +611,7 @@ def _completed(row: Row, record: Record, command: Complete | Prove, now_us: int,
         command.resource or record.resource,
         record.probe,
         record.request,
+        history=record.history,
     )
 
 

@@ -232,6 +232,7 @@ class Record:
     `tombstone`. `resource` is the reference to what was made, by the last response that named one; None where it is
     known that nothing was made. `doubt` is why the record came into doubt.
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
+    `history` has what the record itself tells no more (`core.history`); None in a copy, and where there is nothing.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
 
@@ -266,6 +267,7 @@ class Record:
     request: RequestInfo | None = field(default=None, compare=False)
     delivery: Delivery | None = None
     lease_us: int = 0
+    history: bytes | None = field(default=None, compare=False)
     sealed: Record | None = field(default=None, compare=False, repr=False)
     replay: object = field(init=False, default=None, compare=False, repr=False)
     """What every repeat gets, once one has got it."""
@@ -406,12 +408,17 @@ class Complete(_ByHolder):
 
 @immutable
 class Release(_ByHolder):
+    """Record that the attempt had no effect. `why` is a short word, here and in `Forget`."""
+
     remember_us: int
+    why: str = ""
 
 
 @immutable
 class Forget(_ByHolder):
     """The caller was refused at the door: drop the fingerprint."""
+
+    why: str = ""
 
 
 @immutable

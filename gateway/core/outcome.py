@@ -288,7 +288,7 @@ def end_unused(record: Record, remember_us: int, why: str) -> Release | Postpone
         return Abandon(*ids, why)
     if record.delivery is not None:
         return Postpone(*ids, pause_us=0, failure=why, is_answered=False)
-    return Release(*ids, remember_us)
+    return Release(*ids, remember_us, why)
 
 
 def windows_us(by_name: Values, replay_us: int, remember_us: int) -> tuple[int, int]:

@@ -253,9 +253,9 @@ def _command(
         case Event.RELEASE | Event.FORGET if record.delivery is not None:
             return _undelivered(request, record, failure, head)
         case Event.RELEASE:
-            return Release(*ids, request.route.retention.remember_us)
+            return Release(*ids, request.route.retention.remember_us, failure)
         case Event.FORGET:
-            return Forget(*ids)
+            return Forget(*ids, failure)
         case Event.ABANDON:
             return Abandon(*ids, failure, resource)
         case event:

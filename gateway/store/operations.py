@@ -46,8 +46,10 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.delivery import Delivering
+from gateway.core.history import PROBE, Entry, appended
 from gateway.core.immutable import immutable
-from gateway.core.operation import MICROSECONDS, Audit, Event, SealedRequest, Snapshot, State
+from gateway.core.lifecycle import settle
+from gateway.core.operation import MICROSECONDS, Audit, Event, Record, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.routing import ServedRoute
 from gateway.core.sealing import is_key_id
@@ -310,6 +312,15 @@ class RecoveryLease:
     background_tries: int = 0
 
 
+def with_finding(record: Record, lease: RecoveryLease, finding: str, now_us: int) -> bytes | None:
+    """The history of a record, as it is stored, with the finding of a probe that changed nothing; None if the doubt is
+    over that it was about."""
+    settled = settle(record, now_us)
+    if settled is None or settled.state is not State.IN_DOUBT or settled.token != lease.token:
+        return None
+    return appended(record.history, Entry(PROBE, now_us, lease.token, finding))
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryState:
     """The probes of an operation in doubt under this token; they say nothing about another token.
@@ -554,7 +565,8 @@ class Recoveries(Protocol):
         """
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        """Return the lease with the finding; for `pause_us` only urgent calls get it again.
+        """Return the lease with the finding; for `pause_us` only urgent calls get it again. The finding is told in the
+        history of the record.
 
         Repeatable. Does nothing once another prober took the lease.
         """

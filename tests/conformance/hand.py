@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.core.delivery import Delivering
+from gateway.core.history import unpacked
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -314,6 +315,8 @@ def differences(
             same = (their is None) == (wanted is None)
         elif name == "token":
             same = their_tokens.index(their) == model_tokens.index(wanted)
+        elif name == "history":
+            same = _same_history(their, their_tokens, wanted, model_tokens)
         elif name.endswith("_us"):
             same = _same_time(their, theirs.now_us, wanted, model.now_us, tolerance_us)
         else:
@@ -360,6 +363,15 @@ def audit_differences(
     their = [(their_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in theirs]
     wanted = [(model_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in model]
     return [] if their == wanted else [f"audits: {their} instead of {wanted}"]
+
+
+def _same_history(theirs: bytes | None, their_tokens: list[int], wanted: bytes | None, model_tokens: list[int]) -> bool:
+    """When it happened is not compared."""
+    their, model = (
+        [replace(each, at_us=0, began_us=int(each.began_us > 0), token=tokens.index(each.token)) for each in entries]
+        for entries, tokens in ((unpacked(theirs).entries, their_tokens), (unpacked(wanted).entries, model_tokens))
+    )
+    return their == model and unpacked(theirs).dropped == unpacked(wanted).dropped
 
 
 def _same_time(theirs: int | None, their_now: int, wanted: int | None, model_now: int, tolerance_us: int) -> bool:

@@ -74,6 +74,7 @@ from gateway.store.operations import (
     SinkBacklog,
     Swept,
     Tally,
+    with_finding,
 )
 from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.rekeying import EXAMPLES_MAX
@@ -547,6 +548,9 @@ class MemoryStore:
             kept.held_until_us = 0
             kept.asked_us, kept.finding = self.memory.clock(), finding
             kept.put_off_until_us = kept.asked_us + pause_us
+            record = self.memory.records.get(lease.operation_id)
+            if record is not None and (history := with_finding(record, lease, finding, kept.asked_us)) is not None:
+                self.memory.records[lease.operation_id] = replace(record, history=history)
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         self._check_started()

@@ -12,7 +12,7 @@ sent at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -146,7 +146,8 @@ def insert_absent(names: Sequence[str], frame: Frame) -> str:
 
 
 def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = False) -> str:
-    """claimed | in_doubt --complete--> completed (fenced: token and attempt id), for many, and their events."""
+    """claimed --complete--> completed (fenced: token and attempt id), for many, and their events. A late one has
+    more to tell, and is executed like others."""
     given = _values(names, frame.first)
     replay_until = f"s.now_us + {given['replay_us']}"
     values = {
@@ -170,7 +171,7 @@ def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = Fa
     FROM state AS s, {_unnested(names, frame.first)}
     WHERE o.id = i.id AND o.id = ANY(${frame.first}::BYTEA[]) AND o.token = i.token AND o.attempt_id = i.attempt_id
         AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
-        AND o.state IN ('claimed', 'in_doubt') AND NOT o.request_kept
+        AND o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT o.request_kept
     RETURNING o.id, o.token, o.completed_us AS now_us{body}
 ), {stored}{events}{_RESULT}"""  # noqa: S608
 
@@ -202,7 +203,11 @@ def text_of(statement: Statement, names: tuple[str, ...], frame: Frame, *, has_e
 
 def granted(command: Command, token: int, now_us: int) -> Result:
     """The result of a command that a statement executed then."""
-    return step(command.granted if type(command) is Complete else None, command, now_us, token.__int__)[0]
+    before = command.granted if type(command) is Complete else None
+    if before is not None and before.lease_until_us <= now_us:
+        # It was renewed, or the statement had not changed it.
+        before = replace(before, lease_until_us=now_us + 1)
+    return step(before, command, now_us, token.__int__)[0]
 
 
 def _of_claim(claim: Claim) -> Row:

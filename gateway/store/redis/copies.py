@@ -68,8 +68,8 @@ VERSION: Final = 1
 # Magic, token, the era of the server, the version of what follows, the end of the window in µs of the server's clock,
 # and a checksum of the record.
 _HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQI")
-# A copy has not what was asked, the last columns of a record. No kind follows them.
-_NO_REQUEST: Final = ("", None, None)
+# A copy has not what was asked and what happened, the last columns of a record. No kind follows them.
+_NOT_COPIED: Final = ("", None, None, None)
 _NO_KIND: Final = None
 _COMPLETED: Final = State.COMPLETED
 
@@ -78,7 +78,7 @@ def encode(record: Record, era: bytes, expires_us: int) -> bytes:
     """The entry of a completed record, valid in this era until `expires_us` of the server's clock."""
     if record.state is not _COMPLETED or record.response is None:
         raise ValueError("only a completed record has an entry")
-    packed = pack((*rows.encode(record)[: -len(_NO_REQUEST)], record.response.body))
+    packed = pack((*rows.encode(record)[: -len(_NOT_COPIED)], record.response.body))
     return _HEAD.pack(_MAGIC, record.token, era, VERSION, expires_us, crc32(packed)) + packed
 
 
@@ -89,7 +89,7 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
         if kind != _MAGIC or entry_era != era or version != VERSION or crc32(entry[_HEAD.size :]) != checksum:
             return None
         values = unpack(entry, _HEAD.size)
-        record = rows.decode((None, *values[:-1], *_NO_REQUEST, _NO_KIND, values[-1]))
+        record = rows.decode((None, *values[:-1], *_NOT_COPIED, _NO_KIND, values[-1]))
     except (struct.error, ValueError, LookupError, Unreadable):
         # Of other columns than these, too.
         return None

@@ -50,6 +50,7 @@ from gateway.store.operations import (
     Tally,
     audit_entry,
     sealed_counts,
+    with_finding,
 )
 from gateway.store.recipes import Name
 from gateway.store.redis import layout
@@ -275,15 +276,20 @@ class Inquiry:
         key = layout.recovery_key(lease.operation_id)
 
         async def attempt() -> tuple[None, Change | None]:
+            (kept,), _, _ = await self._kept((lease.operation_id,), "changes")
             (value,), now_us = await self._read([("GET", key)], "changes")
             before = _recovery_of(value)
             if before is None or (before.token, before.tries) != (lease.token, lease.tries + 1):
                 return None, None
             until_us = now_us + pause_us
             state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
-            change = Change()
+            change = Change() if isinstance(kept, StoreError) else kept.change()
             change.require(key, value)
             change.then("SET", key, packed(astuple(state)))
+            if not isinstance(kept, StoreError) and kept.record is not None:
+                history = with_finding(kept.record, lease, finding, now_us)
+                if history is not None:
+                    kept.write(change, replace(kept.record, history=history))
             return None, change
 
         await self._change(attempt)

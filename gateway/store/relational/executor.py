@@ -471,6 +471,9 @@ async def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Ou
     # A kept request has to be dropped with the completion, which takes more than one statement.
     if granted is None or granted.delivery is not None:
         return None
+    # Only its row knows whether it was renewed.
+    if granted.lease_until_us <= now_us:
+        return None
     result, record = step(granted, command, now_us, no_token)
     if record is None or not isinstance(result, Applied):
         return None
@@ -479,7 +482,7 @@ async def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Ou
     # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
     # than half of the update's cost.
     if not await cursor.change(
-        "update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes)
+        "update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes, now_us)
     ):
         return None
     if command.response.body is not None:

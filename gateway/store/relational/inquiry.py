@@ -38,6 +38,7 @@ from gateway.store.operations import (
     Tally,
     audit_entry,
     sealed_counts,
+    with_finding,
 )
 from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, lock_all
@@ -130,9 +131,16 @@ async def recover(
 
 
 async def put_off(cursor: Cursor, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+    operation_id = lease.operation_id
+    # As whoever takes the lease: first the record.
+    locked = (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
     now_us = cursor.now_us
-    of_lease = (lease.operation_id.bytes, lease.token, lease.tries + 1)
-    await cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease))
+    of_lease = (operation_id.bytes, lease.token, lease.tries + 1)
+    if not await cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease)):
+        return
+    record = locked.record if isinstance(locked, Stored) else None
+    if record is not None and (history := with_finding(record, lease, finding, now_us)) is not None:
+        await cursor.change("update_history", (history, operation_id.bytes))
 
 
 async def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:

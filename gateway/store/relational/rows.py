@@ -52,7 +52,7 @@ _CHANGED: Final = (
     "attempts", "first_claimed_us", "claimed_us", "lease_until_us", "lease_us", "replay_until_us", "remember_until_us",
     "completed_us", "doubt", "resolution_id", "status", "reason", "headers", "api_version", "resource",
     "body_kept", "request_kept", "due_us",
-    "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
+    "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id", "history",
 )  # fmt: skip
 COLUMNS: Final = _IDENTITY + _CHANGED
 # Where those begin that a change may write.
@@ -126,6 +126,7 @@ def encode(record: Record) -> Row:
         *(_TWO_NULLS if probe is None else (probe.target, probe.host)),
         sealed_by(identity, probe, request, response, resource),
         *(("", None, None) if request is None else (line_of(request), request.request_id, request.trace_id)),
+        record.history,
     )
 
 
@@ -191,6 +192,9 @@ def encode_tombstone(record: Record, services: Iterable[str]) -> tuple[Row, Row]
     identity, fingerprint, response = record.identity, record.fingerprint, record.response
     if record.state is not State.TOMBSTONE or fingerprint is None or response is None:
         return None
+    # It is dropped with the record, and not before.
+    if record.history is not None:
+        return None
     if min(len(fingerprint.digest), len(fingerprint.raw)) < SHORT_DIGEST_BYTES:
         return None
     service = next((each for each in services if is_of(identity, each, identity.operation)), None)
@@ -227,7 +231,7 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
         recipe, digest, raw, key_id, parts,
         attempts, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
         completed_us, doubt, resolution_id, status, reason, headers, api_version, resource, body_kept, request_kept, _,
-        probe_target, probe_host, _, request, request_id, trace_id, _, body,
+        probe_target, probe_host, _, request, request_id, trace_id, history, _, body,
     ) = columns  # fmt: skip
     if version not in RECORD_VERSIONS or state not in _STATES or last_event not in _EVENTS:
         raise Unreadable(
@@ -263,6 +267,7 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
         _request_of(request, request_id, trace_id),
         None if delivery is None else _decode_delivery(delivery),
         lease_us,
+        history,
     )
 
 

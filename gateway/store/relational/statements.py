@@ -151,6 +151,8 @@ def writes(*, is_numbered: bool) -> dict[str, Write]:
         "insert_operation": Write("insert", "operation", COLUMNS, conflict="(id) DO NOTHING"),
         # every row that leaves a record: the record that the table returned, in the transaction that locked the old one
         "update_operation": Write("update", "operation", COLUMNS[CHANGED:], ("id",)),
+        # no row of the table: what a probe found that changed nothing
+        "update_history": Write("update", "operation", ("history",), ("id",)),
         # completed --retire--> tombstone: the record as a narrow row
         "narrow_operation": Write("update", "operation", NARROW, ("id",), nulls=NARROW_NULLS),
         # released | tombstone --collect | erase--> absent

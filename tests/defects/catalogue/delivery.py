@@ -59,7 +59,7 @@ DEFECTS = (
         (
             Edit(
                 LIFECYCLE,
-                "return replace(record, state=row.next, doubt=LAPSED_DOUBT)",
+                "return replace(record, state=row.next, doubt=LAPSED_DOUBT, history=history)",
                 "return replace(record, state=row.next if record.delivery is None else State.ACCEPTED)",
             ),
         ),

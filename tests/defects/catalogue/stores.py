@@ -852,13 +852,13 @@ DEFECTS = (
     Defect(
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
-        (Edit("store/relational/sql/update_granted.sql", " AND state IN ('claimed', 'in_doubt')", ""),),
+        (Edit("store/relational/sql/update_granted.sql", "state = 'claimed' AND lease_until_us > ?", "? > 0"),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[sqlite]",),
     ),
     Defect(
         "portable-trusts-the-grant",
         "on distributed SQL, the answer of whoever was granted the claim is recorded, although the record has gone on",
-        (Edit("store/postgres/hot.py", "AND o.state IN ('claimed', 'in_doubt') AND NOT o", "AND NOT o"),),
+        (Edit("store/postgres/hot.py", "o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT", "NOT"),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]",),
     ),
     Defect(

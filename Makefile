@@ -18,6 +18,7 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 
 help:
 	@echo 'make run                                  try the gateway in front of a small upstream that charges cards'
+	@echo 'make run ARGS=--traffic                   the same with requests of its own, for the console to show'
 	@echo 'make run UPSTREAM=http://localhost:9000   the same in front of your own service'
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make triangle                             watch charges, webhooks and events through a kill of the gateway'
@@ -38,7 +39,7 @@ help:
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'
 
 run: $(VENV)/.installed
-	@"$(VENV)/bin/idempotency-gateway" demo $(if $(UPSTREAM),--upstream '$(UPSTREAM)') $(if $(PORT),--port '$(PORT)')
+	@"$(VENV)/bin/idempotency-gateway" demo $(if $(UPSTREAM),--upstream '$(UPSTREAM)') $(if $(PORT),--port '$(PORT)') $(ARGS)
 
 story: $(VENV)/.installed
 	@"$(VENV)/bin/idempotency-gateway" demo --story

@@ -335,6 +335,7 @@ def _demo(chosen: argparse.Namespace) -> int:
         story=chosen.story,
         corners=chosen.triangle,
         upstream_only=chosen.upstream_only,
+        traffic=chosen.traffic,
     )
 
 

@@ -411,6 +411,7 @@ _DEMO: Final = _command(
     "demo",
     "serve in front of a small upstream that charges cards",
     _one_of(
+        _flag("--traffic", "send charges, repeats, webhooks and more by itself, for the console to show"),
         _flag("--story", "play the story by itself, and exit"),
         _flag("--triangle", "play charges, webhooks and events through a kill"),
         _option("--upstream", "serve in front of this service instead", metavar="URL"),

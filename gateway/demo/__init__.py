@@ -1,11 +1,11 @@
 """The gateway on the embedded store, in front of a demo service or the user's own, without any set-up.
 
 It is the real program with a real configuration (`setting`), in one process with a service that charges cards
-(`upstream`). It keeps everything in a temporary directory, so each demonstration starts from nothing. `story` plays the
-same scenes by itself, with requests of a `client`.
+(`upstream`), and a `consumer` of its events. It keeps everything in a temporary directory, so each demonstration
+starts from nothing, and opens the console on loopback, with a token of its own. `traffic` gives that something to
+show. `story` plays its scenes by itself, with requests of a `client`.
 
-`triangle` plays requests that are kept, webhooks and events with a `consumer`, and kills the gateway, a
-`process` of its own.
+`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a `process` of its own.
 
 Entered by demo.
 Imports app, config, core, http, observe.
@@ -17,9 +17,10 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
@@ -28,22 +29,34 @@ from gateway.config.address import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
 from gateway.demo.client import Caller
+from gateway.demo.consumer import Consumer
 from gateway.demo.story import Scenario, UnexpectedResult
+from gateway.demo.traffic import Traffic
 from gateway.demo.upstream import CardService
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
 
 _LOOPBACK: Final = "127.0.0.1"
 _GATEWAY_PORT: Final = 8080
+_ADMIN_PORT: Final = 8082
 _SERVICE_PORT: Final = 9000
 _REACH_SECONDS: Final = 2.0
 
 
-def demo(*, host: str, port: int | None, upstream: str | None, story: bool, corners: bool, upstream_only: bool) -> int:
+def demo(
+    *,
+    host: str,
+    port: int | None,
+    upstream: str | None,
+    story: bool,
+    corners: bool,
+    upstream_only: bool,
+    traffic: bool = False,
+) -> int:
     """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code.
 
-    `port` None is the default, and any free one for the story. Raises `StartError` with what to do, and `ConfigError`
-    when `upstream` is not the URL of a service.
+    `port` None is the default, and any free one for the story. With another one the console is on any free one. Raises
+    `StartError` with what to do, and `ConfigError` when `upstream` is not the URL of a service.
     """
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
@@ -51,31 +64,49 @@ def demo(*, host: str, port: int | None, upstream: str | None, story: bool, corn
         return run(triangle.play(_print))
     if story:
         return run(_play(host, 0 if port is None else port))
+    admin_port = _ADMIN_PORT if port is None else 0
     port = _GATEWAY_PORT if port is None else port
-    return run(_serve(host, port) if upstream is None else _serve_upstream(upstream, host, port))
+    if upstream is not None:
+        return run(_serve_upstream(upstream, host, port, admin_port))
+    return run(_serve(host, port, admin_port, with_traffic=traffic))
 
 
-async def _serve(host: str, port: int) -> int:
+async def _serve(host: str, port: int, admin_port: int, *, with_traffic: bool) -> int:
     with _Stop() as stop:
-        async with _in_front_of_cards(host, port) as (gateway, _):
-            _print(_INSTRUCTIONS.format(url=_url(gateway.address), status=_url(gateway.status_address)))
-            return await _until(stop, gateway)
+        # A line for each request would push what is printed here out of sight.
+        level = "warning" if with_traffic else "info"
+        async with in_front_of_cards(host, port, admin_port, log_level=level) as world:
+            gateway = world.gateway
+            _print(_WHERE.format(what=_CARDS, **_places(gateway)))
+            if not with_traffic:
+                _print(_INSTRUCTIONS.format(**_places(gateway)))
+                return await _until(stop, gateway)
+            _print(_TRAFFIC)
+            caller = Caller(*gateway.address)
+            sending = asyncio.create_task(Traffic(caller, world.service, world.consumer, world.keys).run())
+            try:
+                return await _until(stop, gateway, sending)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
 
-async def _serve_upstream(upstream: str, host: str, port: int) -> int:
+async def _serve_upstream(upstream: str, host: str, port: int, admin_port: int) -> int:
     with _Stop() as stop:
-        async with _gateway(setting.ANYTHING, host=host, port=port, upstream=upstream) as gateway:
+        places = {"host": host, "port": port, "admin_port": admin_port, "upstream": upstream}
+        async with _gateway(setting.ANYTHING, {}, **places) as gateway:
             service = gateway.config.upstream.url
-            url, status = _url(gateway.address), _url(gateway.status_address)
-            _print(_UPSTREAM_INSTRUCTIONS.format(url=url, status=status, upstream=service))
+            _print(_WHERE.format(what=service, **_places(gateway)))
+            _print(_UPSTREAM_INSTRUCTIONS.format(**_places(gateway)))
             if not await _is_reachable(service):
                 _print(f"Nothing listens at {service} yet. Requests get 502 until something does.\n")
             return await _until(stop, gateway)
 
 
 async def _play(host: str, port: int) -> int:
-    async with _in_front_of_cards(host, port, log_level="error") as (gateway, service_url):
-        _print(f"A service that charges cards is on {service_url}. It knows nothing of idempotency.")
+    async with in_front_of_cards(host, port, log_level="error") as world:
+        gateway = world.gateway
+        _print(f"A service that charges cards is on {world.service_url}. It knows nothing of idempotency.")
         _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
         try:
             await Scenario(Caller(*gateway.address), _print).play()
@@ -96,22 +127,43 @@ async def _serve_cards(host: str, port: int) -> int:
     return EXIT_OK
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """A gateway and those around it."""
+
+    gateway: Gateway
+    service: CardService
+    service_url: str
+    consumer: Consumer
+    keys: setting.Keys
+
+
 @asynccontextmanager
-async def _in_front_of_cards(host: str, port: int, log_level: str = "info") -> AsyncIterator[tuple[Gateway, str]]:
-    """A gateway in front of a service that charges cards, and the service's URL."""
-    async with CardService(_LOOPBACK, 0) as service:
+async def in_front_of_cards(host: str, port: int, admin_port: int = 0, log_level: str = "info") -> AsyncIterator[World]:
+    """A gateway in front of a service that charges cards, with a consumer of its events."""
+    keys = setting.Keys.new()
+    async with CardService(_LOOPBACK, 0) as service, Consumer(_LOOPBACK, 0, keys.consumer) as consumer:
         url = f"http://{_LOOPBACK}:{service.port}"
-        async with _gateway(setting.CARDS, host=host, port=port, upstream=url, log_level=log_level) as gateway:
-            yield gateway, url
+        async with _gateway(
+            setting.CARDS,
+            keys.variables(consumer.port),
+            host=host,
+            port=port,
+            admin_port=admin_port,
+            upstream=url,
+            log_level=log_level,
+        ) as gateway:
+            yield World(gateway, service, url, consumer, keys)
 
 
 @asynccontextmanager
-async def _gateway(
-    text: str, *, host: str, port: int, upstream: str, log_level: str = "info"
-) -> AsyncIterator[Gateway]:
-    """A gateway that serves inside the context, on an empty store, and stops in order at its end."""
+async def _gateway(text: str, further: Mapping[str, str], **variables: Any) -> AsyncIterator[Gateway]:
+    """A gateway that serves inside the context, on an empty store, and stops in order at its end.
+
+    `variables` are those of `setting.variables`, `further` all others of the text.
+    """
     with tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-") as directory:
-        config = setting.config(text, host=host, port=port, upstream=upstream, directory=directory, log_level=log_level)
+        config = setting.config(text, {**setting.variables(directory=directory, **variables), **further})
         logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
         try:
             gateway = Gateway(config, (logs,), lambda: logs.dropped)
@@ -152,8 +204,12 @@ class _Stop:
             self.requested.set_result(None)
 
 
-async def _until(stop: _Stop, gateway: Gateway) -> int:
-    await asyncio.wait((stop.requested, gateway.failed), return_when=asyncio.FIRST_COMPLETED)
+async def _until(stop: _Stop, gateway: Gateway, *sending: asyncio.Task[None]) -> int:
+    ends: list[asyncio.Future[Any]] = [stop.requested, gateway.failed, *sending]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for task in sending:
+        if task.done():
+            task.result()
     if gateway.failed.done():
         raise gateway.failed.result()
     _print("\nStopped. Everything that the gateway stored is deleted.")
@@ -175,15 +231,30 @@ def _url(address: tuple[str, int]) -> str:
     return f"http://{bracketed(host)}:{port}"
 
 
+def _places(gateway: Gateway) -> dict[str, str]:
+    token = gateway.config.admin.token
+    return {
+        "url": _url(gateway.address),
+        "status": _url(gateway.status_address),
+        "console": f"{_url(gateway.admin_address)}/ui/",
+        "token": "" if token is None else token.get_secret_value(),
+    }
+
+
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-_INSTRUCTIONS: Final = """\
-The gateway is on {url}, in front of a service that charges cards and knows nothing of idempotency.
-Probes and metrics are on {status}. Ctrl-C stops it.
+_CARDS: Final = "a service that charges cards and knows nothing of idempotency"
 
+_WHERE: Final = """\
+The gateway is on {url}, in front of {what}.
+The console is on {console}, to be opened in a browser. Sign in with this token: {token}
+Probes and metrics are on {status}. Ctrl-C stops it and deletes everything that it stored.
+"""
+
+_INSTRUCTIONS: Final = """\
 Charge a card, and send the same request again, as often as you like. The card is charged once:
 
   curl -i {url}/v1/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: order-1001' \\
@@ -203,15 +274,28 @@ What was really charged, from the service's own ledger:
 
   curl {url}/v1/charges
 
-It has the form of Stripe's API: Stripe's libraries charge here, too, with {url} as the address of the API.
+The console shows order-1002 in doubt. End that there: it was completed, with the response that the ledger has, which
+`curl -i` prints of {url}/v1/charges/ch_2. Then send order-1002 once more.
 
-Other cards: the service refuses tok_declined, and takes three seconds for tok_slow (send it twice at once).
+It has the form of Stripe's API: Stripe's libraries charge here, too, with {url} as the address of the API. About a lost
+response of /v1/payment_intents (payment_method=tok_lost_response) the gateway asks the service, and needs nobody.
+
+Other cards: the service refuses tok_declined, takes three seconds for tok_slow (send it twice at once), and fails after
+the charge of tok_error. `make run ARGS=--traffic` sends all of this by itself.
+"""
+
+_TRAFFIC: Final = """\
+Callers send some five requests a second: charges, repeats, copies at once, another amount under a used key, payouts
+that are accepted and delivered later, webhooks, lost responses. Every 40 seconds the service is gone for five, and the
+consumer of events acknowledges none. After a minute the console has something of everything:
+
+  Overview     what needs somebody, and what came of the requests
+  Operations   charges in doubt, because their response was lost: open one, and end its doubt
+  Deliveries   payouts that are dead letters, because the API key had expired
+  Sinks        events that fall behind and catch up
 """
 
 _UPSTREAM_INSTRUCTIONS: Final = """\
-The gateway is on {url}, in front of {upstream}.
-Probes and metrics are on {status}. Ctrl-C stops it and deletes everything that it stored.
-
 A POST or PATCH with an Idempotency-Key is executed once, and repeats of it get the recorded response. Everything else
 passes through untouched. Send the same request twice:
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import signal
 import socket
 import tempfile
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +21,6 @@ from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.life import StartError
-from gateway.core.webhook import PRESETS, Secret, sign, signing_key
 from gateway.demo import setting
 from gateway.demo.client import Caller, Response
 from gateway.demo.consumer import Consumer
@@ -48,27 +45,13 @@ PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Secrets:
-    """Random: nothing outlives the demonstration."""
-
-    sender: Secret
-    consumer: Secret
-    consumer_text: str
-
-    @classmethod
-    def new(cls) -> _Secrets:
-        text = "whsec_" + secrets.token_hex(32)
-        return cls(Secret("demo", secrets.token_hex(32).encode()), Secret("demo", *signing_key(text)), text)
-
-
-@dataclass(frozen=True, slots=True)
 class _World:
     """A gateway and those around it."""
 
     gateway: GatewayProcess
     caller: Caller
     service: CardService
-    secrets: _Secrets
+    keys: setting.Keys
     is_fast: asyncio.Event
 
     async def charge(self) -> Response:
@@ -78,10 +61,7 @@ class _World:
 
     async def deliver_webhook(self) -> Response:
         """Send the webhook as its sender does; always the same event."""
-        (scheme,) = PRESETS["stripe"].schemes
-        signed = sign(scheme, [self.secrets.sender], _WEBHOOK, now=int(time.time()))
-        headers = {name.decode(): value.decode() for name, value in signed} | _JSON
-        return await self.caller.send("POST", "/webhooks/stripe", headers, _WEBHOOK)
+        return await self.caller.send("POST", "/webhooks/stripe", self.keys.signed(_WEBHOOK), _WEBHOOK)
 
 
 class Triangle:
@@ -93,7 +73,7 @@ class Triangle:
 
     async def play(self) -> None:
         """Play every scene. Raises `UnexpectedResult`, `OSError`, or `StartError` from a gateway."""
-        keys, port = _Secrets.new(), _free_port()
+        keys, port = setting.Keys.new(), _free_port()
         async with Consumer(_HOST, port, keys.consumer) as consumer, self._world("", keys, port) as world:
             await self._kill(world, consumer)
             await self._without_key(keys, port)
@@ -123,7 +103,7 @@ class Triangle:
             "   The gateway is started again. Once their lease is over, in 30 seconds, it publishes them again."
         )
 
-    async def _without_key(self, keys: _Secrets, port: int) -> None:
+    async def _without_key(self, keys: setting.Keys, port: int) -> None:
         self._print("\n2. Meanwhile: the same without a route for charges\n")
         async with self._world("accept", keys, port) as world:
             world.is_fast.set()
@@ -132,7 +112,7 @@ class Triangle:
             self._expect([response.status for response in responses], [201] * _COPIES, "the statuses")
             self._service_shows(world, charges=_COPIES, webhooks=0)
 
-    async def _without_inbox(self, keys: _Secrets, port: int) -> None:
+    async def _without_inbox(self, keys: setting.Keys, port: int) -> None:
         self._print("\n3. The same without the inbox\n")
         async with self._world("inbox", keys, port) as world:
             responses = [await world.deliver_webhook() for _ in range(2)]
@@ -143,7 +123,7 @@ class Triangle:
     async def _without_events(self) -> None:
         """The gateway cannot publish after the change instead of in it, so here a service does, as many do."""
         self._print("\n4. The same without events: the service calls the consumer after each charge\n")
-        keys, port = _Secrets.new(), _free_port()
+        keys, port = setting.Keys.new(), _free_port()
         calls: list[str] = []
 
         async def call_consumer() -> None:
@@ -190,7 +170,7 @@ class Triangle:
 
     @asynccontextmanager
     async def _world(
-        self, without: str, keys: _Secrets, consumer_port: int, charged: Callable[[], Awaitable[None]] | None = None
+        self, without: str, keys: setting.Keys, consumer_port: int, charged: Callable[[], Awaitable[None]] | None = None
     ) -> AsyncIterator[_World]:
         """A service of its own behind a gateway of its own, on an empty store."""
         directory = self._directory / (without or "all")
@@ -203,13 +183,7 @@ class Triangle:
                 upstream=f"http://{_HOST}:{service.port}",
                 directory=str(directory),
                 log_level="error",
-            )
-            variables |= {
-                "SENDER_SECRET": keys.sender.key.decode(),
-                "CONSUMER": f"http://{_HOST}:{consumer_port}/events",
-                "CONSUMER_PORT": str(consumer_port),
-                "CONSUMER_SECRET": keys.consumer_text,
-            }
+            ) | keys.variables(consumer_port)
             text = setting.triangle(without=without)
             async with GatewayProcess(directory, text, variables, status_port) as gateway:
                 try:

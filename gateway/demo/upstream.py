@@ -1,10 +1,10 @@
 """The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
 
-Charges have the form of Stripe's API, so that Stripe's own libraries can make them: parameters as a form (or as JSON),
-and errors that the libraries raise as they raise Stripe's.
+Charges, payment intents and payouts have the form of Stripe's API, so that Stripe's own libraries can make them:
+parameters as a form (or as JSON), and errors that the libraries raise as they raise Stripe's.
 
 Every request that reaches it has an effect of its own, so its ledger shows what was really executed. The ledger is in
-memory.
+memory, and knows by which operation of the gateway each entry was made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,8 +27,21 @@ CARDS: Final = {
     "tok_declined": "is declined, and not charged",
     "tok_slow": f"is charged, {_SLOW_SECONDS:g} seconds later",
     "tok_lost_response": "is charged, and the connection breaks before the response",
+    "tok_error": "is charged, and the service fails with 500 before the response",
 }
-"""The cards that it knows, and what happens to them."""
+"""The cards that it knows, and what happens to them. To a payment intent `pm_card_visa` is `tok_visa`."""
+
+EXPIRED: Final = "sk_test_expired"
+"""The API key that it refuses."""
+
+# What it makes: how the ids begin, and which parameter has the card.
+_OBJECTS: Final = {"charge": ("ch", "source"), "payment_intent": ("pi", "payment_method"), "payout": ("po", None)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    made: dict[str, Any]
+    operation: str
 
 
 class Service:
@@ -37,38 +51,48 @@ class Service:
     """
 
     def __init__(self, host: str, port: int, routes: Sequence[web.RouteDef], stop_seconds: float) -> None:
-        app = web.Application()
-        app.add_routes(routes)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=stop_seconds)
-        self._address = host, port
+        self.port = port
+        """The port that it listens on."""
+        self._host, self._routes, self._stop_seconds = host, routes, stop_seconds
+        self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, *self._address).start()
-        except BaseException:
-            await self._runner.cleanup()
-            raise
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
+        await self.stop()
 
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        port: int = self._runner.addresses[0][1]
-        return port
+    async def start(self) -> None:
+        """Listen; after a stop on the same port."""
+        app = web.Application()
+        app.add_routes(self._routes)
+        seconds = self._stop_seconds
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=seconds)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self.port).start()
+        except BaseException:
+            await self.stop()
+            raise
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and all connections, if that was not done before."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
 
 class CardService(Service):
     """`async with CardService(host, port) as service`: charges cards on `service.port`; port 0 is any free one.
 
     `POST /v1/charges` with `amount=1200&currency=eur&source=tok_visa` charges, `GET /v1/charges` shows the ledger, and
-    `GET /v1/charges/ch_1` one charge. `POST /webhooks/stripe` acts on each webhook. `delay` is what a charge of
-    `tok_slow` waits for, and `charged` is called after each charge. Raises `OSError` when it cannot listen.
+    `GET /v1/charges/ch_1` one charge; so do `/v1/payment_intents` with a `payment_method`, and `/v1/payouts` without a
+    card. `GET /operations/ID` is what an operation made. `POST /webhooks/stripe` acts on each webhook. `delay` is what
+    a charge of `tok_slow` waits for, and `charged` is called after each charge. Raises `OSError` when it cannot listen.
     """
 
     def __init__(
@@ -79,15 +103,17 @@ class CardService(Service):
         delay: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_SLOW_SECONDS),
         charged: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        kinds = f"{{kind:{'|'.join(_OBJECTS)}}}s"
         routes = (
-            web.post("/v1/charges", self._charge),
-            web.get("/v1/charges", self._list),
-            web.get("/v1/charges/{id}", self._show),
+            web.post(f"/v1/{kinds}", self._make),
+            web.get(f"/v1/{kinds}", self._list),
+            web.get(f"/v1/{kinds}/{{id}}", self._show),
+            web.get("/operations/{operation}", self._find),
             web.post("/webhooks/stripe", self._take_webhook),
         )
         super().__init__(host, port, routes, _SLOW_SECONDS + 1)
-        self._ledger: deque[dict[str, Any]] = deque(maxlen=_LEDGER_CHARGES_MAX)
-        self._numbers = itertools.count(1)
+        self._ledger: deque[_Entry] = deque(maxlen=_LEDGER_CHARGES_MAX)
+        self._numbers = {kind: itertools.count(1) for kind in _OBJECTS}
         self._delay = delay
         self._charged = charged
         self.webhooks = 0
@@ -96,44 +122,55 @@ class CardService(Service):
     @property
     def charges(self) -> int:
         """How many charges it made."""
-        return len(self._ledger)
+        return len(self._made("charge"))
 
-    async def _charge(self, request: web.Request) -> web.Response:
+    async def _make(self, request: web.Request) -> web.Response:
+        kind = request.match_info["kind"]
+        prefix, parameter = _OBJECTS[kind]
+        if request.headers.get("Authorization") == f"Bearer {EXPIRED}":
+            return _error(401, "the API key has expired", code="api_key_expired")
         parameters = await _parameters(request)
-        amount, currency, source = (parameters.get(name) for name in ("amount", "currency", "source"))
+        amount, currency = parameters.get("amount"), parameters.get("currency")
         if type(amount) is not int or amount <= 0 or not isinstance(currency, str):
-            return _error(400, "send amount=1200 (a whole number of cents), currency=eur and source=tok_visa")
-        if not isinstance(source, str) or source not in CARDS:
-            return _error(400, f"the source is one of {', '.join(CARDS)}")
-        if source == "tok_declined":
-            return _error(402, "the card was declined", "card_error", "card_declined")
-        if source == "tok_slow":
+            return _error(400, f"send amount=1200 (a whole number of cents), currency=eur{_and_card(parameter)}")
+        card = "tok_visa" if parameter is None else parameters.get(parameter)
+        fate = card.replace("pm_card_", "tok_") if isinstance(card, str) else ""
+        if fate not in CARDS:
+            return _error(400, f"the {parameter} is one of {', '.join(CARDS)}", param=str(parameter))
+        if fate == "tok_declined":
+            return _error(402, "the card was declined", "card_error", code="card_declined")
+        if fate == "tok_slow":
             await self._delay()
-        charge = {
-            "id": f"ch_{next(self._numbers)}",
-            "object": "charge",
-            "amount": amount,
-            "currency": currency,
-            "source": source,
-        }
-        self._ledger.append(charge)
+        made = {"id": f"{prefix}_{next(self._numbers[kind])}", "object": kind, "amount": amount, "currency": currency}
+        made |= ({} if parameter is None else {parameter: card}) | {"status": "succeeded"}
+        self._ledger.append(_Entry(made, request.headers.get("Idempotency-Operation", "")))
         if self._charged is not None:
             await self._charged()
-        if source == "tok_lost_response" and request.transport is not None:
+        if fate == "tok_error":
+            return _error(500, "something went wrong, after the charge", "api_error")
+        if fate == "tok_lost_response" and request.transport is not None:
             request.transport.abort()
-        return web.json_response(charge, status=201, headers={"Location": f"/v1/charges/{charge['id']}"})
+        return web.json_response(made, status=201, headers={"Location": f"/v1/{kind}s/{made['id']}"})
 
     async def _take_webhook(self, request: web.Request) -> web.Response:
         await request.read()
         self.webhooks += 1
         return web.Response(status=204)
 
-    async def _list(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "has_more": False, "data": list(self._ledger)})
+    async def _list(self, request: web.Request) -> web.Response:
+        made = self._made(request.match_info["kind"])
+        return web.json_response({"object": "list", "has_more": False, "data": made})
 
     async def _show(self, request: web.Request) -> web.Response:
-        found = next((charge for charge in self._ledger if charge["id"] == request.match_info["id"]), None)
-        return web.json_response(found) if found is not None else _error(404, "there is no such charge")
+        made = self._made(request.match_info["kind"])
+        return _found(next((each for each in made if each["id"] == request.match_info["id"]), None))
+
+    async def _find(self, request: web.Request) -> web.Response:
+        operation = request.match_info["operation"]
+        return _found(next((entry.made for entry in self._ledger if entry.operation == operation), None))
+
+    def _made(self, kind: str) -> list[dict[str, Any]]:
+        return [entry.made for entry in self._ledger if entry.made["object"] == kind]
 
 
 async def _parameters(request: web.Request) -> dict[str, Any]:
@@ -148,6 +185,15 @@ async def _parameters(request: web.Request) -> dict[str, Any]:
         return {}
 
 
-def _error(status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> web.Response:
-    error = {"type": kind, "message": message} | ({} if code is None else {"code": code})
-    return web.json_response({"error": error}, status=status)
+def _and_card(parameter: str | None) -> str:
+    return "" if parameter is None else f" and {parameter}=tok_visa"
+
+
+def _found(made: dict[str, Any] | None) -> web.Response:
+    return (
+        web.json_response(made) if made is not None else _error(404, "there is no such object", code="resource_missing")
+    )
+
+
+def _error(status: int, message: str, kind: str = "invalid_request_error", **further: str) -> web.Response:
+    return web.json_response({"error": {"type": kind, "message": message, **further}}, status=status)

@@ -22,7 +22,7 @@ _BLOCK: Final = re.compile(
 )
 _API: Final = "https://api.example.com"
 # What `make test` installs where there is an npm.
-_NODE_MODULES: Final = Path(sys.prefix) / "callers" / "node_modules"
+NODE_MODULES: Final = Path(sys.prefix) / "callers" / "node_modules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def write_all(directory: Path, port: int) -> None:
     """Put them, and what they import, into this directory, for an API on this port of loopback."""
     for name, text in TEXTS.items():
         (directory / name).write_text(_here(text, port))
-    if _NODE_MODULES.exists():
-        (directory / "node_modules").symlink_to(_NODE_MODULES)
+    if NODE_MODULES.exists():
+        (directory / "node_modules").symlink_to(NODE_MODULES)
     for program in PROGRAMS:
         if program.builds:
             subprocess.run(program.builds, cwd=directory, check=True)
@@ -76,7 +76,7 @@ _ALL: Final = (
     Program("charge_requests.py", (sys.executable, "{here}/charge_requests.py")),
     Program("charge_aiohttp.py", (sys.executable, "{here}/charge_aiohttp.py")),
     Program("charge_fetch.mjs", ("node", "{here}/charge_fetch.mjs"), needs=("node",)),
-    Program("charge_axios.mjs", ("node", "{here}/charge_axios.mjs"), needs=("node", str(_NODE_MODULES / "axios"))),
+    Program("charge_axios.mjs", ("node", "{here}/charge_axios.mjs"), needs=("node", str(NODE_MODULES / "axios"))),
     Program("charge.sh", ("sh", "{here}/charge.sh"), needs=("curl",)),
     Program("charge.go", ("{here}/charge",), needs=("go",), builds=("go", "build", "charge.go")),
     Program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -14,23 +15,58 @@ import pytest
 import stripe
 
 from gateway.app.life import StartError
-from gateway.demo import demo, setting
+from gateway.demo import demo, in_front_of_cards, setting, traffic
+from gateway.demo.client import Caller
 from gateway.demo.upstream import CARDS, CardService
+from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.curl import curl, curl_lines
 from tests.support.demo import DemoProcess, program, run_program
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import eventually, eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import descendants, end, spawn
 from tests.support.reference import DOCS
 from tests.support.upstream import RecordingUpstream
 
 JSON = ("Content-Type", "application/json")
+# What each picture and list of the console is made of.
+TRAFFIC = {
+    *(
+        f"create_charge {verdict}"
+        for verdict in ("stored", "replayed", "key-reused", "in-doubt", "upstream-unreachable")
+    ),
+    *(f"create_payment_intent {verdict}" for verdict in ("stored", "in-doubt", "recovered")),
+    *("create_payout accepted", "payment_events accepted", "payment_events event-duplicate"),
+    *("create_charge in doubt", "create_payout dead", "create_payout completed", "payment_events completed", "events"),
+}
 
 
 async def charged(port: int) -> int:
     """How many charges the ledger of the service has."""
     return len((await http.request(port, "GET", "/v1/charges")).json()["data"])
+
+
+async def counted(status_port: int) -> set[str]:
+    """What was counted so far: verdicts, doubts, dead letters and deliveries by route, and events."""
+    scraped = Scrape((await http.request(status_port, "GET", "/metrics")).body.decode())
+    words = {
+        "idempotency_requests_total": "{verdict}",
+        "idempotency_in_doubt": "in doubt",
+        "idempotency_dead_letters": "dead",
+        "idempotency_deliveries_total": "{result}",
+    }
+    found = {
+        f"{each.labels['route']} {words[each.name].format(**each.labels)}"
+        for each in scraped.series
+        if each.name in words and each.value
+    }
+    is_published = scraped.total("idempotency_events_published_total", result="delivered") > 0
+    return found | ({"events"} if is_published else set())
+
+
+def bearer(token: str) -> tuple[str, str]:
+    """The header of an operator."""
+    return ("Authorization", f"Bearer {token}")
 
 
 def test_the_story_comes_out_as_told() -> None:
@@ -170,10 +206,11 @@ def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
         (("--upstream", "localhost:9000"), "expected a URL such as http://127.0.0.1:9000"),
         (("--upstream", "http://localhost:9000/api"), "paths are never rewritten"),
         (("--story", "--upstream", "http://localhost:9000"), "not allowed with argument"),
+        (("--traffic", "--upstream", "http://localhost:9000"), "not allowed with argument"),
         (("--port", "99999"), "expected a port"),
         (("--upstream", "http://localhost:8080"), "would forward to itself; write where the service listens"),
     ],
-    ids=["no scheme", "a path", "story of another service", "no port", "itself"],
+    ids=["no scheme", "a path", "story of another service", "traffic to another service", "no port", "itself"],
 )
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str) -> None:
     """A mistake on the command line ends with exit code 2 and says what was expected."""
@@ -235,7 +272,51 @@ def test_the_invitation_names_cards_that_there_are(tmp_path: Path) -> None:
 def test_the_directory_may_have_any_name(tmp_path: Path) -> None:
     """A temporary directory with characters that mean something in URLs holds the store all the same."""
     directory = tmp_path / "a #?%41 b"
-    config = setting.config(
-        setting.CARDS, host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=str(directory)
-    )
+    filled = setting.variables(host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=str(directory))
+    config = setting.config(setting.ANYTHING, filled)
     assert config.store.durable.path == directory / "operations.db"
+
+
+async def test_it_opens_with_a_console(tmp_path: Path) -> None:
+    """The token that it prints is an operator's at the address that it prints, which is on loopback."""
+    with DemoProcess(tmp_path, "--host", "0.0.0.0") as demo:
+        found = re.search(r"console is on http://127\.0\.0\.1:(\d+)/ui/, .* token: (\w{32})\n", demo.output)
+        assert found, demo.output
+        port, token = int(found[1]), found[2]
+        assert (await http.request(port, "GET", "/ui/", [("Host", f"127.0.0.1:{port}")])).status in (200, 303)
+        asked = [await http.request(port, "GET", "/operations", [bearer(each)]) for each in (token, "x" * 32)]
+        assert [answer.status for answer in asked] == [200, 401]
+
+
+async def test_its_traffic_has_something_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of request comes, doubts and dead letters are left for a person, and events reach their consumer."""
+    monkeypatch.setattr(traffic, "_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(traffic, "_OUTAGE_SECONDS", 0.5)
+    async with in_front_of_cards("127.0.0.1", 0, log_level="error") as world:
+        caller, status_port = Caller(*world.gateway.address), world.gateway.status_address[1]
+        sending = asyncio.create_task(traffic.Traffic(caller, world.service, world.consumer, world.keys).run())
+
+        async def lacks_nothing() -> bool:
+            assert not sending.done()
+            return not (TRAFFIC - await counted(status_port))
+
+        try:
+            await eventually(lacks_nothing, 30.0, "something of everything")
+        except AssertionError:
+            pytest.fail(f"there came no {TRAFFIC - await counted(status_port)}")
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_the_traffic_ends_with_the_gateway(tmp_path: Path) -> None:
+    """Its first seconds leave something that needs a person; told to end, it ends well, and leaves nothing."""
+
+    async def needs_person() -> bool:
+        return {"create_charge in doubt", "create_payout dead"} <= await counted(demo.status_port)
+
+    with DemoProcess(tmp_path, "--traffic") as demo:
+        await eventually(needs_person, 30.0)
+        assert demo.stop(signal.SIGINT) == 0
+    assert "Traceback" not in demo.output
+    assert list(demo.directory.iterdir()) == []

@@ -51,9 +51,11 @@ class Entangled(ServerRefused):
     """The commands concern more than their records: a serializable transaction has to execute them."""
 
 
-class Transaction:
-    """A `relational.executor.Cursor`. Without `is_serial` it is told the clock behind the first locks."""
+class Transaction(Cursor):
+    """Without `is_serial` it is told the clock behind the first locks. A sequence has the tokens, some of which may be
+    left out."""
 
+    now_us = 0
     first_row = b""
     last_row = b"\xff" * 17
     drops_responses = True
@@ -164,9 +166,6 @@ class Transaction:
     def state(self) -> object:
         return self._connection
 
-    def begin_tokens(self) -> None:
-        """Nothing: a sequence has them."""
-
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         least = await self._last_token(record, command)
         # Those that were drawn before the record's lock was had may be too low.
@@ -189,15 +188,6 @@ class Transaction:
 
     async def end(self) -> None:
         """Called before the commit."""
-
-    def take_back_token(self) -> None:
-        """Nothing: tokens may be left out."""
-
-    def keep_tokens(self) -> None:
-        """Nothing: a sequence has them."""
-
-    def forget_token(self, _token: int, /) -> None:
-        """Nothing: a sequence goes on."""
 
 
 @cache
@@ -235,11 +225,10 @@ class PortableTransaction(Transaction):
 
     drops_responses = False
     swept = SWEPT
-    narrows_up_to = 2**63 - 1
+    narrows_up_to = Cursor.narrows_up_to
 
     def __init__(self, connection: Any, dialer: Dialer, now_us: int, floor: int, ceiling: int) -> None:
         self.now_us = now_us
-        self.is_serial = True
         self._connection = connection
         self._texts = dialer.texts
         self._draw = dialer.draw
@@ -248,13 +237,13 @@ class PortableTransaction(Transaction):
         self._ceiling = ceiling
         self._highest = 0
 
-    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        return [await self.rows(*each) for each in queries]
+    together = Cursor.together
+    due = Cursor.due
 
     async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         if self._texts is portable_texts():
             return await self.rows(statement, (keys, *bindings))
-        return [row for key in keys for row in await self.rows(statement, (key, *bindings))]
+        return [row for key in sorted(keys) for row in await self.rows(statement, (key, *bindings))]
 
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         if not bindings:
@@ -264,10 +253,6 @@ class PortableTransaction(Transaction):
             await self._execute(qualified(text), *arrays)
         else:
             await self._connection.executemany(self._texts[statement], bindings)
-
-    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        found = sorted(operation_id for (operation_id,) in await self.rows(statement, bindings))
-        return await self.among("lock_operation", found) if found else []
 
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         self._least = max(self._floor, await self._last_token(record, command))

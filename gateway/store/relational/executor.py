@@ -20,6 +20,7 @@ half is a transaction and fails for itself.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,55 +78,66 @@ DRAWING: Final = (Claim, Accept, Dispatch, Takeover)
 """The commands that may draw a token."""
 
 
-class Cursor(Protocol):
-    """A transaction, and the statements of a store by their names."""
+class Cursor:
+    """A transaction, and the statements of a store by their names. By itself it is one of a store that draws tokens in
+    one place, whose transactions have the effect of one after the other."""
+
+    __slots__ = ()
 
     first_row: Any
     """Below and beyond the rows of all operations."""
     last_row: Any
-    drops_responses: bool
+    drops_responses = False
     """Whether responses that are over leave by themselves."""
-    is_remote: bool
+    is_remote = False
     """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
-    is_serial: bool
+    is_serial = True
     """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
     it."""
-
-    @property
-    def swept(self) -> Sequence[tuple[str, State]]:
-        """What a sweep looks for: by which statement, and in which state."""
+    swept: Sequence[tuple[str, State]]
+    """What a sweep looks for: by which statement, and in which state."""
 
     @property
     def narrows_up_to(self) -> int:
         """Up to which token a record may become a narrow row."""
+        return 2**63 - 1
 
     @property
+    @abstractmethod
     def now_us(self) -> int:
         """The store's clock, read inside the transaction: the later of two changes has the later time."""
 
+    @abstractmethod
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
 
+    @abstractmethod
     async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
 
     async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
         """The rows of each of these statements, which only read: in one round trip, where that matters."""
+        return [await self.rows(*each) for each in queries]
 
+    @abstractmethod
     async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         """The rows that have one of these keys, in any order."""
 
+    @abstractmethod
     async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         """How many rows were changed."""
 
+    @abstractmethod
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         """Execute the statement with each of these, in their order."""
-
-    async def hold(self, keys: Iterable[bytes], /) -> None:
-        """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
         """Rows of `{record}` of the operations whose ids the statement finds, which nobody else changes until the
         transaction ends."""
+        found = [each for (each,) in await self.rows(statement, bindings)]
+        return await self.among("lock_operation", found) if found else []
+
+    async def hold(self, keys: Iterable[bytes], /) -> None:
+        """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         """Make the next token higher than any before of the operation that has this record, and than any of the lane
@@ -134,11 +146,12 @@ class Cursor(Protocol):
     def begin_tokens(self) -> None:
         """Called before the first token is drawn."""
 
+    @abstractmethod
     def draw(self) -> int:
         """The next fencing token, of a new operation or as `ready_to_draw` has it."""
 
     def take_back_token(self) -> None:
-        """The last token was not used."""
+        """The last token was not used, and need not be left out."""
 
     def keep_tokens(self) -> None:
         """Called after the last token was drawn."""
@@ -146,6 +159,7 @@ class Cursor(Protocol):
     def forget_token(self, token: int, /) -> None:
         """An operation with this token is about to be deleted; it never draws the token again."""
 
+    @abstractmethod
     def state(self) -> object:
         """Equals an earlier one only as long as nobody else may have replaced the data since."""
 

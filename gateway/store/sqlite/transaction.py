@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.core.operation import Command, Record
 from gateway.store import level
 from gateway.store.base import StartRefused
+from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import statements, texts_of
 from gateway.store.relational.sweep import SWEPT
@@ -27,7 +27,6 @@ TEXTS: Final[Mapping[str, str]] = statements(
         "join": "CROSS JOIN",
         "among": "= ?",
         "response": "r.row = o.row",
-        # Its lock excludes every other transaction.
         "locked": "",
         "bytes": "BLOB",
         "each": "SELECT value FROM json_each(?)",
@@ -38,18 +37,14 @@ _SELECT_SEQUENCE: Final = TEXTS["select_sequence"]
 _UPDATE_SEQUENCE: Final = TEXTS["update_sequence"]
 
 
-class Transaction:
-    """A `relational.executor.Cursor`; one for each connection, whose transactions follow one
-    another. One result at a time: each statement ends the previous one."""
+class Transaction(Cursor):
+    """One for each connection, whose transactions follow one another: its lock excludes every other one. One result at
+    a time: each statement ends the previous one."""
 
     __slots__ = ("_clock_us", "_drawn", "_sequence", "connection", "cursor")
 
     first_row = 0
     last_row = 2**63 - 1
-    drops_responses = False
-    is_remote = False
-    is_serial = True
-    narrows_up_to = 2**63 - 1
     swept = SWEPT
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
@@ -69,9 +64,6 @@ class Transaction:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
         return found
 
-    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
-        return [await self.rows(*each) for each in queries]
-
     async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         return self.cursor.execute(TEXTS[statement], bindings).fetchone()
 
@@ -84,17 +76,8 @@ class Transaction:
         found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key, *bindings) for key in keys]).fetchall()
         return found
 
-    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        return await self.among("lock_operation", [each for (each,) in await self.rows(statement, bindings)])
-
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         self.cursor.executemany(TEXTS[statement], bindings)
-
-    async def hold(self, _keys: Iterable[bytes], /) -> None:
-        """Nothing: its lock excludes every other transaction."""
-
-    def forget_token(self, _token: int, /) -> None:
-        """Nothing: the sequence outlives every record."""
 
     def state(self) -> object:
         # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
@@ -102,9 +85,6 @@ class Transaction:
 
     def begin_tokens(self) -> None:
         self._drawn = 0
-
-    async def ready_to_draw(self, _record: Record | None, _command: Command, /) -> None:
-        """Nothing: tokens are higher than all before."""
 
     def draw(self) -> int:
         if not self._drawn:

@@ -11,8 +11,6 @@ batch, so items of one key are executed in the order of their submission.
 
 Cancelling a submitter whose item still waits removes the item. If its batch is under way, only the result is lost.
 Every other submitter gets a result, the exception that its batch ended with, or `NotApplied`.
-
-An executor may return `LATER` for some items, as long as it executes one. They are the first of the next batch.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.watching import Watchers
@@ -31,12 +29,6 @@ R = TypeVar("R")
 BATCH_SIZE_MAX = 256
 QUEUE_MAX = 10_000
 
-
-class Later:
-    """Stands in place of a result: the item was not executed yet."""
-
-
-LATER: Final = Later()
 
 Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, Any, BaseException | None], None], Any]
 """A function, its arguments, and what the loop does with its result or its error, behind a receipt."""
@@ -137,33 +129,26 @@ class Batches(Generic[I, R]):
     def _take_back(
         self,
         batch: tuple[list[I], list[asyncio.Future[R]]],
-        results: Sequence[R | Exception | Later],
+        results: Sequence[R | Exception],
         error: BaseException | None,
     ) -> None:
         items, futures = batch
-        later: list[Entry[I, R]] = []
         try:
             if error is not None:
                 raise error
             if self._on_results is not None and (self._watchers is None or self._watchers.number):
                 self._on_results(items, results)
-            for item, future, result in zip(items, futures, results, strict=True):
+            for future, result in zip(futures, results, strict=True):
                 if future.done():
                     continue
                 if isinstance(result, Exception):
                     future.set_exception(result)
-                elif isinstance(result, Later):
-                    later.append((item, future, None if self._key is None else self._key(item)))
                 else:
                     future.set_result(result)
         except Exception as failure:  # noqa: BLE001 -- raised to every submitter of the batch
             fail(futures, failure)
         except BaseException:  # noqa: BLE001 -- of a thread or a task; the loop has its own
             fail(futures, Indefinite("the program was stopped while the statement was under way"))
-        if later:
-            self._waiting.extendleft(reversed(later))
-            if not self._is_open:
-                self._refuse_waiting()
         if self._waiting or self._idle is not None:
             self._hand_over()
         else:
@@ -182,7 +167,7 @@ class Batcher(Batches[I, R]):
 
     def __init__(
         self,
-        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception | Later]]],
+        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception]]],
         *,
         key: Callable[[I], Any] | None = None,
         size_max: int = BATCH_SIZE_MAX,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.batching import Batcher
 
 
 class Executor:
@@ -203,41 +203,6 @@ async def test_closing_lets_the_batch_under_way_end(executor: Executor) -> None:
     with pytest.raises(NotApplied):
         await batcher.submit("d")
     assert executor.batches == [["a"]]
-
-
-async def test_what_is_left_for_later_goes_first() -> None:
-    """What an executor did not come to is in the next batch before whoever came meanwhile; its submitter just waits."""
-    batches: list[list[str]] = []
-
-    async def one_at_a_time(items: list[str]) -> Sequence[str | Later]:
-        batches.append(items)
-        await asyncio.sleep(0)
-        return [items[0].upper(), *[LATER] * (len(items) - 1)]
-
-    batcher = Batcher[str, str](one_at_a_time, size_max=3)
-    assert await asyncio.gather(*submit_all(batcher, *"abcd")) == ["A", "B", "C", "D"]
-    assert batches == [["a", "b", "c"], ["b", "c", "d"], ["c", "d"], ["d"]]
-
-
-async def test_closing_waits_for_nothing_that_was_left_for_later() -> None:
-    """Nobody who was left for later waits behind a batcher that is closed: it is told that nothing was changed."""
-    entered, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def one_at_a_time(items: list[str]) -> Sequence[str | Later]:
-        entered.set()
-        await goes_on.wait()
-        return [items[0].upper(), *[LATER] * (len(items) - 1)]
-
-    batcher = Batcher[str, str](one_at_a_time)
-    first, left = submit_all(batcher, *"ab")
-    await entered.wait()
-    closing = asyncio.create_task(batcher.close())
-    await asyncio.sleep(0)
-    goes_on.set()
-    await closing
-    assert await first == "A"
-    with pytest.raises(NotApplied):
-        await left
 
 
 async def test_nothing_runs_when_there_is_nothing_to_do(executor: Executor) -> None:

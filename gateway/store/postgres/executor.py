@@ -17,7 +17,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.lifecycle import step
@@ -34,7 +34,8 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import Outbox
-from gateway.store.base import Indefinite, NotApplied, StoreError, Unreadable, Unstorable
+from gateway.store.base import KNOWN, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
+from gateway.store.batching import Batcher
 from gateway.store.postgres.connection import (
     CHECK_VIOLATION,
     READ_COMMITTED,
@@ -61,6 +62,10 @@ from gateway.store.postgres.hot import (
 from gateway.store.postgres.transaction import Entangled, Transactions
 from gateway.store.relational.executor import DRAWING, Cursor, execute
 
+T = TypeVar("T")
+
+# How often a command is tried whose record changes each time.
+_TRIES: Final = 10
 # How often a transaction that lost is repeated, and how long it waits before that: up to the second number.
 REPEATS_MAX: Final = 12
 _PAUSE_SECONDS: Final = (0.001, 0.1)
@@ -79,9 +84,10 @@ Results = list[BatchResult | Exception]
 
 
 class Executor:
-    """Executes the batches of one link. The operations of a batch are all different; the results are in their order.
+    """The commands of one link: those that wait for their statement, and those that wait for a transaction.
 
-    Never raises: an error is the result of the commands that it concerns.
+    The operations of a batch are all different; the results are in their order. An error is the result of the commands
+    that it concerns.
     """
 
     def __init__(
@@ -91,15 +97,41 @@ class Executor:
         outbox: Outbox,
         days: Days,
         announce: Callable[[Sequence[Command], Sequence[Any]], None],
+        read: Callable[[UUID], Awaitable[Snapshot]],
     ) -> None:
-        """`announce` is called with commands and their results."""
+        """`announce` is called with commands and their results. `read` is the store's."""
         self._link = link
         self._transactions = transactions
         self._outbox = outbox
         self._days = days
         self._announce = announce
+        self._read = read
+        self._commands, self._changes = (
+            # Integers have the same order as the UUIDs, and hash and compare much faster.
+            Batcher[Command, BatchResult](execute, key=lambda command: operation_id_of(command).int)
+            for execute in (self._execute_all, self._change_all)
+        )
 
-    async def execute(self, commands: Sequence[Command]) -> Results:
+    async def close(self) -> None:
+        await self._commands.close()
+        await self._changes.close()
+
+    async def apply(self, command: Command) -> Result:
+        result = await self._commands.submit(command)
+        for _ in range(_TRIES):
+            if not isinstance(result, Unclear):
+                return result
+            read = await _known(self._read(operation_id_of(command)))
+            result = result_of_read(read, command)
+            if isinstance(result, Applied):
+                await self._link.touch()
+                self._announce((command,), (result,))
+            elif isinstance(result, Unclear):
+                result = await _known(self._changes.submit(command))
+        # Every try returned, and changed nothing.
+        raise Unreadable("the operation changed each time between the statement and the read after it")
+
+    async def _execute_all(self, commands: Sequence[Command]) -> Results:
         """Execute each in the way that fits it."""
         is_of_many = self._link.has_statements_of_many
         claims = [each for each in commands if is_of_many and is_absent_claim(each)]
@@ -115,7 +147,7 @@ class Executor:
             by_id |= await self._in_parts(rest, self._change)
         return self._concluded(commands, by_id)
 
-    async def change(self, commands: Sequence[Command]) -> Results:
+    async def _change_all(self, commands: Sequence[Command]) -> Results:
         """Execute each on its locked record."""
         return self._concluded(commands, await self._in_parts(commands, self._change))
 
@@ -228,6 +260,18 @@ class Executor:
         results, raised = await self._transactions.work(change, mode, tokens_expected=expected)
         self._link.note(raised)
         return results
+
+
+async def _known(result: Awaitable[T]) -> T:
+    """Wait for what concerns a record that a statement has found. Errors still report that the key is known."""
+    try:
+        return await result
+    except Unstorable:
+        raise
+    except StoreError as error:
+        raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error
+    except asyncio.CancelledError as cancelled:
+        raise asyncio.CancelledError(KNOWN) from cancelled
 
 
 def _is_entangled(command: Command) -> bool:

@@ -36,8 +36,8 @@ from uuid import UUID
 from gateway.core.lifecycle import settle
 from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import KNOWN, WORK, NotApplied, StartRefused, StoreError, Unreadable, Unstorable, Watch
-from gateway.store.batching import LATER, Batcher, Later
+from gateway.store.base import WORK, NotApplied, StartRefused, Watch
+from gateway.store.batching import Batcher
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Agreement, Backlog, Serving, Swept
 from gateway.store.postgres.backlog import Backlogs
@@ -52,7 +52,7 @@ from gateway.store.postgres.connection import (
 )
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
-from gateway.store.postgres.executor import BatchResult, Executor, Unclear, repeated, result_of_read
+from gateway.store.postgres.executor import Executor, repeated
 from gateway.store.postgres.horizon import Horizon
 from gateway.store.postgres.member import Members
 from gateway.store.postgres.news import News
@@ -67,7 +67,7 @@ from gateway.store.postgres.schema import (
 from gateway.store.postgres.statements import Dialect, load
 from gateway.store.postgres.transaction import Transactions
 from gateway.store.relational import kept
-from gateway.store.relational.executor import Contended, Cursor, Stored, decoded, read_batch
+from gateway.store.relational.executor import ABSENT, Contended, Cursor, Stored, decoded, read_batch
 from gateway.store.relational.rows import Row, kind_of
 
 T = TypeVar("T")
@@ -76,10 +76,8 @@ CONNECTIONS: Final = 3
 _CONNECTIONS_MAX: Final = 4
 # After so long without use, the connection for what is slow is closed. Longer than the pauses of upkeep.
 _IDLE_SECONDS: Final = 45.0
-_BATCH_SIZE_MAX: Final = 256
 # A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
-_TRIES: Final = 10
 
 _READ: Final = load("read")
 # A lost change by time is made again by the next sweep, so its commit needs no flush.
@@ -87,28 +85,19 @@ _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
-    """Commands that wait for their statement, and those that wait for a transaction of the same link."""
-
-    batcher: Batcher[Command, BatchResult]
-    changes: Batcher[Command, BatchResult]
-    link: WitnessedLink
-
-
-@dataclass(frozen=True, slots=True)
 class _Running:
     """What exists between `start` and `close`."""
 
     links: list[Link]
-    claims: _Queue
-    bodies: _Queue
-    others: _Queue
+    claims: Executor
+    bodies: Executor
+    others: Executor
     reads: Batcher[UUID, Snapshot]
     plain: Transactions
     slow: Transactions
     news: News
 
-    def queue_of(self, command: Command) -> _Queue:
+    def executor_of(self, command: Command) -> Executor:
         match command:
             case Claim():
                 return self.claims
@@ -118,9 +107,8 @@ class _Running:
                 return self.others
 
     async def close(self) -> None:
-        for queue in (self.claims, self.bodies, self.others):
-            await queue.batcher.close()
-            await queue.changes.close()
+        for executor in (self.claims, self.bodies, self.others):
+            await executor.close()
         await self.reads.close()
         await self.news.close()
         await asyncio.gather(*(link.close() for link in self.links))
@@ -196,13 +184,13 @@ class PostgresStore(Members):
             raise
         changing = [WitnessedLink(dialer, place) for place in range(self._connections - 1)]
         slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
-        queues = [self._queue(link) for link in changing]
+        executors = [self._executor(link) for link in changing]
         self._running = _Running(
             [*changing, plain, slow],
-            queues[0],
-            queues[min(1, len(queues) - 1)],
-            queues[-1],
-            Batcher(partial(self._read_all, plain), size_max=_READS_SIZE_MAX),
+            executors[0],
+            executors[min(1, len(executors) - 1)],
+            executors[-1],
+            Batcher(self._read_all, size_max=_READS_SIZE_MAX),
             Transactions(dialer, plain, self._horizon),
             Transactions(dialer, slow, self._horizon),
             news,
@@ -215,32 +203,8 @@ class PostgresStore(Members):
         if running is not None:
             await running.close()
 
-    async def apply(self, command: Command) -> Result:
-        queue = self._started().queue_of(command)
-        result = await queue.batcher.submit(command)
-        for _ in range(_TRIES):
-            if not isinstance(result, Unclear):
-                return result
-            read = await self._known(self.read(operation_id_of(command)))
-            result = result_of_read(read, command)
-            if isinstance(result, Applied):
-                await queue.link.touch()
-                self._announce((command,), (result,))
-            elif isinstance(result, Unclear):
-                result = await self._known(queue.changes.submit(command))
-        # Every try returned, and changed nothing.
-        raise Unreadable("the operation changed each time between the statement and the read after it")
-
-    async def _known(self, result: Awaitable[T]) -> T:
-        """Wait for what concerns a record that a statement has found. Errors still report that the key is known."""
-        try:
-            return await result
-        except Unstorable:
-            raise
-        except StoreError as error:
-            raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error
-        except asyncio.CancelledError as cancelled:
-            raise asyncio.CancelledError(KNOWN) from cancelled
+    def apply(self, command: Command) -> Awaitable[Result]:
+        return self._started().executor_of(command).apply(command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)
@@ -299,17 +263,9 @@ class PostgresStore(Members):
             raise NotApplied("the store is not open")
         return self._running
 
-    def _queue(self, link: WitnessedLink) -> _Queue:
+    def _executor(self, link: WitnessedLink) -> Executor:
         transactions = Transactions(self._dialer, link, self._horizon, is_compared=True)
-        executor = Executor(link, transactions, self._outbox, self._days, self._announce)
-        # Integers have the same order as the UUIDs, and hash and compare much faster.
-        batcher, changes = (
-            Batcher[Command, BatchResult](
-                execute, key=lambda command: operation_id_of(command).int, size_max=_BATCH_SIZE_MAX
-            )
-            for execute in (executor.execute, executor.change)
-        )
-        return _Queue(batcher, changes, link)
+        return Executor(link, transactions, self._outbox, self._days, self._announce, self.read)
 
     def _announce(self, commands: Sequence[Command], results: Sequence[Any]) -> None:
         if (running := self._running) is None:
@@ -349,36 +305,39 @@ class PostgresStore(Members):
             raise
         return result
 
-    async def _read_all(self, link: Link, operation_ids: list[UUID]) -> list[Snapshot | Exception | Later]:
+    async def _read_all(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
         if self.is_portable:
-            return list(await self._transact(self._started().plain, partial(read_batch, operation_ids), READING))
-        # Compare the memory first: a record that another memory lacks would look absent to the caller.
-        wanted = [operation_id.bytes for operation_id in dict.fromkeys(operation_ids)]
+            return await self._transact(self._started().plain, partial(read_batch, operation_ids), READING)
+        found: dict[UUID, Snapshot | Exception] = {}
+        # A statement leaves bodies beyond a total size to another one.
+        while left := [each for each in dict.fromkeys(operation_ids) if each not in found]:
+            found |= await self._read_some(left)
+        return [found[each] for each in operation_ids]
+
+    async def _read_some(self, operation_ids: list[UUID]) -> dict[UUID, Snapshot | Exception]:
+        """The settled records, but for those whose bodies are left."""
+        wanted = [operation_id.bytes for operation_id in operation_ids]
 
         async def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
             rows = await connection.fetch(_READ, self._dialer.clock_us(), wanted)
             kinds = list({kind_of(row[1:]) for row in rows if row[1] is not None} - {None})
             return rows, await connection.fetch(load("select_kind"), kinds) if kinds else ()
 
-        rows, kinds = await self._dialer.run(link, read)
+        # On a compared memory: a record that another one lacks would look absent to the caller.
+        rows, kinds = await self._dialer.run(self._link, read)
         now_us = rows[0][0]
-        left = {UUID(bytes=row[1]) for row in rows if row["is_left"]}
-        there = [row for row in rows if row[1] is not None and not row["is_left"]]
-        whole = [tuple(row[1:-2]) for row in there]
+        there = [row for row in rows if row[1] is not None]
+        left = {row[1] for row in there if row["is_left"]}
+        whole = [tuple(row[1:-2]) for row in there if row[1] not in left]
         cursor: Any = _Fetched(
             {"select_delivery": [row["delivery"] for row in there if row["delivery"]], "select_kind": kinds}
         )
-        records = dict(zip((UUID(bytes=row[0]) for row in whole), await decoded(cursor, whole), strict=True))
-        found: list[Snapshot | Exception | Later] = []
-        for operation_id in operation_ids:
-            stored = records.get(operation_id)
-            if operation_id in left:
-                found.append(LATER)
-            elif stored is None or isinstance(stored, Stored):
-                found.append(Snapshot(settle(None if stored is None else stored.record, now_us), now_us))
-            else:
-                found.append(stored)
-        return found
+        stored = dict(zip((row[0] for row in whole), await decoded(cursor, whole), strict=True))
+        return {
+            operation_id: Snapshot(settle(each.record, now_us), now_us) if isinstance(each, Stored) else each
+            for operation_id, id_ in zip(operation_ids, wanted, strict=True)
+            if id_ not in left and (each := stored.get(id_, ABSENT))
+        }
 
 
 class _Fetched:

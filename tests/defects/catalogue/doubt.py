@@ -309,7 +309,7 @@ DEFECTS = (
     Defect(
         "witness-of-a-repeat-unraised",
         "a claim whose answer was lost is granted again without a note: a loss of it goes unnoticed",
-        (Edit("store/postgres/store.py", "                await queue.link.touch()\n", "                pass\n"),),
+        (Edit("store/postgres/executor.py", "                await self._link.touch()\n", "                pass\n"),),
         ("tests/conformance/test_witness.py::test_a_command_that_took_effect_before_is_noted[postgres]",),
     ),
     Defect(

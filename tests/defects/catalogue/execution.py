@@ -236,7 +236,7 @@ DEFECTS = (
         "a key whose answer cannot be read passes for one on a store that is away, and is forwarded unprotected",
         (
             Edit(
-                "store/postgres/store.py",
+                "store/postgres/executor.py",
                 'raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error',
                 "raise NotApplied(*error.args) from error",
             ),
@@ -246,7 +246,7 @@ DEFECTS = (
     Defect(
         "known-key-is-cut-off",
         "a key whose answer is being read when patience ends is forwarded unprotected",
-        (Edit("store/postgres/store.py", "raise asyncio.CancelledError(KNOWN) from cancelled", "raise"),),
+        (Edit("store/postgres/executor.py", "raise asyncio.CancelledError(KNOWN) from cancelled", "raise"),),
         (_KNOWN + "test_a_known_key_is_not_free_for_want_of_its_answer[swallow]",),
     ),
     Defect(

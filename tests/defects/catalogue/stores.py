@@ -368,7 +368,7 @@ DEFECTS = (
     Defect(
         "reads-of-any-memory",
         "behind a pooler, a request that a promoted standby has forgotten is said to have had no effect",
-        (Edit("store/postgres/store.py", "self._dialer.run(link, ", "link.run("),),
+        (Edit("store/postgres/store.py", "self._dialer.run(self._link, ", "self._link.run("),),
         ("tests/store/test_postgres.py::test_a_pooler_that_goes_over_to_another_memory",),
     ),
     Defect(

@@ -221,7 +221,6 @@ class Membership:
         events: Events,
         witness_files: WitnessFiles | None,
         on_change: Callable[[], None],
-        clock: Callable[[], float] = boot_seconds,
     ) -> None:
         """`on_change` is called whenever `until_seconds` or `why_no_grants` is another one."""
         self._fleet = fleet
@@ -230,7 +229,6 @@ class Membership:
         self._call = call
         self._events = events
         self._is_synchronous: bool | None = None
-        self._clock = clock
         self._notes = witness_files
         self._beat_seconds = min(BEAT_SECONDS, conditions.probation_seconds / BEATS_MIN)
         self._host = socket.gethostname()
@@ -264,7 +262,7 @@ class Membership:
         await end_tasks((task,))
 
     async def _join(self, ended: Collection[UUID] = ()) -> None:
-        started, notes = self._clock(), self._gateway_id if self._notes is None else self._notes.id
+        started, notes = boot_seconds(), self._gateway_id if self._notes is None else self._notes.id
         joined: Joined = await self._call(self._fleet.join, self._gateway_id, notes, self._host, self._boot, ended)
         self._others.clear()
         self._beats.clear()
@@ -273,7 +271,7 @@ class Membership:
         if not (joined.was_listed and self._is_established):
             self._is_established = False
             wait = seconds_before_grants(joined, self._conditions.synchronous, self._conditions.probation_seconds)
-            self._ready_at = None if wait is None else self._clock() + wait
+            self._ready_at = None if wait is None else boot_seconds() + wait
         self._permit(is_synchronous=joined.is_synchronous)
 
     def _permit(self, *, is_synchronous: bool) -> None:
@@ -286,10 +284,10 @@ class Membership:
             if not is_synchronous:
                 self._ready_at = None
             elif self._ready_at is None:
-                self._ready_at = self._clock() + self._beat_seconds / 2
+                self._ready_at = boot_seconds() + self._beat_seconds / 2
         if self._conditions.synchronous == "require" and not is_synchronous:
             self._grant(GrantsChanged(_NOT_SYNCHRONOUS))
-        elif not self._is_established and (self._ready_at is None or self._clock() < self._ready_at):
+        elif not self._is_established and (self._ready_at is None or boot_seconds() < self._ready_at):
             self._grant(GrantsChanged(_NOT_KNOWN_YET, is_brief=True))
         else:
             self._is_established = True
@@ -311,13 +309,13 @@ class Membership:
                 await self._beat()
             except StoreError as error:
                 pause = min(_AGAIN_SECONDS, self._beat_seconds)
-                if self._clock() > self.until_seconds:
+                if boot_seconds() > self.until_seconds:
                     self._grant(GrantsChanged(f"the store was not reached for too long: {error}"))
             except Exception:  # noqa: BLE001  a bug must not end the beats; without them nothing is granted
                 _LOG.exception("a beat failed because of a bug")
 
     async def _beat(self) -> None:
-        started = self._clock()
+        started = boot_seconds()
         if started > self.until_seconds:
             # Nothing was seen for too long.
             self._others.clear()
@@ -333,7 +331,7 @@ class Membership:
         self._permit(is_synchronous=is_synchronous)
 
     def _observe(self, members: Collection[Member]) -> None:
-        now, known = self._clock(), self._others
+        now, known = boot_seconds(), self._others
         self._others = {}
         for member in members:
             if member.gateway_id != self._gateway_id:
@@ -348,7 +346,7 @@ class Membership:
         continues its parent. Raises `StoreError`."""
         promotion = self._conditions.promotion
         if self._met[0] != epoch.identity:
-            self._met = (epoch.identity, self._clock())
+            self._met = (epoch.identity, boot_seconds())
         members: list[Member] = []
         if contradiction is None and promotion == "proven":
             identity, ended = epoch.identity, reading.ended_ids
@@ -360,7 +358,7 @@ class Membership:
             contradiction,
             members,
             is_fresh=self._is_fresh(members),
-            is_patient=self._clock() - self._met[1] < self._conditions.wait_seconds,
+            is_patient=boot_seconds() - self._met[1] < self._conditions.wait_seconds,
         )
 
     async def accept(self, epoch: Epoch, memo: bytes) -> bool:

@@ -98,7 +98,10 @@ class Days:
 
     async def _make(self, link: Link, *, of_all: bool = False) -> bool:
         async def make(connection: Connection) -> None:
-            longest_us = await _longest_window(connection) if of_all else self.longest_us
+            longest_us = self.longest_us
+            if of_all:
+                # Of all gateways.
+                ((longest_us,),) = await connection.fetch(_LONGEST_WINDOW)
             await self._add(connection, windows_up_to(longest_us))
 
         try:
@@ -153,9 +156,3 @@ def windows_up_to(longest_us: int) -> list[int]:
             return found
         begin_us = end_us
     return [*found, longest_us]
-
-
-async def _longest_window(connection: Connection) -> int:
-    """The longest window of all gateways."""
-    ((longest_us,),) = await connection.fetch(_LONGEST_WINDOW)
-    return int(longest_us)

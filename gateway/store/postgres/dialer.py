@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -117,17 +116,11 @@ _SETTINGS: Final = {
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedMemory:
-    """The memory that a new connection leads to, and the notes that it was compared with."""
-
-    epoch: Epoch
-    reading: Reading
-
-
+Compared = tuple[Epoch, Reading]
+"""The memory that a new connection leads to, and the notes that it was compared with."""
 Connect = Callable[..., Awaitable[Any]]
-Prepare = Callable[[Connection, ComparedMemory | None], Awaitable[None]]
-"""Called on each new connection; without a `ComparedMemory` while no memory is known."""
+Prepare = Callable[[Connection, Compared | None], Awaitable[None]]
+"""Called on each new connection; with None while no memory is known."""
 
 
 class Dialer:
@@ -307,7 +300,7 @@ class Dialer:
             return None
         return {**self._limits, **_UNCOMPILED, **(_BY_INDEX if self.pgbouncer else {}), **(more or {})}
 
-    async def compare(self, connection: Connection, *, compares_notes: bool = True) -> ComparedMemory | None:
+    async def compare(self, connection: Connection, *, compares_notes: bool = True) -> Compared | None:
         """Raise `EpochChanged` for another memory than the known one; None while none is known.
 
         What is known is read before the server: a token that is seen, or a number that is acknowledged in between must
@@ -319,7 +312,7 @@ class Dialer:
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
         found = await self.check_memory(connection, [note.link for note in reading.notes])
         self._check_epoch(found, known, seen_token, reading.notes, beyond)
-        return ComparedMemory(found, reading)
+        return found, reading
 
     async def connect_ungreeted(self) -> Connection:
         """A connection to the first host that can be reached, whatever it is like. Raises `NotApplied`."""
@@ -505,19 +498,20 @@ class WitnessedLink(Link):
     def _bindings(self) -> tuple[int | None, bytes | None]:
         return self._dialer.clock_us(), None if self._id is None else self._id.bytes
 
-    async def _register(self, connection: Connection, compared: ComparedMemory | None) -> None:
+    async def _register(self, connection: Connection, compared: Compared | None) -> None:
         """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
         if compared is None or self._files is None:
             raise NotApplied("the store is not open")
+        epoch, reading = compared
         rows: Sequence[Any] = ()
         if self._id is not None and not self.is_portable:
             rows = await connection.fetch(_RAISE, *self._bindings())
         if not rows:
             self._id, self._number = uuid4(), 0
             rows = await connection.fetch(_ADD, *self._bindings())
-        self._memory = memory_digest(compared.epoch.identity)
+        self._memory = memory_digest(epoch.identity)
         self.note(rows)
-        self._files.cover(compared.reading)
+        self._files.cover(reading)
 
     def note(self, rows: Sequence[Any]) -> None:
         """Acknowledge the number of the witness, with which the rows end, if it was raised."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempo
 _NOTE: Final = """
 INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
 """
+# An engine may take long to make an index.
+_LONG: Final = "SET statement_timeout = 0"
 # What a statement that makes something ends with if another program makes it at the same moment.
 _MADE_MEANWHILE: Final = frozenset(("23505", "40001", "42710", "42P06", "42P07"))
 _TRIES_MAX: Final = 10
@@ -116,7 +119,7 @@ async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str
     if await is_up_to_date(connection, dialect):
         return []
     if dialect == "portable":
-        return await _migrate_portably(connection)
+        return await _migrate(connection, dialect)
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _LOCK_SECONDS
     while True:
@@ -124,7 +127,7 @@ async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str
             # The tables come without the schema's name.
             settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
             async with transaction(connection, settings):
-                return await _migrate(connection)
+                return await _migrate(connection, dialect)
         except Exception as error:
             if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
                 raise
@@ -132,40 +135,28 @@ async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str
         await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
-async def _migrate(connection: Connection) -> list[str]:
-    await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
+async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
+    """In the portable dialect statement by statement: not every engine makes tables in a transaction, and each may be
+    repeated."""
+    is_portable = dialect == "portable"
+    execute = partial(_repeated, connection.execute) if is_portable else connection.execute
+    await connection.execute(_LONG if is_portable else f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
     # Check first: the server requires the privilege to create even if there is nothing to create.
     if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
-        await connection.execute("CREATE SCHEMA idempotency_gateway")
-    await connection.execute(_MIGRATION_TABLE)
+        await execute("CREATE SCHEMA IF NOT EXISTS idempotency_gateway")
+    await execute(_MIGRATION_TABLE)
     applied = {row["version"] for row in await connection.fetch(_APPLIED)}
-    missing = [each for each in migrations("postgres") if each[0] not in applied]
+    missing = [each for each in migrations(dialect) if each[0] not in applied]
     for version, name, script in missing:
-        await connection.execute(script)
-        await connection.execute(_NOTE, version, name, checksum(script))
-    if not applied:
-        # No older program has ever used it.
-        await connection.execute(_RAISE_LEVEL, PROGRAM_LEVEL)
-    return [name for _, name, _ in missing]
-
-
-async def _migrate_portably(connection: Connection) -> list[str]:
-    """Statement by statement: not every engine makes tables in a transaction, and each may be repeated."""
-    # An engine may take long to make an index.
-    await connection.execute("SET statement_timeout = 0")
-    for statement in ("CREATE SCHEMA IF NOT EXISTS idempotency_gateway", _MIGRATION_TABLE):
-        await _repeated(connection.execute, statement)
-    applied = {row["version"] for row in await connection.fetch(_APPLIED)}
-    missing = [each for each in migrations("portable") if each[0] not in applied]
-    for version, name, script in missing:
-        for statement in _without_comments(script).split(";"):
+        for statement in _without_comments(script).split(";") if is_portable else (script,):
             if statement.strip():
-                await _repeated(connection.execute, statement)
+                await execute(statement)
         if not applied:
             # No older program has ever used it.
-            await _repeated(connection.execute, _RAISE_LEVEL, PROGRAM_LEVEL)
-        await _repeated(connection.execute, _NOTE, version, name, checksum(script))
-    await connection.execute("RESET statement_timeout")
+            await execute(_RAISE_LEVEL, PROGRAM_LEVEL)
+        await execute(_NOTE, version, name, checksum(script))
+    if is_portable:
+        await connection.execute("RESET statement_timeout")
     return [name for _, name, _ in missing]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -57,19 +57,11 @@ _LAST_NUMBER: Final = 2**63 - 1
 _NO_HORIZON: Final = b"\xff" * 17
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The records found in one piece, and the piece's last id; None when there are no more pieces."""
-
-    found: list[Snapshot]
-    last: UUID | None
-
-
-async def find_some(cursor: Cursor, query: Query) -> Piece:
-    """Search the next piece after `query.after`."""
+async def find_some(cursor: Cursor, query: Query) -> tuple[list[Snapshot], UUID | None]:
+    """The records found in the next piece after `query.after`, and the piece's last id; None when it is the last."""
     now_us, states = cursor.now_us, _wanted(query)
     if not states or query.limit <= 0:
-        return Piece([], None)
+        return [], None
     # The one state, if it has an index of its own.
     stopped = next((state for state in _STOPPED if states == {state}), None)
     after = b"" if query.after is None else query.after.bytes
@@ -94,8 +86,8 @@ async def find_some(cursor: Cursor, query: Query) -> Piece:
             response = record.response
             found.append(Snapshot(replace(record, response=response and replace(response, body=None)), now_us))
     if len(rows) == query.limit:
-        return Piece(found, UUID(bytes=rows[-1][1]))
-    return Piece(found, None if horizon is None else UUID(bytes=horizon[0]))
+        return found, UUID(bytes=rows[-1][1])
+    return found, None if horizon is None else UUID(bytes=horizon[0])
 
 
 def _wanted(query: Query) -> frozenset[State]:

@@ -35,7 +35,7 @@ from gateway.store.recipes import Name
 from gateway.store.rekeying import Kept, Row
 from gateway.store.relational import event, inquiry, kept, rekeying
 from gateway.store.relational.executor import Contended, Cursor
-from gateway.store.relational.sweep import EventsUnsynced, SweptPart, is_due, sweep_some
+from gateway.store.relational.sweep import EventsUnsynced, is_due, sweep_some
 from gateway.store.watching import Watchers
 
 P = ParamSpec("P")
@@ -118,15 +118,15 @@ class RelationalStore(ABC):
         while left > 0:
             size = min(left, size_max)
             try:
-                part, spent_seconds = await self._sweep_some(size)
+                (part, operation_ids), spent_seconds = await self._sweep_some(size)
             except Contended:
                 if size == 1:
                     raise
                 size_max = size // 2
                 continue
             left -= size
-            self._watchers.announce_all(part.operation_ids)
-            swept += part.swept
+            self._watchers.announce_all(operation_ids)
+            swept += part
             if self.has_one_writer:
                 # Pause, or every command would find it busy sweeping.
                 await asyncio.sleep(spent_seconds)
@@ -134,8 +134,8 @@ class RelationalStore(ABC):
                 break
         return swept
 
-    async def _sweep_some(self, size: int) -> tuple[SweptPart, float]:
-        async def sweep(cursor: Cursor, *, is_synced: bool) -> SweptPart:
+    async def _sweep_some(self, size: int) -> tuple[tuple[Swept, list[UUID]], float]:
+        async def sweep(cursor: Cursor, *, is_synced: bool) -> tuple[Swept, list[UUID]]:
             return await sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
 
         try:
@@ -186,11 +186,11 @@ class RelationalStore(ABC):
     async def find(self, query: Query) -> list[Snapshot]:
         found: list[Snapshot] = []
         while True:
-            piece = await self._find_some(replace(query, limit=query.limit - len(found)))
-            found += piece.found
-            if piece.last is None or len(found) >= query.limit:
+            piece, last = await self._find_some(replace(query, limit=query.limit - len(found)))
+            found += piece
+            if last is None or len(found) >= query.limit:
                 return found
-            query = replace(query, after=piece.last)
+            query = replace(query, after=last)
 
     _find_some = _reads(inquiry.find_some)
     recover = _changes(inquiry.recover)

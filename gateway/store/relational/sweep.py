@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -65,14 +64,6 @@ class _Kinds:
         return row if self._known[kind[0]] == kind else None
 
 
-@dataclass(slots=True)
-class SweptPart:
-    """What one transaction of a sweep wrote, and for which operations."""
-
-    swept: Swept = field(default_factory=Swept)
-    operation_ids: list[UUID] = field(default_factory=list)
-
-
 class EventsUnsynced(NotApplied):
     """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
     another time under the same ids, and these may have been published by then."""
@@ -85,9 +76,12 @@ async def is_due(cursor: Cursor, now_us: int) -> bool:
     return any(await cursor.together([*_pauses(now_us), *swept, *tidied]))
 
 
-async def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool) -> SweptPart:
-    """Sweep at most `limit` records; `more` when there were that many. Raises `EventsUnsynced` unless `is_synced`."""
-    part, written = SweptPart(), Counter[State]()
+async def sweep_some(
+    cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *, is_synced: bool
+) -> tuple[Swept, list[UUID]]:
+    """Sweep at most `limit` records; `more` when there were that many. Returns the operations, too. Raises
+    `EventsUnsynced` unless `is_synced`."""
+    swept, written = list[UUID](), Counter[State]()
     lapsed: list[tuple[str, UUID]] = []
     await cursor.hold((PAUSES,))
     found = await cursor.together([("select_outboxes", ()), ("select_services", ()), *_pauses(now_us)])
@@ -120,13 +114,13 @@ async def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *,
             after = State.ABSENT if settled is None else settled.state
             is_same = record is not None and record.state is after
             written[State.CLAIMED if is_same else after] += 1
-            part.operation_ids.append(UUID(bytes=columns[1]))
+            swept.append(UUID(bytes=columns[1]))
             if settled is not None and not is_same and after is State.IN_DOUBT:
                 lapsed.append((settled.identity.route, settled.identity.operation_id))
         # A record may be in the next state's as well, once it is written.
         await changes.write()
     more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
-    part.swept = Swept(
+    number = Swept(
         written[State.IN_DOUBT],
         written[State.TOMBSTONE],
         written[State.ABSENT],
@@ -134,7 +128,7 @@ async def sweep_some(cursor: Cursor, now_us: int, limit: int, outbox: Outbox, *,
         written[State.DEAD_LETTER],
         tuple(lapsed[:LAPSES_NAMED_MAX]),
     )
-    return part
+    return number, swept
 
 
 def _pauses(now_us: int) -> list[tuple[str, Sequence[Any]]]:

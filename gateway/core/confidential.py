@@ -102,7 +102,7 @@ class Sealing:
                     changed[name] = _PARTS[name].seal(ring, part, operation_id, token)
             if (audit := audit_of(command)) is not None:
                 event = EVENT_OF[type(cast(Command, command))]
-                changed["audit"] = sealed_texts(ring, audit, of_audit(operation_id, event, token))
+                changed["audit"] = self.seal(TEXTS, audit, of_audit(operation_id, event, token))
         return _changed(command, changed)
 
     def opened(self, record: Record, known: _Known = _NOTHING) -> Record:
@@ -179,32 +179,28 @@ class Sealing:
 
     # -- audits --------------------------------------------------------------------------------------------------------
 
-    def sealed_texts(self, audit: Audit, associated: bytes) -> Audit:
-        """Who made a change, and why."""
-        return audit if self.ring is None else sealed_texts(self.ring, audit, associated)
+    def seal(self, form: Form, part: P, *bound: Any) -> P:
+        """The part as it is kept, bound to this."""
+        return part if self.ring is None or form.value(part) is None else cast(P, form.seal(self.ring, part, *bound))
+
+    def shown(self, form: Form, text: str, *bound: Any) -> str:
+        """Undo `seal`, for a text. One that cannot be opened says why in its place."""
+        try:
+            return cast(str, form.open(self.ring, text, *bound))
+        except Unopenable as error:
+            return f"({error})"
 
     def opened_texts(self, entry: P, associated: bytes, operation_id: UUID | None = None) -> P:
-        """Undo `sealed_texts` in whatever has them, of this operation or of none. What cannot be opened says why in its
-        place."""
+        """Undo `seal` of `TEXTS` in whatever has them, of this operation or of none. What cannot be opened says why in
+        its place."""
         who, why = cast(Any, entry).who, cast(Any, entry).why
         try:
-            audit = opened_texts(self.ring, Audit(who, why), associated)
+            audit = _opened_texts(self.ring, Audit(who, why), associated)
         except Unopenable as error:
             if operation_id is not None:
                 self._on_unreadable(operation_id, str(error))
             audit = Audit("", f"({error})")
         return _changed(entry, {"who": audit.who, "why": audit.why})
-
-    def sealed_text(self, text: str, associated: bytes) -> str:
-        """As `sealed_texts`, for one."""
-        return text if self.ring is None else sealed_text(self.ring, text, associated)
-
-    def opened_text(self, text: str, associated: bytes) -> str:
-        """Undo `sealed_text`. One that cannot be opened says why in its place."""
-        try:
-            return opened_text(self.ring, text, associated)
-        except Unopenable as error:
-            return f"({error})"
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -223,20 +219,6 @@ class Sealing:
         """Undo `sealed_event`. Raises `Unopenable`."""
         return open_value(self.ring, sealed, _of_event(event_id, sink))
 
-    def sealed_failure(self, why: str, event_id: str, sink: str) -> str:
-        """Why an event was not published. The event's id stands behind it, because a list of sinks has no other."""
-        if self.ring is None or not why:
-            return why
-        return sealed_failure(self.ring, why, sink, event_id)
-
-    def opened_failure(self, why: str, sink: str, event_id: str | None = None) -> str:
-        """Undo `sealed_failure`, for this event or, with None, for the one that the text names. A text that cannot be
-        opened says why in its place."""
-        try:
-            return opened_failure(self.ring, why, sink, event_id)
-        except Unopenable as error:
-            return f"({error})"
-
 
 class Resealing(Sealing):
     """Opens, and seals again with the current key. What is under that key already is opened, too, because another key
@@ -254,22 +236,10 @@ class Resealing(Sealing):
         place = (kept.identity.operation_id if isinstance(kept, Record) else kept.operation_id, kept.token)
         changed: dict[str, Any] = {}
         for name in _PARTS_OF[type(kept)]:
-            part, (value, seal, open_) = getattr(kept, name), _PARTS[name]
-            if part is not None and (again := self._again(part, value(part), open_, seal, *place)) is not part:
+            part = getattr(kept, name)
+            if part is not None and (again := self.again(_PARTS[name], part, *place)) is not part:
                 changed[name] = again
         return _changed(kept, changed)
-
-    def resealed_texts(self, audit: Audit, associated: bytes) -> Audit:
-        """As `resealed`, for two texts that are sealed as one."""
-        return self._again(audit, audit.why, opened_texts, sealed_texts, associated)
-
-    def resealed_text(self, text: str, associated: bytes) -> str:
-        """As `resealed`, for one text."""
-        return self._again(text, text, opened_text, sealed_text, associated)
-
-    def resealed_failure(self, why: str, event_id: str, sink: str) -> str:
-        """As `resealed`, for why an event was not published."""
-        return self._again(why, why or None, opened_failure, sealed_failure, sink, event_id)
 
     def resealed_request(self, kept: SealedRequest, operation_id: UUID) -> SealedRequest:
         """As `resealed`, for a kept request."""
@@ -284,15 +254,13 @@ class Resealing(Sealing):
         is_new = kept.key_id == ring.current_id
         return kept if is_new else SealedRequest(kept.acceptance_id, *ring.seal(content, associated))
 
-    def _again(
-        self, part: P, value: bytes | str | None, opened: Callable[..., P], sealed: Callable[..., P], *bound: Any
-    ) -> P:
-        """The part, sealed with the current key if its `value` is not."""
-        if self.ring is None or value is None:
+    def again(self, form: Form, part: P, *bound: Any) -> P:
+        """As `resealed`, for one part."""
+        if self.ring is None or (value := form.value(part)) is None:
             return part
         try:
-            clear = opened(self.ring, part, *bound)
-            return sealed(self.ring, clear, *bound) if self.is_old(value) else part
+            clear = form.open(self.ring, part, *bound)
+            return cast(P, form.seal(self.ring, clear, *bound)) if self.is_old(value) else part
         except Unopenable as error:
             self.reasons.append(str(error))
             return part
@@ -369,14 +337,15 @@ def _known(command: Command, sealed: Command) -> _Known:
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
-    """A part of records and commands, by the name of its field. `value` of a part is what it is sealed to, something
-    else where it is clear, and None where it has nothing confidential. `seal` and `open` get a ring, the part, and its
-    operation and token. `open` raises `Unopenable`, and leaves what is clear as it is."""
+class Form(NamedTuple):
+    """How something is kept. `value` of it is what it is sealed to, something else where it is clear, and None where it
+    has nothing confidential. `seal` and `open` get a ring, the thing, and what it is bound to: a part of records and
+    commands to its operation and token, others to their associated data. `open` raises `Unopenable`, and leaves what is
+    clear as it is."""
 
     value: Callable[[Any], bytes | str | None]
-    seal: Callable[[KeyRing, Any, UUID, int], Any]
-    open: Callable[[KeyRing | None, Any, UUID, int], Any]
+    seal: Callable[..., Any]
+    open: Callable[..., Any]
 
 
 def _sealed_identity(ring: KeyRing, identity: Identity, operation_id: UUID, _: int) -> Identity:
@@ -458,13 +427,14 @@ def _value_of_response(response: StoredResponse) -> bytes | None:
     return b"" if response.headers or response.reason or response.body else None
 
 
-_PARTS: Final[Mapping[str, _Part]] = {
-    "identity": _Part(lambda identity: identity.key, _sealed_identity, _opened_identity),
-    "probe": _Part(lambda probe: probe.target, _sealed_probe, _opened_probe),
-    "request": _Part(lambda request: request.path, _sealed_info, _opened_info),
-    "resource": _Part(lambda resource: resource, _sealed_resource, _opened_resource),
-    "response": _Part(_value_of_response, _sealed_response, _opened_response),
+_PARTS: Final[Mapping[str, Form]] = {
+    "identity": Form(lambda identity: identity.key, _sealed_identity, _opened_identity),
+    "probe": Form(lambda probe: probe.target, _sealed_probe, _opened_probe),
+    "request": Form(lambda request: request.path, _sealed_info, _opened_info),
+    "resource": Form(lambda resource: resource, _sealed_resource, _opened_resource),
+    "response": Form(_value_of_response, _sealed_response, _opened_response),
 }
+"""By the names of their fields."""
 _OF_OPERATION: Final = tuple(name for name in _PARTS if name != "response")
 _PARTS_OF: Final[Mapping[type, tuple[str, ...]]] = {
     kind: tuple(each.name for each in fields(kind) if each.name in _PARTS) for kind in (Record, *get_args(Command))
@@ -476,39 +446,44 @@ def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
     return operation_id.bytes + acceptance_id.bytes
 
 
-def sealed_texts(ring: KeyRing, audit: Audit, associated: bytes) -> Audit:
+def _sealed_texts(ring: KeyRing, audit: Audit, associated: bytes) -> Audit:
     """Both texts as one, bound to its row: in the place of `who` is a random name, for two may be of one change."""
     row = ring.random_name()
     return Audit(row, ring.seal_text(pack_headers(((encoded(audit.who), encoded(audit.why)),)), associated + _row(row)))
 
 
-def opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
-    """Undo `sealed_texts`. Raises `Unopenable`."""
+def _opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audit:
     if audit.why[:1] != SEALED_TEXT:
         return audit
     ((who, why),) = _unpacked(open_value(ring, audit.why, associated + _row(audit.who)))
     return Audit(who.decode(), why.decode())
 
 
-def opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
-    """Raises `Unopenable`."""
+def _opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
     return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
 
 
-def sealed_text(ring: KeyRing, text: str, associated: bytes) -> str:
+def _sealed_text(ring: KeyRing, text: str, associated: bytes) -> str:
     return ring.seal_text(encoded(text), associated)
 
 
-def sealed_failure(ring: KeyRing, why: str, sink: str, event_id: str) -> str:
+def _sealed_failure(ring: KeyRing, why: str, sink: str, event_id: str) -> str:
     return f"{ring.seal_text(encoded(why), _of_failure(event_id, sink))} {event_id}"
 
 
-def opened_failure(ring: KeyRing | None, why: str, sink: str, event_id: str | None) -> str:
-    """Undo `sealed_failure`; `event_id` as in `Sealing.opened_failure`. Raises `Unopenable`."""
+def _opened_failure(ring: KeyRing | None, why: str, sink: str, event_id: str | None) -> str:
     if why[:1] != SEALED_TEXT:
         return why
     sealed, _, named = why.partition(" ")
     return open_value(ring, sealed, _of_failure(named if event_id is None else event_id, sink)).decode()
+
+
+TEXTS: Final = Form(lambda audit: audit.why, _sealed_texts, _opened_texts)
+"""Who made a change, and why, in an `Audit`."""
+TEXT: Final = Form(lambda text: text, _sealed_text, _opened_text)
+FAILURE: Final = Form(lambda why: why or None, _sealed_failure, _opened_failure)
+"""Why an event was not published: of this sink and event, or, with None, of the event that the text names. The id
+stands behind it, because a list of sinks has no other."""
 
 
 def encoded(text: str) -> bytes:

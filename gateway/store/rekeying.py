@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.confidential import Resealing, Sealing, of_audit, of_pause, of_suspension
+from gateway.core.confidential import FAILURE, TEXT, TEXTS, Resealing, Sealing, of_audit, of_pause, of_suspension
 from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest
 from gateway.core.outbox import resealed_event
@@ -87,12 +87,12 @@ def _pause_audit(again: Resealing, service: str, operation: str, is_resumed: int
 
 
 def _texts(again: Resealing, associated: bytes, who: str, why: str) -> tuple[str, str]:
-    audit = again.resealed_texts(Audit(who, why), associated)
+    audit = again.again(TEXTS, Audit(who, why), associated)
     return audit.who, audit.why
 
 
 def _suspension(again: Resealing, service: str, sink: str, why: str) -> tuple[str]:
-    return (again.resealed_text(why, of_suspension(service, sink)),)
+    return (again.again(TEXT, why, of_suspension(service, sink)),)
 
 
 def _event(
@@ -102,7 +102,7 @@ def _event(
         content, response = resealed_event(content, response, event_id, sink, again)
     except Unopenable as error:
         again.reasons.append(str(error))
-    return content, response, again.resealed_failure(why, event_id, sink)
+    return content, response, again.again(FAILURE, why, sink, event_id)
 
 
 SEALED: Final[Mapping[Place, _Sealed]] = {

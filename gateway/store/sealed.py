@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from gateway.core.confidential import Sealing, of_audit, of_pause, of_suspension
+from gateway.core.confidential import FAILURE, TEXT, TEXTS, Sealing, of_audit, of_pause, of_suspension
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Snapshot
 from gateway.core.outbox import opened_event
@@ -123,11 +124,11 @@ class _SealedCold:
         return self._sealing.opened_texts(entry, of_audit(operation_id, entry.event, entry.token), operation_id)
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_texts(audit, of_pause(service, operation, is_resumed=False))
+        sealed = self._sealing.seal(TEXTS, audit, of_pause(service, operation, is_resumed=False))
         return await self._behind.pause(service, operation, sealed)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        sealed = self._sealing.sealed_texts(audit, of_pause(service, operation, is_resumed=True))
+        sealed = self._sealing.seal(TEXTS, audit, of_pause(service, operation, is_resumed=True))
         return await self._behind.resume(service, operation, sealed)
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
@@ -143,7 +144,7 @@ class _SealedCold:
         )
 
     async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        sealed = self._sealing.sealed_text(why, of_suspension(service, sink))
+        sealed = self._sealing.seal(TEXT, why, of_suspension(service, sink))
         return await self._behind.suspend_sink(service, sink, sealed)
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
@@ -151,8 +152,8 @@ class _SealedCold:
         return {sink: self._opened_backlog(each, service, sink) for sink, each in found.items()}
 
     def _opened_backlog(self, backlog: SinkBacklog, service: str, sink: str) -> SinkBacklog:
-        why, last_error = backlog.suspended_why, self._sealing.opened_failure(backlog.last_error, sink)
-        opened = None if why is None else self._sealing.opened_text(why, of_suspension(service, sink))
+        why, last_error = backlog.suspended_why, self._sealing.shown(FAILURE, backlog.last_error, sink, None)
+        opened = None if why is None else self._sealing.shown(TEXT, why, of_suspension(service, sink))
         return replace(backlog, last_error=last_error, suspended_why=opened)
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
@@ -171,12 +172,12 @@ class _SealedCold:
         return opened
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        seal = self._sealing.sealed_failure
-        sealed = [replace(each, why=seal(each.why, each.event_id, each.sink)) if each.why else each for each in reports]
+        seal = partial(self._sealing.seal, FAILURE)
+        sealed = [replace(each, why=seal(each.why, each.sink, each.event_id)) if each.why else each for each in reports]
         await self._behind.report_events(service, sealed)
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
     ) -> list[KeptEvent]:
         found = await self._behind.find_events(service, sink, is_dead=is_dead, after=after, limit=limit)
-        return [replace(each, why=self._sealing.opened_failure(each.why, sink, each.event_id)) for each in found]
+        return [replace(each, why=self._sealing.shown(FAILURE, each.why, sink, each.event_id)) for each in found]

@@ -179,8 +179,8 @@ DEFECTS = (
         (
             Edit(
                 CONFIDENTIAL,
-                "clear = opened(self.ring, part, *bound)",
-                "clear = opened(self.ring, part, *bound) if self.is_old(value) else part",
+                "clear = form.open(self.ring, part, *bound)",
+                "clear = form.open(self.ring, part, *bound) if self.is_old(value) else part",
             ),
         ),
         (
@@ -281,7 +281,7 @@ DEFECTS = (
         (
             Edit(
                 "store/sealed.py",
-                "why=seal(each.why, each.event_id, each.sink)",
+                "why=seal(each.why, each.sink, each.event_id)",
                 "why=each.why",
             ),
         ),
@@ -293,7 +293,7 @@ DEFECTS = (
         (
             Edit(
                 "store/rekeying.py",
-                "return content, response, again.resealed_failure(why, event_id, sink)",
+                "return content, response, again.again(FAILURE, why, sink, event_id)",
                 "return content, response, why",
             ),
         ),

@@ -97,7 +97,7 @@ def _check(chosen: argparse.Namespace) -> int:
     if placeholders.names:
         print(f"not checked, because they have no value: {', '.join(placeholders.names)}", file=out)
     remarks = [] if chosen.without_files else [*tls_remarks(config), *state_dir_remarks(config)]
-    notes = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
+    notes: list[object] = [*notices(config), *(remark for remark in remarks if not remark.is_fault)]
     if chosen.store:
         from gateway.app.life import run
         from gateway.app.operating import check_store, look_at_server

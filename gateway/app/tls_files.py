@@ -14,19 +14,8 @@ from pathlib import Path
 from gateway.config import Config
 from gateway.config.address import PLACEHOLDER_DIRECTORY
 from gateway.config.events import KafkaSink
+from gateway.config.notice import Notice
 from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A remark on the files at `path` of the configuration. `is_fault`: a start or every handshake would fail."""
-
-    path: str
-    text: str
-    is_fault: bool
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +69,7 @@ def expiries_of(config: Config) -> dict[str, float]:
     return found
 
 
-def tls_remarks(config: Config) -> list[Remark]:
+def tls_remarks(config: Config) -> list[Notice]:
     """What is wrong with the files, and which of them this user may not read."""
     return [
         *(remark for files in dict.fromkeys(_named(config)) for remark in _remarks(files)),
@@ -88,7 +77,7 @@ def tls_remarks(config: Config) -> list[Remark]:
     ]
 
 
-def state_dir_remarks(config: Config) -> list[Remark]:
+def state_dir_remarks(config: Config) -> list[Notice]:
     """Why a gateway could not write to `state_dir`, or this user cannot see it."""
     directory = config.state_dir
     if directory.is_relative_to(PLACEHOLDER_DIRECTORY):
@@ -96,11 +85,11 @@ def state_dir_remarks(config: Config) -> list[Remark]:
     # What is missing is made in the nearest directory that is there.
     there = next(each for each in (directory, *directory.parents) if each.exists() or each.is_symlink())
     if not there.is_dir():
-        return [Remark("state_dir", f"{there} is not a directory", is_fault=True)]
+        return [Notice("state_dir", f"{there} is not a directory", is_fault=True)]
     if os.statvfs(there).f_flag & os.ST_RDONLY:
-        return [Remark("state_dir", f"{there} is on a file system that is mounted read-only", is_fault=True)]
+        return [Notice("state_dir", f"{there} is on a file system that is mounted read-only", is_fault=True)]
     if not os.access(there, os.W_OK | os.X_OK):
-        return [Remark("state_dir", f"{there} was not checked: this user may not write to it", is_fault=False)]
+        return [Notice("state_dir", f"{there} was not checked: this user may not write to it")]
     return []
 
 
@@ -140,7 +129,7 @@ def _issuers(config: Config) -> Iterator[tuple[str, TokenIssuer]]:
             yield f"routes[{index}].{place}.jwt", issuer
 
 
-def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Remark]:
+def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Notice]:
     """What is wrong with the file that has an issuer's keys."""
     if not isinstance(issuer.keys, str) or issuer.is_fetched:
         return
@@ -148,22 +137,22 @@ def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Remark]:
 
     file = Path(issuer.keys)
     if file.exists() and not os.access(file, os.R_OK):
-        yield Remark(path, f"{file} was not checked: this user may not read it", is_fault=False)
+        yield Notice(path, f"{file} was not checked: this user may not read it")
         return
     try:
         read_key_file(file)
     except KeySetInvalid as error:
-        yield Remark(path, f"{file}: {error}", is_fault=True)
+        yield Notice(path, f"{file}: {error}", is_fault=True)
     except OSError as error:
-        yield Remark(path, f"{file}: {error.strerror}", is_fault=True)
+        yield Notice(path, f"{file}: {error.strerror}", is_fault=True)
 
 
-def _remarks(files: _Files) -> Iterator[Remark]:
+def _remarks(files: _Files) -> Iterator[Notice]:
     paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
     # The user that checks is often not the one that serves, and must not read its keys.
     unreadable = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
     for path in unreadable:
-        yield Remark(files.path, f"{path} was not checked: this user may not read it", is_fault=False)
+        yield Notice(files.path, f"{path} was not checked: this user may not read it")
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
     from gateway.upstream.tls import PemError, check_dates, client_context
@@ -174,4 +163,4 @@ def _remarks(files: _Files) -> Iterator[Remark]:
         if files.cert is not None and files.key is not None:
             check_dates(files.cert, files.key)
     except PemError as error:
-        yield Remark(files.path, str(error), is_fault=True)
+        yield Notice(files.path, str(error), is_fault=True)

@@ -84,6 +84,7 @@ class ListenAddress(Leaf):
 
     expected = "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
     schema = shaped(pattern=rf"^(.+:[0-9]{{1,5}}{SUBSTITUTED})$")
+    stand_in = "127.0.0.1:0"
 
     def read(self, text: str) -> Address:
         host, colon, port = text.rpartition(":")
@@ -96,9 +97,6 @@ class ListenAddress(Leaf):
         if not HOST_NAME.match(host):
             raise self.unexpected()
         return Address(host, int(port))
-
-    def placeholder(self, name: str) -> str:
-        return "127.0.0.1:0"
 
 
 def is_bracketed_ipv6(host: str) -> bool:
@@ -187,6 +185,7 @@ class ServiceUrl(Leaf):
 
     expected = "a URL such as http://127.0.0.1:9000 or https://service.internal"
     schema = shaped(pattern=rf"^(https?://[^/?#@]+/?{SUBSTITUTED})$")
+    stand_in = PLACEHOLDER_URL
 
     def read(self, text: str) -> UpstreamUrl:
         url, host, port = split_url(self, text)
@@ -199,9 +198,6 @@ class ServiceUrl(Leaf):
         if not is_host(host):
             raise self.unexpected()
         return UpstreamUrl(url.scheme, host, port or (443 if url.scheme == "https" else 80))
-
-    def placeholder(self, name: str) -> str:
-        return PLACEHOLDER_URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +221,7 @@ class ForwardAuthUrl(Leaf):
 
     expected = "a URL such as http://127.0.0.1:4180/oauth2/auth"
     schema = shaped(pattern=rf"^(https?://[^?#@]+(\?[^#]*)?{SUBSTITUTED})$")
+    stand_in = PLACEHOLDER_URL
 
     def read(self, text: str) -> AuthorizationUrl:
         try:
@@ -242,9 +239,6 @@ class ForwardAuthUrl(Leaf):
         except PydanticCustomError:
             raise self.unexpected() from None
 
-    def placeholder(self, name: str) -> str:
-        return PLACEHOLDER_URL
-
     def write(self, value: AuthorizationUrl) -> str:
         return f"{value}?placeholder" if "?" in value.target else str(value)
 
@@ -254,6 +248,7 @@ class PublicUrl(Leaf):
 
     expected = "a URL such as https://api.example.com"
     schema = shaped(pattern=rf"^(https?://[^?#@]+{SUBSTITUTED})$")
+    stand_in = PLACEHOLDER_URL
 
     def read(self, text: str) -> str:
         url, host, port = split_url(self, text)
@@ -264,9 +259,6 @@ class PublicUrl(Leaf):
         if not re.fullmatch(rf"({_PATH})?/?", url.path) or "?" in text or "#" in text:
             raise self.unexpected("without a query; its path is plain")
         return text.rstrip("/")
-
-    def placeholder(self, name: str) -> str:
-        return PLACEHOLDER_URL
 
 
 class TypeBase(Leaf):
@@ -341,6 +333,7 @@ class DurableUrl(Leaf):
 
     expected = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE"
     schema = shaped(pattern=rf"^(sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel)?://.+{SUBSTITUTED})$")
+    stand_in = "postgresql://placeholder@placeholder/placeholder"
 
     def read(self, text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
         scheme = text.partition("://")[0]
@@ -375,9 +368,6 @@ class DurableUrl(Leaf):
             raise self.unexpected(hint, is_secret=True)
         return PostgresUrl(SecretStr(text))
 
-    def placeholder(self, name: str) -> str:
-        return "postgresql://placeholder@placeholder/placeholder"
-
     def write(self, value: SqliteUrl) -> str:
         return value.path.as_uri().replace("file://", "sqlite://", 1)
 
@@ -398,6 +388,7 @@ class StreamUrl(Leaf):
 
     expected = "redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE"
     schema = shaped(pattern=rf"^(rediss?://.+{SUBSTITUTED})$")
+    stand_in = "redis://placeholder:6379/0"
     kinds = frozenset(("",))
 
     def read(self, text: str) -> RedisUrl:
@@ -421,9 +412,6 @@ class StreamUrl(Leaf):
         if {name for name, _ in parse_qsl(url.query, keep_blank_values=True)} - options:
             raise self.unexpected(f"the only options are {', '.join(sorted(options))}", is_secret=True)
         return RedisUrl(SecretStr(text))
-
-    def placeholder(self, name: str) -> str:
-        return "redis://placeholder:6379/0"
 
     def _why_no_path(self, kind: str, path: str) -> str:
         match kind:

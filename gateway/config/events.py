@@ -63,6 +63,7 @@ class _WebhookUrl(Leaf):
 
     expected = "a URL such as https://ledger.example.com/hooks"
     schema = shaped(pattern=rf"^(https?://[^/?#@]+.*{SUBSTITUTED})$")
+    stand_in = PLACEHOLDER_URL
 
     def read(self, text: str) -> SecretStr:
         url, host, port = split_url(self, text)
@@ -73,9 +74,6 @@ class _WebhookUrl(Leaf):
         if not is_host(host) or not re.match(r"[!-~]+\Z", text):
             raise self.unexpected(is_secret=True)
         return SecretStr(text)
-
-    def placeholder(self, name: str) -> str:
-        return PLACEHOLDER_URL
 
 
 def _signing(text: str) -> str:

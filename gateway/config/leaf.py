@@ -53,6 +53,9 @@ def placeholder(name: str) -> str:
 class Leaf(ABC):
     """Reads one kind of scalar. A default is written in the same form and read in the same way."""
 
+    # Its placeholder, if not just any name.
+    stand_in = ""
+
     @property
     @abstractmethod
     def expected(self) -> str:
@@ -73,7 +76,7 @@ class Leaf(ABC):
 
     def placeholder(self, name: str) -> str:
         """A text that can be read, where the reference of this name stands for a value that is not known."""
-        return placeholder(name)
+        return self.stand_in or placeholder(name)
 
     def unexpected(self, hint: str = "", *, is_secret: bool = False) -> PydanticCustomError:
         """The error for a value that is not `expected`; see `wrong`."""
@@ -104,7 +107,6 @@ class Text(Leaf):
     shape: Mapping[str, Any] = field(hash=False)
     hint: str = ""
     stand_in: str = ""
-    """Its placeholder, if not just any name."""
 
     @property
     def expected(self) -> str:
@@ -115,9 +117,6 @@ class Text(Leaf):
         if not is_good:
             raise self.unexpected(self.hint)
         return text
-
-    def placeholder(self, name: str) -> str:
-        return self.stand_in or placeholder(name)
 
     @property
     def schema(self) -> Mapping[str, Any]:

@@ -38,10 +38,11 @@ OWN_SEMANTICS = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A remark about the value at `path`."""
+    """A remark about the value at `path`. `is_fault`: a start or every handshake would fail."""
 
     path: str
     message: str
+    is_fault: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"

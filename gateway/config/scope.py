@@ -203,6 +203,7 @@ class _KeyPlace(Leaf):
 
     expected = _KEYS
     schema = shaped(pattern=f"^(discover|/.*|https?://.*{SUBSTITUTED})$")
+    stand_in = PLACEHOLDER_URL
 
     def read(self, text: str) -> str:
         if text == "discover" or (text.startswith("/") and "\0" not in text):
@@ -214,9 +215,6 @@ class _KeyPlace(Leaf):
 
     def write(self, value: str) -> str:
         return re.sub(r"\?.*", "?placeholder", value)
-
-    def placeholder(self, name: str) -> str:
-        return PLACEHOLDER_URL
 
 
 def _has_tls(url: str) -> bool:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command not in ("run", "deliver"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     try:
-        return _do(chosen)
+        return _operate(chosen) if chosen.command in options.OPERATORS else _COMMANDS[chosen.command](chosen)
     except KeyboardInterrupt:
         return EXIT_OK
     except CommandError as error:
@@ -44,34 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _do(chosen: argparse.Namespace) -> int:
-    match chosen.command:
-        case "run" | "deliver":
-            return _run(chosen.config, is_deliverer=chosen.command == "deliver")
-        case "check":
-            return _check(chosen)
-        case "init":
-            return _init(chosen.openapi, chosen.upstream, chosen.to)
-        case "explain":
-            return _explain(chosen)
-        case "reload":
-            return _reload(chosen.config, chosen.state_dir)
-        case "migrate":
-            return _migrate(chosen.config, chosen.grant, finishes=chosen.finish)
-        case "rekey":
-            return _rekey(chosen.config)
-        case name if name in options.OPERATORS:
-            return _operate(chosen)
-        case _:
-            return _demo(chosen)
-
-
-def _run(path: Path, *, is_deliverer: bool) -> int:
+def _run(chosen: argparse.Namespace) -> int:
     from gateway.app.life import StartError, run
     from gateway.app.serve import deliver, serve
 
+    path = chosen.config
     config = _load(path)
-    work = deliver if is_deliverer else serve
+    work = deliver if chosen.command == "deliver" else serve
     try:
         return run(work(config, lambda: _load(path), path))
     except StartError:
@@ -157,12 +136,13 @@ def _route_rows(config: Config) -> list[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
 
 
-def _init(description: Path, upstream: str | None, to: Path | None) -> int:
+def _init(chosen: argparse.Namespace) -> int:
     from gateway.config.openapi import DESCRIPTION_BYTES_MAX, draft
 
+    description, to = chosen.openapi, chosen.to
     try:
         with description.open("rb") as stream:
-            made = draft(stream.read(DESCRIPTION_BYTES_MAX + 1), str(description), upstream)
+            made = draft(stream.read(DESCRIPTION_BYTES_MAX + 1), str(description), chosen.upstream)
     except OSError as error:
         raise CommandWrong(f"{description}: cannot be read: {error.strerror}") from None
     if to is None:
@@ -217,13 +197,13 @@ def _explain(chosen: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _reload(path: Path, state_dir: Path | None) -> int:
+def _reload(chosen: argparse.Namespace) -> int:
     """The gateway reads the file itself, with its own environment; here it only says where the gateway is."""
     from gateway.app.life import run
     from gateway.app.reload import SHOW, NotReached, ask_all, reload_gateways
     from gateway.config import ConfigError, Placeholders, state_dir_of
 
-    wrong: ConfigError | None = None
+    path, state_dir, wrong = chosen.config, chosen.state_dir, None
     is_named = state_dir is None
     if state_dir is None:
         try:
@@ -261,12 +241,12 @@ def _refuse_other_file(path: Path, gateways: Sequence[Mapping[str, Any]]) -> Non
         )
 
 
-def _migrate(path: Path, grant_to: str | None, *, finishes: bool) -> int:
+def _migrate(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
     from gateway.app.serve import finish_upgrade, migrate
     from gateway.store.level import PROGRAM_LEVEL
 
-    config = _load(path)
+    config, grant_to = _load(chosen.config), chosen.grant
     applied = run(migrate(config, grant_to))
     if not applied:
         print("The schema is up to date; nothing was changed.")
@@ -275,7 +255,7 @@ def _migrate(path: Path, grant_to: str | None, *, finishes: bool) -> int:
         print(f"Brought the schema up to version {int(number)} ({what.replace('_', ' ')}).")
     if grant_to is not None:
         print(f"The role {grant_to} has the rights that a gateway needs.")
-    if finishes:
+    if chosen.finish:
         was_lower = run(finish_upgrade(config))
         print(
             f"The store has level {PROGRAM_LEVEL} now: programs of lower levels are refused from here on."
@@ -285,7 +265,7 @@ def _migrate(path: Path, grant_to: str | None, *, finishes: bool) -> int:
     return EXIT_OK
 
 
-def _rekey(path: Path) -> int:
+def _rekey(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
     from gateway.app.rekeying import rekey_stores
 
@@ -294,7 +274,7 @@ def _rekey(path: Path) -> int:
             print(text, end="\r", file=sys.stderr)
 
     try:
-        left = run(rekey_stores(_load(path), lambda text: print(text, flush=True), progress))
+        left = run(rekey_stores(_load(chosen.config), lambda text: print(text, flush=True), progress))
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted; run the same command again to go on", file=sys.stderr)
         return EXIT_WORK_LEFT
@@ -337,6 +317,19 @@ def _demo(chosen: argparse.Namespace) -> int:
         upstream_only=chosen.upstream_only,
         traffic=chosen.traffic,
     )
+
+
+_COMMANDS = {
+    "run": _run,
+    "deliver": _run,
+    "check": _check,
+    "init": _init,
+    "explain": _explain,
+    "reload": _reload,
+    "migrate": _migrate,
+    "rekey": _rekey,
+    "demo": _demo,
+}
 
 
 def _load(path: Path, stand_in: Placeholders | None = None) -> Config:

@@ -40,14 +40,11 @@ from gateway.app.seats import Handed, Seating
 from gateway.app.stores import (
     attempt_files,
     bare_store,
-    fleet_of,
     is_same,
     journal_directory,
     key_ring,
     make_fast_tier,
     name_of,
-    on_purge_of,
-    partitions_late_of,
     refuse_unreadable_journals,
     seen_file,
     shared_note,
@@ -66,6 +63,8 @@ from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.postgres.store import PostgresStore
+from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.activity import ActivitySampler
 from gateway.upkeep.timer import Duty
 
@@ -493,9 +492,9 @@ def environment_of(config: Config) -> Environment:
         holder=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}",
         durable=durable,
         observations=durable,
-        fleet=fleet_of(durable),
-        partitions_late=partitions_late_of(durable),
-        on_purge=on_purge_of(durable),
+        fleet=None if isinstance(durable, SqliteStore) or not durable.may_fail_over else durable,
+        partitions_late=lambda: durable.partitions_late if isinstance(durable, PostgresStore) else 0,
+        on_purge=None if isinstance(durable, SqliteStore | PostgresStore) else durable.on_purge,
         fast=make_fast_tier(config, Sealing(ring)),
         ring=ring,
         seen_file=seen_file(config),

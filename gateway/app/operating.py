@@ -137,9 +137,11 @@ def admin_api(
     from gateway.admin.pages.console import Console, Process
     from gateway.explain.explaining import Explainer
 
+    admin = config.admin
+    own = [] if admin.token is None else [("token", admin.token.get_secret_value(), "admin")]
     authentication = Authentication(
-        _people_of(config),
-        _hosts_of(config),
+        People(own + [(each.name, each.token.get_secret_value(), each.role) for each in admin.tokens]),
+        {*admin.hosts, admin.listen.host},
         clock=boot_seconds,
         wall_clock=time,
         before=None if before is None else before.authentication,
@@ -163,16 +165,6 @@ def admin_api(
         reload=reload,
         pages=Console(operations, authentication, process),
     )
-
-
-def _people_of(config: Config) -> People:
-    admin = config.admin
-    own = [] if admin.token is None else [("token", admin.token.get_secret_value(), "admin")]
-    return People([*own, *((each.name, each.token.get_secret_value(), each.role) for each in admin.tokens)])
-
-
-def _hosts_of(config: Config) -> set[str]:
-    return {*config.admin.hosts, config.admin.listen.host}
 
 
 async def operate(config: Config, job: Job) -> int:

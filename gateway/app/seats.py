@@ -12,11 +12,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.app.life import StartError
 from gateway.config.address import Address
-from gateway.http.server import Listener, ListenError, listen_fault
+from gateway.http.server import Edge, Listener, ListenError, listen_fault
 
 Seat = tuple[socket.socket, ...]
 """The sockets of one worker: one for each address that the host name resolves to."""
@@ -28,13 +28,6 @@ class Handed:
 
     number: int
     seats: Mapping[int, Seat]
-
-
-class Listening(Protocol):
-    """The part of `Edge` that is needed here."""
-
-    async def listen_on(self, sock: socket.socket) -> Listener: ...
-    def leave(self, listener: Listener) -> None: ...
 
 
 def bind_seats(address: Address, count: int) -> dict[int, Seat]:
@@ -72,7 +65,7 @@ def shares(count: int, serving: Collection[int]) -> dict[int, frozenset[int]]:
 class Seating:
     """The seats that this worker listens on."""
 
-    def __init__(self, edge: Listening, handed: Handed) -> None:
+    def __init__(self, edge: Edge, handed: Handed) -> None:
         self._edge = edge
         self._handed = handed
         self._listeners: dict[int, list[Listener]] = {}

@@ -27,7 +27,6 @@ from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
 from gateway.store.journal.view import HostJournalFiles
 from gateway.store.memory.epoch import SeenFile
-from gateway.store.memory.promotion import Fleet
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.postgres import store as postgres
@@ -261,26 +260,6 @@ def _redis_store(config: Config, sealing: Sealing, url: RedisUrl, witness_files:
     return RedisStore(url.url.get_secret_value(), replicas=replicas, witness_files=witness_files, outbox=outbox)
 
 
-def is_portable(config: Config) -> bool:
-    """Whether the durable store is kept by the portable dialect."""
-    return config.store.dialect == "portable"
-
-
-def fleet_of(store: SqliteStore | PostgresStore | RedisStore) -> Fleet | None:
-    """The same store, if it can be promoted as a whole."""
-    return None if isinstance(store, SqliteStore) or not store.may_fail_over else store
-
-
-def on_purge_of(store: SqliteStore | PostgresStore | RedisStore) -> OnPurge | None:
-    """Where to hear of purges by other gateways, if the durable store tells of them."""
-    return None if isinstance(store, SqliteStore | PostgresStore) else store.on_purge
-
-
-def partitions_late_of(store: SqliteStore | PostgresStore | RedisStore) -> Callable[[], int]:
-    """Counts how often a response had to wait for its partition, where there are any."""
-    return lambda: store.partitions_late if isinstance(store, PostgresStore) else 0
-
-
 def _met(config: Config) -> str:
     """The memory that this host saw last, by its note; empty without one. The guard reports a damaged note."""
     with contextlib.suppress(StartRefused):
@@ -291,7 +270,7 @@ def _met(config: Config) -> str:
 
 async def store_capabilities(config: Config) -> list[Capability]:
     """What the durable store's server allows, if that is a PostgreSQL. Raises `NotApplied` where it cannot be asked."""
-    if isinstance(config.store.durable, PostgresUrl) and not is_portable(config):
+    if isinstance(config.store.durable, PostgresUrl) and config.store.dialect != "portable":
         return await capabilities(config.store.durable.dsn.get_secret_value(), config.store.durability)
     return []
 

@@ -27,7 +27,6 @@ import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -161,33 +160,17 @@ class WorkerProcess:
             self._process.kill()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerEnd:
-    """How a worker ended: its exit code, a description of it, and the reason that it gave itself, if any."""
-
-    code: int
-    what: str
-    why: str | None
-    has_served: bool
-    lived_seconds: float
-
-
-def end_of(code: int, why: str | None, *, has_served: bool, lived_seconds: float) -> WorkerEnd:
-    """How it ended, from its exit status and the reason that it gave."""
+def end_of(code: int, why: str | None, *, has_served: bool) -> tuple[int, str]:
+    """The exit code of a worker and how it ended, from its exit status and the reason that it gave."""
+    what = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
     if why is not None:
         what = f"failed: {why}"
-    elif code < 0:
-        what = f"was ended by signal {-code}"
-    else:
-        what = f"ended with {code}"
-    if not has_served and why is None:
+    elif not has_served:
         what += " before it served"
     if code == -signal.SIGTERM and not has_served:
         # It was terminated before it had its signal handlers, and has done nothing.
-        code = EXIT_OK
-    elif code < 0:
-        code = EXIT_FAILED
-    return WorkerEnd(code, what, why, has_served, lived_seconds)
+        return EXIT_OK, what
+    return EXIT_FAILED if code < 0 else code, what
 
 
 def _command(number: int, descriptor: int) -> list[str]:
@@ -366,38 +349,41 @@ class Supervisor(Server):
 
     async def _keep(self, number: int) -> None:
         """Keep a worker of this number running until the gateway stops."""
-        pause_seconds = 0.0
+        loop, pause_seconds = asyncio.get_running_loop(), 0.0
         while True:
-            end = await self._run(number)
+            started_seconds, worker = loop.time(), None
+            try:
+                worker = await self._spawn(number)
+            except OSError as error:
+                code, what = EXIT_FAILED, f"could not be started: {error}"
+            else:
+                code, what = await self._run(worker)
             if self._is_stopping:
-                self._codes.append(end.code)
+                self._codes.append(code)
                 return
-            if self._must_give_up(end):
-                self._give_up(end.why or f"worker {number} {end.what}; see the log")
+            # Whether no worker serves and none can be started. During the start, one failure is enough.
+            has_served = worker is not None and worker.has_served
+            if not has_served and not (self._has_started and self._workers):
+                why = None if worker is None else worker.why_failed
+                self._give_up(why or f"worker {number} {what}; see the log")
                 return
-            if end.lived_seconds >= _SOUND_SECONDS:
+            if loop.time() - started_seconds >= _SOUND_SECONDS:
                 pause_seconds = 0.0
-            _LOG.error("worker %d %s; starting another one in %g s", number, end.what, pause_seconds)
+            _LOG.error("worker %d %s; starting another one in %g s", number, what, pause_seconds)
             self._pausing.add(number)
             await asyncio.sleep(pause_seconds)
             self._pausing.discard(number)
             pause_seconds = min(max(2 * pause_seconds, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
             self._metrics.count_restart()
 
-    async def _run(self, number: int) -> WorkerEnd:
-        """Run one worker until it ends."""
-        started_seconds = asyncio.get_running_loop().time()
-        try:
-            worker = await self._spawn(number)
-        except OSError as error:
-            return WorkerEnd(EXIT_FAILED, f"could not be started: {error}", None, has_served=False, lived_seconds=0.0)
+    async def _run(self, worker: WorkerProcess) -> tuple[int, str]:
+        """Attend a worker until it ends; returns its exit code and how it ended."""
         code = await worker.attend(self._reassign_seats, self._reload)
-        del self._workers[number]
+        del self._workers[worker.number]
         # Its counts stay in the totals.
         self._metrics.absorb(worker.numbers)
         self._reassign_seats()
-        lived_seconds = asyncio.get_running_loop().time() - started_seconds
-        return end_of(code, worker.why_failed, has_served=worker.has_served, lived_seconds=lived_seconds)
+        return end_of(code, worker.why_failed, has_served=worker.has_served)
 
     async def _spawn(self, number: int) -> WorkerProcess:
         """Start a process and have it begin."""
@@ -482,10 +468,6 @@ class Supervisor(Server):
             for number, seats in shares(self._count, responsive).items():
                 self._workers[number].channel.call("take_seats", seats)
         self._changed.set()
-
-    def _must_give_up(self, end: WorkerEnd) -> bool:
-        """Whether no worker serves and none can be started. During the start, one failure is enough."""
-        return not end.has_served and (not self._has_started or not self._workers)
 
     def _give_up(self, why: str) -> None:
         if not self.failed.done():

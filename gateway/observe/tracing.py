@@ -31,7 +31,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind
+
+    from gateway.core.identity.peer import Hop
 
 _LOG = logging.getLogger("gateway")
 
@@ -90,16 +92,6 @@ _CALLS_MAX: Final = 64
 _CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("calls", default=None)
 
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
-
-
-class _Hop(Protocol):
-    """Where the request came from: see `protect.hop`."""
-
-    @property
-    def peer(self) -> IPv4Address | IPv6Address | None: ...
-
-    @property
-    def scheme(self) -> bytes: ...
 
 
 @immutable
@@ -156,7 +148,7 @@ class Tracing:
 
     # -- in a request's way -------------------------------------------------------------------------------------------
 
-    def begin(self, head: RequestHead, hop: _Hop) -> tuple[RequestHead, TraceContext] | None:
+    def begin(self, head: RequestHead, hop: Hop) -> tuple[RequestHead, TraceContext] | None:
         """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
         sampling = self._sampling
         draw = random.getrandbits(64)  # which requests are sampled is no secret

@@ -132,7 +132,7 @@ DEFECTS = (
     Defect(
         "redis-alone-purges-here-alone",
         "another gateway replies from its memory what was purged",
-        (Edit("app/gateway.py", "        on_purge=on_purge_of(durable),\n", ""),),
+        (Edit("app/gateway.py", "PostgresStore) else durable.on_purge", "PostgresStore) else None"),),
         (_NEWS + "test_a_purge_reaches_what_another_gateway_remembers",),
     ),
     Defect(

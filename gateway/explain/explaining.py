@@ -8,7 +8,7 @@ those of the text that it shows of it, because the file may have been changed si
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -23,14 +23,13 @@ from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
 from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
-from gateway.config.route import Route as RouteConfig
 from gateway.core.identity import scope as scopes
 from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault
 from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.peer import Hop
-from gateway.core.message import IndexedHeaders, ResponseHead, header_values
+from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered
 from gateway.core.recovery import Probe
@@ -75,163 +74,189 @@ class Step:
     settings: tuple[Setting, ...] = ()
 
 
-class Places:
-    """Where the settings of a file are written."""
+class _Way:
+    """The way of a request, as `steps`: up to the one that decided. With `show`, they have values of the request."""
 
-    def __init__(self, config: Config, document: Document) -> None:
+    def __init__(self, found: Found, config: Config, document: Document, *, show: bool) -> None:
+        self._found = found
+        self._config = config
         self._document = document
+        self._show = show
         self._indexes = {route.name: index for index, route in enumerate(config.routes)}
-        self.config = config
+        self.steps: list[Step] = []
 
     def of(self, *keys: str | int) -> Setting:
+        """A setting of the file."""
         return Setting(path_text(keys), self._document.line(keys))
 
-    def of_route(self, name: str, *keys: str | int) -> Setting:
-        return self.of("routes", self._indexes[name], *keys)
+    def own(self, *keys: str | int, route: Route | None = None) -> Setting:
+        """A setting of the route, or of another one."""
+        if (route := route or self._found.route) is None:
+            raise AssertionError("no route matches")
+        return self.of("routes", self._indexes[route.name], *keys)
 
-    def written(self, name: str, *keys: tuple[str | int, ...]) -> tuple[Setting, ...]:
-        """Those of these settings of a route that are written, or the first one."""
-        settings = tuple(self.of_route(name, *each) for each in keys)
-        return tuple(each for each in settings if each.line is not None) or settings[:1]
+    def written(self, *keys: tuple[str, ...]) -> list[Setting]:
+        """Those of these settings of the route that are written, or the first one."""
+        settings = [self.own(*each) for each in keys]
+        return [each for each in settings if each.line is not None] or settings[:1]
 
+    def add(self, name: str, decision: str, facts: Iterable[str] = (), settings: Iterable[Setting] = ()) -> None:
+        """Add a step."""
+        self.steps.append(Step(name, decision, tuple(facts), tuple(settings)))
 
-def steps_of(found: Found, places: Places, *, show: bool) -> Iterator[Step]:
-    """The steps up to the one that decided. With `show`, they have values of the request."""
-    is_refused = found.status is not None
-    if found.head is None or (found.route is None and is_refused) or found.verdict is _V.REQUEST_INVALID:
-        yield Step("http", f"refused: {found.detail}")
-    else:
-        yield Step("http", "there is one way to read it")
-    if found.head is None:
-        return
-    yield _route(found, places)
-    route = found.route
-    if route is None or found.verdict is _V.REQUEST_INVALID:
-        return
-    if route.authorize is not None:
-        asked = found.unasked or route.authorize.url
-        yield Step("authorize", f"would ask {asked}", settings=(places.of_route(route.name, "authorize"),))
-        if found.unasked is not None:
+    def go(self) -> None:
+        """Add the steps up to the one that decided."""
+        found, route = self._found, self._found.route
+        is_refused = found.head is None or (route is None and found.status is not None)
+        is_refused = is_refused or found.verdict is _V.REQUEST_INVALID
+        self.add("http", f"refused: {found.detail}" if is_refused else "there is one way to read it")
+        if found.head is None:
             return
-    yield _key(found, route, places, show=show)
-    if found.verdict in _OF_KEY or found.verdict is _V.UNKEYED:
-        return
-    yield _scope(found, route, places, show=show)
-    if found.verdict in _OF_SCOPE or found.unasked is not None:
-        return
-    yield _body(found, route, places, show=show)
-    if found.keyed is not None:
-        yield _fingerprint(found.keyed, places, show=show)
-        yield Step(
-            "identity",
-            f"operation {found.keyed.identity.operation_id}",
-            (f"service {places.config.service}, operation {route.operation}, caller and key",),
-            (
-                places.of("service"),
-                places.of_route(route.name, "operation"),
-                *([places.of("secrets", "identity_key")] if places.config.secrets.identity_key else []),
-            ),
-        )
-        if (regions := places.config.regions) is not None:
-            home = home_of(found.keyed.identity.operation_id, [each.name for each in regions.homes])
-            decision = f"here, in region {home}" if home == regions.here else f"sent to region {home}"
-            yield Step("home", decision, settings=(places.of("regions", "homes"),))
-    if found.verdict is _V.ORDER_MISSING:
-        yield Step("order", f"refused: {found.detail}", settings=(places.of_route(route.name, "order"),))
+        self._route(found.head)
+        if route is None or found.verdict is _V.REQUEST_INVALID:
+            return
+        if route.authorize is not None:
+            self.add("authorize", f"would ask {found.unasked or route.authorize.url}", (), [self.own("authorize")])
+            if found.unasked is not None:
+                return
+        self._key(route)
+        if found.verdict in _OF_KEY or found.verdict is _V.UNKEYED:
+            return
+        self._scope(route)
+        if found.verdict in _OF_SCOPE or found.unasked is not None:
+            return
+        if found.keyed is None:
+            decision = f"refused: {found.detail}" if found.verdict is _V.BODY_TOO_LARGE else "received"
+            self.add("body", decision, (), [self.own("body", "max_bytes")])
+        else:
+            self._body(found.keyed, route)
+            self._fingerprint(found.keyed)
+            self._identity(found.keyed.identity.operation_id, route)
+        if found.verdict is _V.ORDER_MISSING:
+            self.add("order", f"refused: {found.detail}", (), [self.own("order")])
 
+    def _route(self, head: RequestHead) -> None:
+        found = self._found
+        if found.is_own:
+            return self.add("route", "for the gateway's own resource", (), [self.of("operations", "path")])
+        missed = [self._missed(head, route, miss) for route, miss in found.misses if miss is not None]
+        if found.route is None:
+            return self.add("route", "none matches", missed)
+        settings = self.written(("match", "path"), ("match", "methods"), ("match", "host"))
+        return self.add("route", found.route.name, missed, settings)
 
-def _route(found: Found, places: Places) -> Step:
-    if found.is_own:
-        return Step("route", "for the gateway's own resource", settings=(places.of("operations", "path"),))
-    missed = [(route, miss) for route, miss in found.misses if miss is not None]
-    facts = tuple(_missed(found, route, miss, places) for route, miss in missed)
-    if found.route is None:
-        return Step("route", "none matches", facts)
-    name = found.route.name
-    settings = places.written(name, ("match", "path"), ("match", "methods"), ("match", "host"))
-    return Step("route", name, facts, settings)
+    def _missed(self, head: RequestHead, route: Route, miss: Miss) -> str:
+        match = route.settings.match
+        line = self.own("match", route=route).line
+        match miss:
+            case Miss.METHOD:
+                why = f"the method {head.method.decode('latin-1')} is not {' or '.join(match.methods)}"
+            case Miss.HOST:
+                why = f"the host is not {match.host}"
+            case Miss.PATH:
+                why = f"the path is not {match.path.text}"
+            case _:
+                assert_never(miss)
+        return f"not {route.name} (line {line}): {why}"
 
+    def _key(self, route: Route) -> None:
+        found, keyed = self._found, self._found.keyed
+        digest = [] if keyed is None else [f"digest: {keyed.identity.key_digest.hex()[:12]}"]
+        if route.inbox is not None:
+            settings = [self.own("inbox", "preset")]
+            if found.verdict in _OF_KEY:
+                return self.add("key", f"refused: {found.detail}", (), settings)
+            signed = "signed by its sender, who names the event"
+            return self.add("key", signed if digest else "not a message that has to be signed", digest, settings)
+        settings = self.written(("key",))
+        found_key: Key | KeyFault | None = None
+        if found.request is not None and (keyed is not None or not route.key.needs_body):
+            body = keyed.taken.content if keyed is not None else None
+            content = body if isinstance(body, bytes) else None
+            found_key = route.key.find_key(found.request.head.headers.by_name, content)
+        facts = []
+        if isinstance(route.key, HeaderKey):
+            settings.append(self.own("key", "format"))
+            facts.append(f"format: {route.key.format}")
+        if found.verdict in (_V.KEY_MISSING, _V.UNKEYED):
+            settings.append(self.own("key", "required"))
+        match found_key:
+            case _ if found.verdict in _OF_KEY:
+                decision = f"refused: {found.detail}"
+            case _ if found.verdict is _V.UNKEYED:
+                decision = f"{route.key.places} is missing: the request is not protected"
+            case Key(text=text):
+                decision = f"taken from {route.key.places}"
+                facts += digest + ([f"key: {text}"] if self._show else [])
+            case KeyFault(detail):
+                decision = f"malformed: {detail}"
+            case None:
+                decision = f"would be taken from {route.key.places}"
+            case _:
+                assert_never(found_key)
+        return self.add("key", decision, facts, settings)
 
-def _missed(found: Found, route: Route, miss: Miss, places: Places) -> str:
-    match = next(each for each in places.config.routes if each.name == route.name).match
-    line = places.of_route(route.name, "match").line
-    head = found.head
-    match miss:
-        case Miss.METHOD:
-            sent = "" if head is None else f"{head.method.decode('latin-1')} is not "
-            why = f"the method {sent}{' or '.join(match.methods)}"
-        case Miss.HOST:
-            why = f"the host is not {match.host}"
-        case Miss.PATH:
-            why = f"the path is not {match.path.text}"
-        case _:
-            assert_never(miss)
-    return f"not {route.name} (line {line}): {why}"
-
-
-def _key(found: Found, route: Route, places: Places, *, show: bool) -> Step:
-    if route.inbox is not None:
-        return _inbox(found, route, places)
-    settings = [*places.written(route.name, ("key",))]
-    found_key: Key | KeyFault | None = None
-    if found.request is not None and (found.keyed is not None or not route.key.needs_body):
-        body = found.keyed.taken.content if found.keyed is not None else None
-        content = body if isinstance(body, bytes) else None
-        found_key = route.key.find_key(found.request.head.headers.by_name, content)
-    facts = []
-    if isinstance(route.key, HeaderKey):
-        settings.append(places.of_route(route.name, "key", "format"))
-        facts.append(f"format: {route.key.format}")
-    if found.verdict in (_V.KEY_MISSING, _V.UNKEYED):
-        settings.append(places.of_route(route.name, "key", "required"))
-    match found_key:
-        case _ if found.verdict in _OF_KEY:
+    def _scope(self, route: Route) -> None:
+        found, request, scope = self._found, self._found.request, route.scope
+        peer = "" if request is None or request.hop.address is None else request.hop.address.decode()
+        facts = [_part(part, peer) for part in (scope.parts if isinstance(scope, scopes.ComposedScope) else (scope,))]
+        is_shared = isinstance(scope, scopes.SharedScope)
+        decision = "all callers share their keys" if is_shared else "the caller is identified"
+        if found.verdict in _OF_SCOPE:
             decision = f"refused: {found.detail}"
-        case _ if found.verdict is _V.UNKEYED:
-            decision = f"{route.key.places} is missing: the request is not protected"
-        case Key(text=text):
-            decision = f"taken from {route.key.places}"
+        elif found.unasked is not None:
+            decision = f"would ask {found.unasked}"
+        else:
             if found.keyed is not None:
-                facts.append(f"digest: {found.keyed.identity.key_digest.hex()[:12]}")
-            facts += [f"key: {text}"] if show else []
-        case KeyFault(detail):
-            decision = f"malformed: {detail}"
-        case None:
-            decision = f"would be taken from {route.key.places}"
-        case _:
-            assert_never(found_key)
-    return Step("key", decision, tuple(facts), tuple(settings))
+                facts.append(f"digest: {scope_name(found.keyed.identity.scope_digest)}")
+            if self._show and request is not None:
+                values = ((name, header_values(request.head.headers, name)) for name in sorted(scope.headers))
+                facts += [f"{name.decode()}: {value.decode('latin-1')}" for name, each in values for value in each]
+        self.add("scope", decision, facts, [self.own("scope")])
 
+    def _body(self, keyed: Request, route: Route) -> None:
+        spec, content = route.fingerprinter.spec, keyed.taken.content
+        sent = header_values(keyed.head.headers, b"content-type")
+        types = [value.decode("latin-1").partition(";")[0] for value in sent]
+        form: str = BodyForm.RAW
+        if keyed.digests is not None:
+            form = keyed.digests.values[-1].partition(b" ")[0].decode()
+        how = "not compared" if form == BodyForm.NONE else f"compared as {form}"
+        if form == BodyForm.RAW:
+            how += ", byte for byte"
+        facts = [f"media type: {', '.join(types) or 'none'}", f"limit: {route.settings.body.max_bytes} bytes"]
+        if form == BodyForm.JSON:
+            facts += [f"ignored: {format_pointer(each)}" for each in spec.ignore]
+            facts += [f"compared alone: {format_pointer(each)}" for each in spec.only]
+            facts += [f"default: {format_pointer(each)}" for each, _ in spec.defaults]
+        if self._show and isinstance(content, bytes) and content:
+            facts.append(f"content: {content[:_SHOWN_BYTES_MAX].decode('utf-8', 'backslashreplace')}")
+        compared = self.written(*[("fingerprint", name) for name in ("body", "ignore", "only", "defaults")])
+        self.add("body", f"{keyed.taken.length} bytes, {how}", facts, [self.own("body", "max_bytes"), *compared])
 
-def _inbox(found: Found, route: Route, places: Places) -> Step:
-    settings = (places.of_route(route.name, "inbox", "preset"),)
-    if found.verdict in _OF_KEY:
-        return Step("key", f"refused: {found.detail}", settings=settings)
-    if found.keyed is None:
-        return Step("key", "not a message that has to be signed", settings=settings)
-    facts = (f"digest: {found.keyed.identity.key_digest.hex()[:12]}",)
-    return Step("key", "signed by its sender, who names the event", facts, settings)
+    def _fingerprint(self, keyed: Request) -> None:
+        current, *others = keyed.fingerprints
+        facts = [f"recipe: {current.recipe.hex()[:12]}", f"key: {current.key_id or 'none'}"]
+        # Without a key, it could be used to guess the body.
+        if current.key_id or self._show:
+            facts.append(f"digest: {current.digest.hex()[:12]}")
+        if others:
+            facts.append(f"compared under {len(others)} other keys, too")
+        names = () if keyed.digests is None else keyed.digests.names
+        settings = self.written(("fingerprint",))
+        settings += [self.of("secrets", "fingerprint_key")] if current.key_id else []
+        self.add("fingerprint", f"of {', '.join(names)}", facts, settings)
 
-
-def _scope(found: Found, route: Route, places: Places, *, show: bool) -> Step:
-    settings = (places.of_route(route.name, "scope"),)
-    request = found.request
-    peer = "" if request is None or request.hop.address is None else request.hop.address.decode()
-    parts = route.scope.parts if isinstance(route.scope, scopes.ComposedScope) else (route.scope,)
-    facts = [_part(part, peer) for part in parts]
-    if found.verdict in _OF_SCOPE:
-        return Step("scope", f"refused: {found.detail}", tuple(facts), settings)
-    if found.unasked is not None:
-        return Step("scope", f"would ask {found.unasked}", tuple(facts), settings)
-    if found.keyed is not None:
-        facts.append(f"digest: {scope_name(found.keyed.identity.scope_digest)}")
-    if show and request is not None:
-        values = ((name, header_values(request.head.headers, name)) for name in sorted(route.scope.headers))
-        facts += [f"{name.decode()}: {value.decode('latin-1')}" for name, each in values for value in each]
-    decision = (
-        "all callers share their keys" if isinstance(route.scope, scopes.SharedScope) else "the caller is identified"
-    )
-    return Step("scope", decision, tuple(facts), settings)
+    def _identity(self, operation_id: UUID, route: Route) -> None:
+        config = self._config
+        settings = [self.of("service"), self.own("operation")]
+        settings += [self.of("secrets", "identity_key")] if config.secrets.identity_key else []
+        fact = f"service {config.service}, operation {route.operation}, caller and key"
+        self.add("identity", f"operation {operation_id}", [fact], settings)
+        if (regions := config.regions) is not None:
+            home = home_of(operation_id, [each.name for each in regions.homes])
+            decision = f"here, in region {home}" if home == regions.here else f"sent to region {home}"
+            self.add("home", decision, (), [self.of("regions", "homes")])
 
 
 def _part(part: scopes.ScopeSpec, peer: str) -> str:
@@ -254,53 +279,6 @@ def _part(part: scopes.ScopeSpec, peer: str) -> str:
             return "several parts"
         case _:
             assert_never(part)
-
-
-def _body(found: Found, route: Route, places: Places, *, show: bool) -> Step:
-    limit = places.of_route(route.name, "body", "max_bytes")
-    if found.keyed is None:
-        is_refused = found.verdict is _V.BODY_TOO_LARGE
-        decision = f"refused: {found.detail}" if is_refused else "received"
-        return Step("body", decision, settings=(limit,))
-    keyed, spec = found.keyed, route.fingerprinter.spec
-    types = [value.decode("latin-1").partition(";")[0] for value in header_values(keyed.head.headers, b"content-type")]
-    form = _form(keyed)
-    how = "not compared" if form == BodyForm.NONE else f"compared as {form}"
-    if form == BodyForm.RAW:
-        how += ", byte for byte"
-    facts = [f"media type: {', '.join(types) or 'none'}", f"limit: {route.settings.body.max_bytes} bytes"]
-    if form == BodyForm.JSON:
-        facts += [f"ignored: {format_pointer(each)}" for each in spec.ignore]
-        facts += [f"compared alone: {format_pointer(each)}" for each in spec.only]
-        facts += [f"default: {format_pointer(each)}" for each, _ in spec.defaults]
-    content = keyed.taken.content
-    if show and isinstance(content, bytes) and content:
-        facts.append(f"content: {content[:_SHOWN_BYTES_MAX].decode('utf-8', 'backslashreplace')}")
-    keys = [("fingerprint", name) for name in ("body", "ignore", "only", "defaults")]
-    settings = (limit, *places.written(route.name, *keys))
-    return Step("body", f"{keyed.taken.length} bytes, {how}", tuple(facts), settings)
-
-
-def _form(keyed: Request) -> str:
-    if keyed.digests is None:
-        return BodyForm.RAW
-    return keyed.digests.values[-1].partition(b" ")[0].decode()
-
-
-def _fingerprint(keyed: Request, places: Places, *, show: bool) -> Step:
-    current, *others = keyed.fingerprints
-    key = current.key_id or "none"
-    facts = [f"recipe: {current.recipe.hex()[:12]}", f"key: {key}"]
-    # Without a key, it could be used to guess the body.
-    if current.key_id or show:
-        facts.append(f"digest: {current.digest.hex()[:12]}")
-    if others:
-        facts.append(f"compared under {len(others)} other keys, too")
-    names = () if keyed.digests is None else keyed.digests.names
-    settings = [*places.written(keyed.route.name, ("fingerprint",))]
-    if current.key_id:
-        settings.append(places.of("secrets", "fingerprint_key"))
-    return Step("fingerprint", f"of {', '.join(names)}", tuple(facts), tuple(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,33 +348,34 @@ async def explain(
     """
     found = await dry_run(config, wire, hop)
     try:
-        places = Places(config, document)
-        steps = list(steps_of(found, places, show=show))
-        end = _end_without_record(found, places, response)
+        way = _Way(found, config, document, show=show)
+        way.go()
+        end = _end_without_record(found, way, response)
         keyed = found.keyed
         if keyed is not None and look is not None:
-            step, by_record = _compared(keyed, await look(keyed.identity.operation_id))
-            steps.append(step)
-            end = by_record or end
-        if found.is_observed and found.route is not None:
-            end = _observed(end, places.of_route(found.route.name, "mode"), places.of("mode"), response)
+            end = _compared(keyed, way, await look(keyed.identity.operation_id)) or end
+        if found.is_observed:
+            decision = "only observed: forwarded as if no route matched"
+            own, enforcing = way.own("mode"), f"enforcing: {end.decision}"
+            settings = (own if own.line is not None else way.of("mode"), *end.settings)
+            end = _End(None, response, decision, (enforcing, *end.facts), settings)
     finally:
         if found.keyed is not None:
             found.keyed.taken.close()
     facts = end.facts
     if end.verdict is not None and found.route is not None and found.route.settings.status_header:
         facts += (f"Idempotency-Status: {end.verdict}",)
-    steps.append(Step("verdict", end.decision, facts, end.settings))
+    way.add("verdict", end.decision, facts, end.settings)
     return Explanation(
         None if found.route is None else found.route.name,
         None if end.verdict is None else end.verdict.value,
         end.status,
         None if keyed is None else str(keyed.identity.operation_id),
-        tuple(steps),
+        tuple(way.steps),
     )
 
 
-def _end_without_record(found: Found, places: Places, response: int | None) -> _End:
+def _end_without_record(found: Found, way: _Way, response: int | None) -> _End:
     """The end of a request under a key that was never used."""
     if found.status is not None:
         name = "" if found.verdict is None else f" {found.verdict}"
@@ -408,10 +387,9 @@ def _end_without_record(found: Found, places: Places, response: int | None) -> _
     if found.keyed is None:
         name = "no route matches" if found.verdict is None else str(found.verdict)
         return _End(found.verdict, response, f"{name}: forwarded untouched, not protected")
-    keyed = found.keyed
-    name, policy = keyed.route.name, keyed.route.accept
+    keyed, policy = found.keyed, found.keyed.route.accept
     if policy is not None and keyed.is_async:
-        settings = (places.of_route(name, "inbox" if keyed.route.inbox else "accept"),)
+        settings = (way.own("inbox" if keyed.route.inbox else "accept"),)
         refusal = refuse_too_long(keyed, policy)
         if refusal is not None:
             limit = f"the limit for what is delivered later is {policy.request_bytes_max} bytes"
@@ -423,17 +401,10 @@ def _end_without_record(found: Found, places: Places, response: int | None) -> _
     if response is None:
         facts = ("--response STATUS says what a status of the service would mean",)
         return _End(None, None, "claimed and forwarded once; the response of the service decides", facts)
-    return _end_by_response(keyed, places, response)
+    return _end_by_response(keyed, way, response)
 
 
-def _observed(end: _End, own: Setting, of_all: Setting, response: int | None) -> _End:
-    """The end of a request that is only observed, from the one that it would have."""
-    decision = "only observed: forwarded as if no route matched"
-    settings = (own if own.line is not None else of_all, *end.settings)
-    return _End(None, response, decision, (f"enforcing: {end.decision}", *end.facts), settings)
-
-
-def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
+def _end_by_response(keyed: Request, way: _Way, status: int) -> _End:
     """The end of a first request whose service responds with this status, and no more than that is known."""
     route, head = keyed.route, ResponseHead(status, b"", IndexedHeaders())
     body = b"" if route.keep.keeps_body({}, 0) else None
@@ -441,8 +412,11 @@ def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
     outcome = conclude_answered(
         status, {}, route.policy, carries_doubt=False, is_first_attempt=True, is_stored=stored.body is not None
     )
-    written = next(each for each in places.config.routes if each.name == route.name)
-    facts, keys = [], [_outcome_key(written, status)]
+    written = route.settings
+    # What of `outcome` says what this status means.
+    listed = written.status_policy.codes.get(status) or written.status_policy.classes.get(status // 100)
+    facts: list[str] = []
+    keys: list[tuple[str, ...]] = [("outcome", "preset" if listed is None else listed.value)]
     match outcome.event:
         case Event.COMPLETE:
             decision = "final: the operation is completed"
@@ -461,15 +435,8 @@ def _end_by_response(keyed: Request, places: Places, status: int) -> _End:
             keys.append(("recovery",))
     if written.outcome.when:
         facts.append("a rule of outcome.when may say otherwise, by the body of the response")
-    settings = tuple(places.of_route(route.name, *key) for key in keys)
+    settings = tuple(way.own(*key) for key in keys)
     return _End(outcome.verdict, status, f"{status} {outcome.verdict}: {decision}", tuple(facts), settings)
-
-
-def _outcome_key(written: RouteConfig, status: int) -> tuple[str, ...]:
-    """What of `outcome` says what this status means."""
-    policy = written.status_policy
-    meaning = policy.codes.get(status) or policy.classes.get(status // 100)
-    return ("outcome", "preset" if meaning is None else meaning.value)
 
 
 async def read_record(operations: Operations, journals: HostJournals, operation_id: UUID) -> Known:
@@ -507,14 +474,16 @@ def look_by(operate: Callable[[Job], Awaitable[int]]) -> Look:
     return look
 
 
-def _compared(keyed: Request, known: Known) -> tuple[Step, _End | None]:
+def _compared(keyed: Request, way: _Way, known: Known) -> _End | None:
+    """Add the step of the record; the end by it, None where it decides nothing."""
     snapshot = known.snapshot
     record = snapshot.record
     if known.is_lost:
-        step = Step("record", "the store may have forgotten this key")
-        return step, _End(Verdict.STORE_AMNESIA, 503, f"refused with 503 {Verdict.STORE_AMNESIA}; nothing is forwarded")
+        way.add("record", "the store may have forgotten this key")
+        return _End(Verdict.STORE_AMNESIA, 503, f"refused with 503 {Verdict.STORE_AMNESIA}; nothing is forwarded")
     if record is None:
-        return Step("record", "there is none: the key is new"), None
+        way.add("record", "there is none: the key is new")
+        return None
     judgement = keyed.judge(snapshot)
     facts = [f"state: {record.state}", f"attempts: {record.attempts}"]
     if known.is_journaled:
@@ -527,19 +496,19 @@ def _compared(keyed: Request, known: Known) -> tuple[Step, _End | None]:
         comparison = "of another request"
     else:
         comparison = "of the same request"
-    step = Step("record", comparison, tuple(facts))
+    way.add("record", comparison, facts)
     if keyed.route.inbox is not None:
         reply = repeated(judgement, keyed, keyed.route.inbox).reply
-        return step, _by_reply(reply)
+        return _by_reply(reply)
     if isinstance(judgement, Claimable):
-        return step, None
+        return None
     reply = reply_by_judgement(judgement, snapshot, keyed)
     if reply.to_fetch is not None:
-        return step, _End(Verdict.FETCHED, None, f"{Verdict.FETCHED}: the service is asked for it again")
+        return _End(Verdict.FETCHED, None, f"{Verdict.FETCHED}: the service is asked for it again")
     end = _by_reply(reply)
     if isinstance(judgement, Doubt) and isinstance(keyed.route.recovery, Probe):
         end = _End(end.verdict, end.status, f"{end.decision}, unless a probe ends the doubt")
-    return step, end
+    return end
 
 
 def _by_reply(reply: Reply) -> _End:

@@ -166,7 +166,7 @@ class Gateway:
             self.health,
             self.metrics,
             observations=environment.observations,
-            counted=lambda: self._activity.remembered,
+            counted=self._activity.remembered,
             reload=reload,
             before=None if before is None else before.admin,
         )

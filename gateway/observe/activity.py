@@ -8,7 +8,7 @@ rows of all gateways of a store are read as one. A bucket without any row is a g
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -165,9 +165,9 @@ class Activity:
             merge(found, {key: number for key, number in (bucket or {}).items() if key[0] == kind})
         return {"".join(key[1:]): number for key, number in found.items()}
 
-    def series(self, kind: str, label: str | None = None) -> list[float | None]:
-        """The numbers of this kind, bucket by bucket, of one label or of all."""
-        return [None if bucket is None else _sum(bucket, kind, label) for bucket in self.buckets]
+    def series(self, kind: str, labels: Collection[str] | None = None) -> list[float | None]:
+        """The numbers of this kind, bucket by bucket, of these labels or of all."""
+        return [None if bucket is None else _sum(bucket, kind, labels) for bucket in self.buckets]
 
     def quantiles(self, kind: str, share: float) -> list[float | None]:
         """Below how many seconds this share of what the histogram counted is; None where it counted nothing."""
@@ -237,9 +237,9 @@ def gathered(window: Window, now_us: int, own: Buckets, rows: Iterable[tuple[UUI
     return Activity(window, since_us, buckets, why)
 
 
-def _sum(bucket: Numbers, kind: str, label: str | None) -> float:
-    if label is not None:
-        return bucket.get((kind, label), 0.0)
+def _sum(bucket: Numbers, kind: str, labels: Collection[str] | None) -> float:
+    if labels is not None:
+        return sum(bucket.get((kind, label), 0.0) for label in labels)
     return sum(number for key, number in bucket.items() if key[0] == kind)
 
 

@@ -69,9 +69,10 @@ class ActivitySampler:
         self._unsaved: dict[tuple[UUID, int], None] = {}
         self._last_us = 0
 
-    @property
     def remembered(self) -> Buckets:
-        """What this process counted in the last hour."""
+        """What this process counted in the last hour, up to now."""
+        if not self._is_over:
+            self.sample(self._bucket_us())
         return {key: dict(numbers) for key, numbers in self._buckets.items()}
 
     def follow(self, before: ActivitySampler) -> None:
@@ -96,9 +97,11 @@ class ActivitySampler:
 
     def sample(self, at_us: int) -> None:
         """Count what happened since the last sample for the bucket that begins then."""
-        if at_us < self._last_us:
-            self._writer = uuid4()
+        if at_us < self._last_us - BUCKET_US:
+            self._writer, self._last_us = uuid4(), 0
             self._marks.append("clock set back")
+        # A sample in between may have begun the next one.
+        at_us = max(at_us, self._last_us)
         now = self._take()
         numbers = difference(self._counted, now)
         numbers |= {("mark", mark): 1.0 for mark in self._marks}
@@ -135,10 +138,13 @@ class ActivitySampler:
         if self._is_over:
             return
         self._is_over = True
-        self.sample(microseconds(self._wall_seconds()) // BUCKET_US * BUCKET_US)
+        self.sample(self._bucket_us())
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
                 await self.save(is_last=True)
+
+    def _bucket_us(self) -> int:
+        return microseconds(self._wall_seconds()) // BUCKET_US * BUCKET_US
 
     def _row(self, writer: UUID, window: Window, at_us: int) -> ActivityRow:
         own = [(at, each) for (by, at), each in self._buckets.items() if by == writer]

@@ -62,7 +62,7 @@ def test_each_is_whole(buckets: dict[int, Numbers], window: Window) -> None:
         if picture.svg:
             named = {each.get("id") for each in parsed(picture.svg).iter()}
             assert set((parsed(picture.svg).get("aria-labelledby") or "").split()) <= named
-        assert len({len(picture.heads), *(len(texts) for _, texts in picture.table)}) == 1
+        assert len({len(picture.lines), *(len(texts) for _, texts in picture.table)}) == 1
 
 
 def test_the_table_has_the_numbers_of_the_picture() -> None:
@@ -70,7 +70,7 @@ def test_the_table_has_the_numbers_of_the_picture() -> None:
     found = drawn({at: {("verdict", "stored"): 2.0, ("verdict", "key-reused"): 1.0} for at in range(15, 40)})[
         "requests"
     ]
-    assert found.heads == ["ran", "replayed", "accepted", "in doubt", "unavailable", "refused"]
+    assert [line.name for line in found.lines] == ["ran", "replayed", "accepted", "in doubt", "unavailable", "refused"]
     columns = list(zip(*(texts for _, texts in found.table), strict=True))
     assert columns[0][:5] == ("–", "10", "20", "20", "–")
     assert columns[-1][:5] == ("–", "5", "10", "10", "–")
@@ -103,8 +103,6 @@ async def test_the_overview_shows_them(tmp_path: Path) -> None:
         it.house.upstream.on("/charges", Answer(201))
         await it.house.send()
         await it.house.send()
-        activity = it.house.gateway._activity
-        activity.sample(activity._last_us or round(activity._wall_seconds() * 1e6) // HOUR.span_us * HOUR.span_us)
         page = (await browser.get("/ui/")).body.decode()
         assert "2 requests on protected routes" in text_of(page.encode())
         assert "50 % of the requests were replayed." in text_of(page.encode())
@@ -124,8 +122,6 @@ async def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         browser = await it.signed_in("vera")
         it.house.upstream.on("/charges", Answer(201))
         await it.house.send()
-        activity = it.house.gateway._activity
-        activity.sample(round(activity._wall_seconds() * 1e6) // HOUR.span_us * HOUR.span_us)
 
         async def away(*_: Any) -> Any:
             raise NotApplied("gone fishing")

@@ -107,7 +107,7 @@ async def test_each_bucket_has_what_was_counted_in_it(store: Stand) -> None:
     await process.live(4)
     await process.live(4, 3.0)
     await process.end()
-    counted = [number for number in (await seen(store, process.now)).series("verdict", "stored") if number is not None]
+    counted = [number for number in (await seen(store, process.now)).series("verdict") if number is not None]
     assert counted == [1.0] * 4 + [3.0] * 4
     process.requests += 5
     await process.sampler.close()
@@ -166,7 +166,7 @@ async def test_a_store_that_is_away_gets_the_minutes_later(store: Stand) -> None
     await process.live(6)
     assert (await seen(store, process.now)).total("verdict") == {"stored": 2.0}
     # It remembers them itself.
-    own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered, [], "away")
+    own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered(), [], "away")
     assert own.total("verdict") == {"stored": 8.0}
     store.is_away = False
     await process.live(8)
@@ -189,6 +189,21 @@ async def test_a_clock_that_was_set_back(store: Stand) -> None:
     behind = store.behind
     assert isinstance(behind, MemoryStore)
     assert len({writer for _, _, _, writer in behind.memory.activity}) == 2
+
+
+async def test_who_looks_in_between_changes_nothing(store: Stand) -> None:
+    """What is counted up to now is shown at once, and counts once, also close to the end of a bucket."""
+    process = Process(store)
+    for seconds in (10, 29.999, 30.001):
+        process.requests += 1
+        process.now = BEGIN + seconds
+        own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered(), [], "")
+        assert own.total("verdict") == {"stored": process.requests}
+    await process.live(3)
+    await process.end()
+    found = await seen(store, process.now)
+    assert found.total("verdict") == {"stored": 6.0}
+    assert set(found.total("mark")) == {"start"}
 
 
 async def test_a_reload_goes_on(store: Stand) -> None:

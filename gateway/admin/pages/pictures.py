@@ -8,7 +8,7 @@ classes choose the colours, for light and dark. Where nobody counted there is a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gateway.core.operation import MICROSECONDS
 from gateway.core.verdict import Verdict
-from gateway.observe.activity import HOUR, OTHERS, Activity
+from gateway.observe.activity import HOUR, Activity
 
 Values = Sequence[float | None]
 
@@ -44,7 +44,46 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 """The verdicts that one colour stands for; all others are refused."""
-_REFUSED: Final = "refused"
+
+
+# -- numbers and texts -------------------------------------------------------------------------------------------------
+
+
+def _total(values: Values) -> float:
+    return sum(value for value in values if value is not None)
+
+
+def _greatest(values: Values) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _last(values: Values) -> float:
+    return next((value for value in reversed(values) if value is not None), 0.0)
+
+
+def _moment(activity: Activity, at: int) -> str:
+    return _time(activity.since_us + at * activity.window.span_us, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time(at_us: int, form: str) -> str:
+    return datetime.fromtimestamp(at_us / MICROSECONDS, UTC).strftime(form)
+
+
+def _counted(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.3g} %"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else f"{value / 60:,.0f} min"
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +94,7 @@ class Line:
     look: str
     values: Values
     rows: Values
+    text: Callable[[float], str]
 
     @property
     def texture(self) -> str:
@@ -64,32 +104,31 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`about` says in a sentence what the picture shows. `parts` are small pictures, each with a name and a number."""
+    """`about` says in a sentence what the picture shows. The table has a column for each line, by the time from which
+    a row counts; the legend has those with a look. `parts` are small pictures, each with a name and a number."""
 
     id: str
     title: str
     about: str
-    svg: str = ""
-    lines: Sequence[Line] = ()
+    svg: str
+    lines: Sequence[Line]
+    table: Sequence[tuple[str, Sequence[str]]]
     parts: Sequence[tuple[str, str, Markup]] = ()
-    heads: Sequence[str] = ()
-    table: Sequence[tuple[str, Sequence[str]]] = ()
     notes: Sequence[str] = ()
 
 
 def pictures(activity: Activity) -> list[Picture]:
     """All pictures of this window."""
-    coarse = activity.coarser(_ROWS[activity.window.name])
-    drawn = _Drawn(activity, coarse)
+    drawn = _Drawn(activity, activity.coarser(_ROWS[activity.window.name]))
     return [
         _requests(drawn),
-        _small(drawn, "route", "Requests by route", lambda values: _counted(_total(values))),
+        _small(drawn, "route", "Requests by route", lambda values: _counted(_total(values)), _counted),
         _replays(drawn),
         _doubts(drawn),
         _latency(drawn, "gateway", "The gateway's own time", "without the service's part, of requests that ran"),
         _latency(drawn, "service", "The service's time", "from the request sent to the head of its response"),
         _deliveries(drawn),
-        _small(drawn, "lag", "Lag of each sink", lambda values: f"at most {_seconds(_greatest(values))}"),
+        _small(drawn, "lag", "Lag of each sink", lambda values: f"at most {_seconds(_greatest(values))}", _seconds),
     ]
 
 
@@ -101,6 +140,8 @@ def marks_in(activity: Activity) -> list[tuple[str, str]]:
 
 # -- the pictures ------------------------------------------------------------------------------------------------------
 
+_Read = Callable[[Activity], Values]
+
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
@@ -109,126 +150,104 @@ class _Drawn:
     fine: Activity
     coarse: Activity
 
-    def line(self, name: str, look: str, values: Callable[[Activity], Values]) -> Line:
-        return Line(name, look, values(self.fine), values(self.coarse))
+    def line(self, name: str, look: str, read: _Read, text: Callable[[float], str] = _counted) -> Line:
+        return Line(name, look, read(self.fine), read(self.coarse), text)
 
-    def rows_of(self, values: Values) -> Values:
-        """The sums of these values in each row."""
-        size = len(values) // len(self.coarse.buckets)
-        parts = (values[at : at + size] for at in range(0, len(values), size))
-        return [_total(part) if any(each is not None for each in part) else None for part in parts]
+    def counted(self, name: str, look: str, kind: str, labels: Collection[str] | None = None) -> Line:
+        return self.line(name, look, lambda activity: activity.series(kind, labels))
 
     def picture(
-        self, id_: str, title: str, about: str, lines: Sequence[Line], svg: Markup, text: Callable[[float], str]
+        self, id_: str, title: str, about: str, lines: Sequence[Line], plot: tuple[Markup, _Scale] | None, *more: Line
     ) -> Picture:
-        heads = [line.name for line in lines]
-        return Picture(id_, title, about, svg, lines, heads=heads, table=self.table(lines, text))
-
-    def table(self, lines: Sequence[Line], text: Callable[[float], str]) -> list[tuple[str, list[str]]]:
-        """Of each row, since when it counts and what each line has there."""
-        span_us, since_us = self.coarse.window.span_us, self.coarse.since_us
-        return [
+        """`more` are in the table alone."""
+        svg = "" if plot is None else _framed(self.fine, id_, title, about, *plot)
+        since_us, span_us, columns = self.coarse.since_us, self.coarse.window.span_us, (*lines, *more)
+        table = [
             (
                 _time(since_us + at * span_us, "%Y-%m-%dT%H:%MZ"),
-                ["–" if (value := line.rows[at]) is None else text(value) for line in lines],
+                ["–" if (value := line.rows[at]) is None else line.text(value) for line in columns],
             )
             for at in range(len(self.coarse.buckets))
         ]
+        return Picture(id_, title, about, svg, columns, table)
 
 
 def _requests(drawn: _Drawn) -> Picture:
-    def of_group(names: Iterable[str]) -> Callable[[Activity], Values]:
-        return lambda activity: _added([activity.series("verdict", name) for name in names], activity)
-
     verdicts = drawn.fine.total("verdict")
-    known = frozenset().union(*_GROUPS.values())
-    groups = {**_GROUPS, _REFUSED: frozenset(verdicts) - known}
-    lines = [
-        drawn.line(name, f"fill-{name.replace(' ', '-')}", of_group(names & verdicts.keys()))
-        for name, names in groups.items()
-    ]
+    groups = {**_GROUPS, "refused": frozenset(verdicts) - frozenset().union(*_GROUPS.values())}
+    lines = [drawn.counted(name, f"fill-{name.replace(' ', '-')}", "verdict", names) for name, names in groups.items()]
     total = sum(verdicts.values())
     about = f"{_counted(total)} {'request' if total == 1 else 'requests'} on protected routes, by what became of them."
-    svg = _framed(drawn.fine, "requests", "Requests by verdict", about, *_stacked(lines))
     notes = [f"{name}: {_counted(number)}" for name, number in sorted(verdicts.items(), key=lambda each: -each[1])]
-    return replace(drawn.picture("requests", "Requests by verdict", about, lines, svg, _counted), notes=notes)
+    return replace(drawn.picture("requests", "Requests by verdict", about, lines, _stacked(lines)), notes=notes)
 
 
 def _replays(drawn: _Drawn) -> Picture:
     def share(activity: Activity) -> Values:
-        replayed = _added([activity.series("verdict", name) for name in _GROUPS["replayed"]], activity)
-        every = activity.series("verdict")
-        return [100 * (one or 0.0) / all_ if all_ else None for one, all_ in zip(replayed, every, strict=True)]
+        pairs = zip(activity.series("verdict", _GROUPS["replayed"]), activity.series("verdict"), strict=True)
+        return [100 * (one or 0.0) / all_ if all_ else None for one, all_ in pairs]
 
-    lines = [drawn.line("replayed", "line-1", share)]
-    whole = share(drawn.fine.coarser(1))[0]
+    lines = [drawn.line("replayed", "line-1", share, _percent)]
+    (whole,) = share(drawn.fine.coarser(1))
     about = "No request in this time." if whole is None else f"{_percent(whole)} of the requests were replayed."
-    svg = _framed(drawn.fine, "replays", "Share of replays", about, *_curves(lines, _Scale(100.0, _percent)))
-    return drawn.picture("replays", "Share of replays", about, lines, svg, _percent)
+    return drawn.picture("replays", "Share of replays", about, lines, _curves(lines, _Scale(100.0, _percent)))
 
 
 def _doubts(drawn: _Drawn) -> Picture:
     resolved = drawn.fine.resolved()
+    size = len(resolved) // len(drawn.coarse.buckets)
+    rows = [None if bucket is None else 0.0 for bucket in drawn.coarse.buckets]
+    rows = [row if row is None else _total(resolved[at * size :][:size]) for at, row in enumerate(rows)]
     lines = [
-        drawn.line("opened", "line-2", lambda activity: activity.series("opened")),
-        Line("resolved", "line-3 dashed", resolved, drawn.rows_of(resolved)),
-        drawn.line("open", "line-4 dotted", lambda activity: activity.series("open")),
+        drawn.counted("opened", "line-2", "opened"),
+        Line("resolved", "line-3 dashed", resolved, rows, _counted),
+        drawn.counted("open", "line-4 dotted", "open"),
     ]
     opened, ended, still = (_total(lines[0].values), _total(resolved), _last(lines[2].values))
     about = f"{_counted(opened)} opened, {_counted(ended)} resolved; {_counted(still)} open at the end."
-    svg = _framed(drawn.fine, "doubts", "Doubts", about, *_curves(lines, _scale_of(lines, _counted)))
-    return drawn.picture("doubts", "Doubts", about, lines, svg, _counted)
+    return drawn.picture("doubts", "Doubts", about, lines, _curves(lines, _scale_of(lines)))
 
 
 def _latency(drawn: _Drawn, kind: str, title: str, what: str) -> Picture:
-    def quantile(share: float) -> Callable[[Activity], Values]:
+    def quantile(share: float) -> _Read:
         return lambda activity: activity.quantiles(kind, share)
 
-    lines = [drawn.line("p50", "line-1", quantile(0.5)), drawn.line("p99", "line-2 dashed", quantile(0.99))]
-    half, most = (quantile(share)(drawn.fine.coarser(1))[0] for share in (0.5, 0.99))
-    if half is None or most is None:
-        about = f"Nothing ran in this time ({what})."
-    else:
+    looks = (("p50", "line-1", 0.5), ("p99", "line-2 dashed", 0.99))
+    lines = [drawn.line(name, look, quantile(share), _seconds) for name, look, share in looks]
+    half, most = (quantile(share)(drawn.fine.coarser(1))[0] for *_, share in looks)
+    about = f"Nothing ran in this time ({what})."
+    if half is not None and most is not None:
         about = f"Half within {_seconds(half)}, 99 of 100 within {_seconds(most)}: {what}."
-    svg = _framed(drawn.fine, kind, title, about, *_curves(lines, _logarithmic(lines)))
-    return drawn.picture(kind, title, about, lines, svg, _seconds)
+    return drawn.picture(kind, title, about, lines, _curves(lines, _logarithmic(lines)))
 
 
 def _deliveries(drawn: _Drawn) -> Picture:
     lines = [
-        drawn.line("accepted", "line-1", lambda activity: activity.series("accepted")),
-        drawn.line("attempts to deliver", "line-3 dashed", lambda activity: activity.series("delivery")),
-        drawn.line("waiting", "line-4 dotted", lambda activity: activity.series("waiting")),
+        drawn.counted("accepted", "line-1", "accepted"),
+        drawn.counted("attempts to deliver", "line-3 dashed", "delivery"),
+        drawn.counted("waiting", "line-4 dotted", "waiting"),
     ]
-    oldest = drawn.line("age of the oldest", "line-2", lambda activity: activity.series("oldest_waiting"))
-    accepted, tried, age = _total(lines[0].values), _total(lines[1].values), _greatest(oldest.values)
-    about = f"{_counted(accepted)} accepted, {_counted(tried)} attempts to deliver; the oldest waited {_seconds(age)}."
-    title = "Acceptances and deliveries"
-    svg = _framed(drawn.fine, "deliveries", title, about, *_curves(lines, _scale_of(lines, _counted)))
-    table = [
-        (at, [*texts, *more])
-        for (at, texts), (_, more) in zip(drawn.table(lines, _counted), drawn.table([oldest], _seconds), strict=True)
-    ]
-    part = ("Age of the oldest", f"at most {_seconds(age)}", _spark(oldest.values, "Age of the oldest"))
-    heads = [line.name for line in (*lines, oldest)]
-    return Picture("deliveries", title, about, svg, lines, [part], heads, table)
+    oldest = replace(drawn.counted("age of the oldest", "", "oldest_waiting"), text=_seconds)
+    age = f"at most {_seconds(_greatest(oldest.values))}"
+    accepted, tried = _total(lines[0].values), _total(lines[1].values)
+    about = f"{_counted(accepted)} accepted, {_counted(tried)} attempts to deliver."
+    plot = _curves(lines, _scale_of(lines)) if any(_greatest(line.values) for line in lines) else None
+    picture = drawn.picture("deliveries", "Acceptances and deliveries", about, lines, plot, oldest)
+    return picture if plot is None else replace(picture, parts=[("Age of the oldest", age, _spark(oldest))])
 
 
-def _small(drawn: _Drawn, kind: str, title: str, number: Callable[[Values], str]) -> Picture:
+def _small(
+    drawn: _Drawn, kind: str, title: str, number: Callable[[Values], str], text: Callable[[float], str]
+) -> Picture:
     """A small picture for each name, those with the greatest numbers first; all with one scale."""
     found = sorted(drawn.fine.total(kind).items(), key=lambda each: (-each[1], each[0]))
     names = [name for name, _ in found[:_SMALL_MAX]]
-
-    def of(name: str) -> Callable[[Activity], Values]:
-        return lambda activity: activity.series(kind, name)
-
-    lines = [drawn.line(name if name != OTHERS else "(others)", "line-1", of(name)) for name in names]
+    lines = [replace(drawn.counted(name or "(others)", "", kind, (name,)), text=text) for name in names]
     most = max((_greatest(line.values) for line in lines), default=0.0)
-    parts = [(line.name, number(line.values), _spark(line.values, line.name, most)) for line in lines]
     left = f" {len(found) - len(names)} more are not shown." if len(found) > len(names) else ""
     about = f"Each on the same scale.{left}" if names else "There is none yet."
-    heads, table = [line.name for line in lines], drawn.table(lines, _seconds if kind == "lag" else _counted)
-    return Picture(kind, title, about, "", (), parts, heads, table)
+    parts = [(line.name, number(line.values), _spark(line, most)) for line in lines]
+    return replace(drawn.picture(kind, title, about, lines, None), parts=parts)
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -256,8 +275,8 @@ class _Scale:
         return [self.least * 10**power for power in range(round(math.log10(self.most / self.least)) + 1)]
 
 
-def _scale_of(lines: Sequence[Line], text: Callable[[float], str]) -> _Scale:
-    return _Scale(_round_up(max(_greatest(line.values) for line in lines)), text)
+def _scale_of(lines: Sequence[Line]) -> _Scale:
+    return _Scale(_round_up(max(_greatest(line.values) for line in lines)), _counted)
 
 
 def _logarithmic(lines: Sequence[Line]) -> _Scale:
@@ -385,14 +404,14 @@ def _framed(activity: Activity, id_: str, title: str, about: str, inside: Markup
     )
 
 
-def _spark(values: Values, name: str, most: float | None = None) -> Markup:
-    """A small picture without axes."""
-    top = (_greatest(values) if most is None else most) or 1.0
-    path = _steps(values, 0.0, _SMALL_WIDTH, lambda value: _SMALL_HEIGHT - 2 - value / top * (_SMALL_HEIGHT - 4))
+def _spark(line: Line, most: float = 0.0) -> Markup:
+    """A small picture without axes, with the given scale or its own."""
+    top = most or _greatest(line.values) or 1.0
+    path = _steps(line.values, 0.0, _SMALL_WIDTH, lambda value: _SMALL_HEIGHT - 2 - value / top * (_SMALL_HEIGHT - 4))
     return Markup(
         '<svg class="spark" viewBox="0 0 {:g} {:g}" role="img"><title>{}</title>'
         '<path class="line line-1" d="{}"/></svg>'
-    ).format(_SMALL_WIDTH, _SMALL_HEIGHT, name, path)
+    ).format(_SMALL_WIDTH, _SMALL_HEIGHT, line.name, path)
 
 
 def _times(activity: Activity) -> list[tuple[int, str]]:
@@ -403,46 +422,3 @@ def _times(activity: Activity) -> list[tuple[int, str]]:
     end_us = activity.since_us + activity.window.length_us
     places = range(first * step_us, end_us, step_us)
     return [(at_us, _time(at_us, "%H:%M" if is_hour else "%a")) for at_us in places]
-
-
-# -- numbers and texts -------------------------------------------------------------------------------------------------
-
-
-def _added(series: Sequence[Values], activity: Activity) -> Values:
-    if not series:
-        return [None if bucket is None else 0.0 for bucket in activity.buckets]
-    return [None if each[0] is None else sum(value or 0.0 for value in each) for each in zip(*series, strict=True)]
-
-
-def _total(values: Values) -> float:
-    return sum(value for value in values if value is not None)
-
-
-def _greatest(values: Values) -> float:
-    return max((value for value in values if value is not None), default=0.0)
-
-
-def _last(values: Values) -> float:
-    return next((value for value in reversed(values) if value is not None), 0.0)
-
-
-def _moment(activity: Activity, at: int) -> str:
-    return _time(activity.since_us + at * activity.window.span_us, "%Y-%m-%dT%H:%M:%SZ")
-
-
-def _time(at_us: int, form: str) -> str:
-    return datetime.fromtimestamp(at_us / MICROSECONDS, UTC).strftime(form)
-
-
-def _counted(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.3g} %"
-
-
-def _seconds(value: float) -> str:
-    if value < 1:
-        return f"{value * 1000:.3g} ms"
-    return f"{value:.3g} s" if value < 120 else f"{value / 60:,.0f} min"

@@ -80,7 +80,7 @@ def test_a_counter_that_began_anew_counts_nothing_backwards() -> None:
 def test_what_is_counted_is_added_and_what_is_measured_is_not() -> None:
     """Two gateways that see the same four doubts see four."""
     both: Numbers = {}
-    for numbers in ({("verdict", "stored"): 2.0, ("open",): 4.0}, {("verdict", "stored"): 3.0, ("open",): 0.0}):
+    for numbers in ({("verdict", "stored"): 2.0, ("open",): 4.0}, {("verdict", "stored"): 3.0, ("open",): 4.0}):
         merge(both, numbers)
     assert both == {("verdict", "stored"): 5.0, ("open",): 4.0}
 

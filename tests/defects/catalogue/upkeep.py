@@ -15,6 +15,8 @@ _LOOKED_AT: Final = (
     "tests/conformance/test_witness.py::test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at[postgres]"
 )
 _APP: Final = "tests/app/test_upkeep.py::"
+_ACTIVITY: Final = "upkeep/activity.py"
+_PICTURES: Final = "tests/upkeep/test_activity.py::"
 
 DEFECTS: Final = (
     Defect(
@@ -186,5 +188,65 @@ DEFECTS: Final = (
             "tests/upkeep/test_timer.py::test_pauses_are_twice_as_long_while_passes_fail",
             "tests/upkeep/test_tally.py::test_soon_after_an_outage_it_is_counted_again",
         ),
+    ),
+    Defect(
+        "pictures-overwritten-by-a-clock",
+        "what was counted before a clock was set back is lost",
+        (Edit(_ACTIVITY, "self._writer, self._last_us = uuid4(), 0", "self._last_us = 0"),),
+        (_PICTURES + "test_a_clock_that_was_set_back",),
+    ),
+    Defect(
+        "pictures-lose-an-outage",
+        "the minutes in which the store was away are gaps for ever",
+        (Edit(_ACTIVITY, '"store away"] = 1.0\n                return\n', '"store away"] = 1.0\n'),),
+        (_PICTURES + "test_a_store_that_is_away_gets_the_minutes_later",),
+    ),
+    Defect(
+        "pictures-begin-anew-with-a-reload",
+        "each reload counts all that the process has counted once more",
+        (
+            Edit(
+                _ACTIVITY,
+                "self._counted, self._last_us = before._writer, before._counted,",
+                "self._counted, self._last_us = before._writer, {},",
+            ),
+        ),
+        (_PICTURES + "test_a_reload_goes_on",),
+    ),
+    Defect(
+        "pictures-add-what-is-measured",
+        "each gateway that sees the same doubt makes it one more",
+        (Edit("observe/activity.py", '("mark", *(kind for kind, *_ in _GAUGES))', '("mark",)'),),
+        ("tests/observe/test_activity.py::test_what_is_counted_is_added_and_what_is_measured_is_not",),
+    ),
+    Defect(
+        "pictures-grow-with-the-routes",
+        "a configuration of thousands of routes fills the store with pictures",
+        (Edit("observe/activity.py", "return _bounded(found)", "return found"),),
+        (_PICTURES + "test_rows_and_bytes_are_bounded",),
+    ),
+    Defect(
+        "pictures-for-ever",
+        "the rows of pictures pile up in the store",
+        (
+            Edit(
+                "store/relational/sweep.py",
+                '    ("select_old_activity", "delete_activity", 0, "delete_activity"),\n',
+                "",
+            ),
+        ),
+        ("tests/conformance/test_activity.py::test_a_sweep_drops_what_is_old[sqlite]",),
+    ),
+    Defect(
+        "a-gap-drawn-as-zero",
+        "a time without a gateway looks like one without requests",
+        (
+            Edit(
+                "observe/activity.py",
+                "[None if bucket is None else _sum(bucket, kind, labels)",
+                "[_sum(bucket or {}, kind, labels)",
+            ),
+        ),
+        ("tests/admin/test_pictures.py::test_a_gap_is_no_zero",),
     ),
 )

@@ -23,13 +23,13 @@ from gateway.observe.metrics import Counted, Rows
 BUCKET_US: Final = 30 * MICROSECONDS
 MINUTE_US: Final = 60 * MICROSECONDS
 LONGER_US: Final = 600 * MICROSECONDS
-# Of one bucket. A bound on its bytes, whatever the configuration has.
+# Of each kind. A bound on the bytes of a bucket, whatever the configuration has.
 _NAMES_MAX: Final = 40
 OTHERS: Final = ""
 """Stands for the routes, or the sinks, beyond those that are kept."""
 
-Numbers = dict[Labels, float]
-"""By what it is a number of, and its labels."""
+Numbers = dict[str, dict[str, float]]
+"""By what it is a number of, and by label; where there is none, the label is empty."""
 Buckets = Mapping[tuple[UUID, int], Numbers]
 """By who counted, and since when (microseconds of its clock)."""
 
@@ -57,7 +57,6 @@ _GAUGES: Final = (
     ("lag", "idempotency_oldest_event_seconds", max, 0),
 )
 _GREATEST: Final = frozenset(("mark", *(kind for kind, *_ in _GAUGES)))
-_NAMED: Final = frozenset(("route", "lag"))
 
 
 # -- a bucket ----------------------------------------------------------------------------------------------------------
@@ -68,21 +67,22 @@ def difference(before: Counted, now: Counted) -> Numbers:
     found: Numbers = {}
     for kind, name, place in _COUNTERS:
         for labels, (number, *_) in _grown(name, before, now):
-            _add(found, (kind,) if place is None else (kind, str(labels[place])), number)
+            _add(found, kind, "" if place is None else str(labels[place]), number)
     for name, place, event in _OPENED:
         for labels, (number, *_) in _grown(name, before, now):
             if labels[place] == event:
-                _add(found, ("opened",), number)
+                _add(found, "opened", "", number)
     for kind, name in _HISTOGRAMS:
         for _, (*counts, _seconds) in _grown(name, before, now):
             for bound, number in zip((*map(str, METRICS[name].bounds), "+Inf"), counts, strict=True):
-                _add(found, (kind, bound), number)
+                _add(found, kind, bound, number)
     for kind, name, combine, place in _GAUGES:
-        values: dict[Labels, list[float]] = {}
+        values: dict[str, list[float]] = {}
         for labels, (number, *_) in now.get(name, {}).items():
-            values.setdefault((kind,) if place is None else (kind, str(labels[place])), []).append(number)
-        found |= {key: float(combine(each)) for key, each in values.items()}
-    return _bounded(found)
+            values.setdefault("" if place is None else str(labels[place]), []).append(number)
+        if values:
+            found[kind] = {label: float(combine(each)) for label, each in values.items()}
+    return {kind: _bounded(kind, each) for kind, each in found.items()}
 
 
 def _grown(name: str, before: Counted, now: Counted) -> Iterable[tuple[Labels, Sequence[float]]]:
@@ -92,42 +92,45 @@ def _grown(name: str, before: Counted, now: Counted) -> Iterable[tuple[Labels, S
         yield labels, [max(0.0, number - earlier) for number, earlier in zip(row, was, strict=True)]
 
 
-def _add(found: Numbers, key: Labels, number: float) -> None:
+def _add(found: Numbers, kind: str, label: str, number: float) -> None:
     if number:
-        found[key] = found.get(key, 0.0) + number
+        labels = found.setdefault(kind, {})
+        labels[label] = labels.get(label, 0.0) + number
 
 
-def _bounded(numbers: Numbers) -> Numbers:
-    """With the `_NAMES_MAX` names of each kind that have the greatest numbers; the others are one."""
-    for kind in _NAMED:
-        keys = sorted((key for key in numbers if key[0] == kind), key=lambda key: -numbers[key])
-        for key in keys[_NAMES_MAX:]:
-            merge(numbers, {(kind, OTHERS): numbers.pop(key)})
-    return numbers
+def _bounded(kind: str, labels: dict[str, float]) -> dict[str, float]:
+    """Those with the `_NAMES_MAX` greatest numbers; the others are one."""
+    ordered = sorted(labels.items(), key=lambda each: -each[1])
+    bounded = {kind: dict(ordered[:_NAMES_MAX])}
+    for _, number in ordered[_NAMES_MAX:]:
+        merge(bounded, {kind: {OTHERS: number}})
+    return bounded[kind]
 
 
 def merge(into: Numbers, more: Numbers) -> None:
     """Take these numbers in, of another process or of another time."""
-    for key, number in more.items():
-        into[key] = max(into.get(key, 0.0), number) if key[0] in _GREATEST else into.get(key, 0.0) + number
+    for kind, labels in more.items():
+        own, is_greatest = into.setdefault(kind, {}), kind in _GREATEST
+        for label, number in labels.items():
+            before = own.get(label, 0.0)
+            own[label] = max(before, number) if is_greatest else before + number
 
 
 def encoded(parts: Iterable[tuple[int, Numbers]]) -> bytes:
     """Buckets, each with how many microseconds it begins after the row."""
-    return orjson.dumps([[after_us, [[*key, number] for key, number in each.items()]] for after_us, each in parts])
+    return orjson.dumps(list(parts))
 
 
 def decoded(body: bytes) -> list[tuple[int, Numbers]]:
     """Undo `encoded`. What another program wrote in another way is left out."""
     try:
         parts: Any = orjson.loads(body)
-        return [(int(after_us), {_key(each): float(each[-1]) for each in entries}) for after_us, entries in parts]
-    except (ValueError, TypeError, IndexError):
+        return [
+            (int(after_us), {kind: {label: float(each) for label, each in of.items()} for kind, of in numbers.items()})
+            for after_us, numbers in parts
+        ]
+    except (ValueError, TypeError, AttributeError):
         return []
-
-
-def _key(entry: Sequence[Any]) -> Labels:
-    return tuple(map(str, entry[:-1]))
 
 
 # -- a window ----------------------------------------------------------------------------------------------------------
@@ -162,8 +165,8 @@ class Activity:
         """What was counted of this kind, by its label; empty where it has none."""
         found: Numbers = {}
         for bucket in self.buckets:
-            merge(found, {key: number for key, number in (bucket or {}).items() if key[0] == kind})
-        return {"".join(key[1:]): number for key, number in found.items()}
+            merge(found, {kind: (bucket or {}).get(kind, {})})
+        return found.get(kind, {})
 
     def series(self, kind: str, labels: Collection[str] | None = None) -> list[float | None]:
         """The numbers of this kind, bucket by bucket, of these labels or of all."""
@@ -238,14 +241,13 @@ def gathered(window: Window, now_us: int, own: Buckets, rows: Iterable[tuple[UUI
 
 
 def _sum(bucket: Numbers, kind: str, labels: Collection[str] | None) -> float:
-    if labels is not None:
-        return sum(bucket.get((kind, label), 0.0) for label in labels)
-    return sum(number for key, number in bucket.items() if key[0] == kind)
+    found = bucket.get(kind, {})
+    return sum(found.values() if labels is None else (found.get(label, 0.0) for label in labels))
 
 
 def _quantile(bucket: Numbers, kind: str, share: float) -> float | None:
     """Between two bounds as if what lies there were spread evenly, as PromQL has it."""
-    counts = sorted((float(key[1]), number) for key, number in bucket.items() if key[0] == kind)
+    counts = sorted((float(bound), number) for bound, number in bucket.get(kind, {}).items())
     sums = list(accumulate(number for _, number in counts))
     if not sums:
         return None
@@ -264,11 +266,5 @@ def _document(at_us: int, bucket: Numbers | None) -> dict[str, Any]:
     at = {"at_seconds": at_us // MICROSECONDS}
     if bucket is None:
         return {**at, "is_gap": True}
-    nested: dict[str, Any] = {}
-    for kind, *labels in sorted(bucket):
-        number = bucket[kind, *labels]
-        if labels:
-            nested.setdefault(kind, {})[labels[0]] = number
-        else:
-            nested[kind] = number
-    return {**at, "is_gap": False, **nested}
+    labelled: dict[str, Any] = {**bucket, **{kind: of[""] for kind, of in bucket.items() if of.keys() == {""}}}
+    return {**at, "is_gap": False, **labelled}

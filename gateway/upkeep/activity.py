@@ -73,7 +73,7 @@ class ActivitySampler:
         """What this process counted in the last hour, up to now."""
         if not self._is_over:
             self.sample(self._bucket_us())
-        return {key: dict(numbers) for key, numbers in self._buckets.items()}
+        return {key: {kind: dict(each) for kind, each in of.items()} for key, of in self._buckets.items()}
 
     def follow(self, before: ActivitySampler) -> None:
         """Go on in the place of the sampler of the gateway before, whose counts go on in what this one takes."""
@@ -104,7 +104,7 @@ class ActivitySampler:
         at_us = max(at_us, self._last_us)
         now = self._take()
         numbers = difference(self._counted, now)
-        numbers |= {("mark", mark): 1.0 for mark in self._marks}
+        numbers["mark"] = dict.fromkeys(self._marks, 1.0)
         self._counted, self._last_us, self._marks = now, at_us, []
         merge(self._buckets.setdefault((self._writer, at_us), {}), numbers)
         self._unsaved[self._writer, at_us - at_us % MINUTE_US] = None
@@ -127,7 +127,7 @@ class ActivitySampler:
                 async with asyncio.timeout(_SAVE_SECONDS):
                     await self._store.save_activity(self._service, *rows)
             except (StoreError, TimeoutError):
-                self._buckets[self._writer, self._last_us]["mark", "store away"] = 1.0
+                self._buckets[self._writer, self._last_us]["mark"]["store away"] = 1.0
                 return
             self._unsaved.pop((writer, minute_us), None)
             if not is_last:

@@ -14,6 +14,7 @@ from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window
 from gateway.store.base import NotApplied
 from tests.admin.test_console import consoled, text_of
 from tests.admin.test_pages import HOSTILE, Page
+from tests.observe.test_activity import of
 from tests.support.upstream import Answer
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,9 +40,9 @@ def parsed(svg: str) -> ET.Element:
     [
         {},
         {5: {}},
-        {0: {("verdict", "stored"): 1.0}},
-        {at: {("verdict", "stored"): 1e9, ("gateway", "+Inf"): 3.0, ("open",): 2.0} for at in range(120)},
-        {7: {("verdict", HOSTILE): 1.0, ("route", HOSTILE): 1.0, ("lag", HOSTILE): 2.0, ("mark", HOSTILE): 1.0}},
+        {0: of({("verdict", "stored"): 1.0})},
+        {at: of({("verdict", "stored"): 1e9, ("gateway", "+Inf"): 3.0, ("open",): 2.0}) for at in range(120)},
+        {7: of({("verdict", HOSTILE): 1.0, ("route", HOSTILE): 1.0, ("lag", HOSTILE): 2.0, ("mark", HOSTILE): 1.0})},
     ],
     ids=["nothing", "zero", "one", "full", "hostile"],
 )
@@ -67,9 +68,8 @@ def test_each_is_whole(buckets: dict[int, Numbers], window: Window) -> None:
 
 def test_the_table_has_the_numbers_of_the_picture() -> None:
     """Sums of what was counted, the greatest of what was measured, and a dash where nobody counted."""
-    found = drawn({at: {("verdict", "stored"): 2.0, ("verdict", "key-reused"): 1.0} for at in range(15, 40)})[
-        "requests"
-    ]
+    numbers = of({("verdict", "stored"): 2.0, ("verdict", "key-reused"): 1.0})
+    found = drawn(dict.fromkeys(range(15, 40), numbers))["requests"]
     assert [line.name for line in found.lines] == ["ran", "replayed", "accepted", "in doubt", "unavailable", "refused"]
     columns = list(zip(*(texts for _, texts in found.table), strict=True))
     assert columns[0][:5] == ("–", "10", "20", "20", "–")
@@ -80,7 +80,7 @@ def test_the_table_has_the_numbers_of_the_picture() -> None:
 
 def test_a_gap_is_no_zero() -> None:
     """No line and no area crosses it, and it is shown as one; what is about to come is none."""
-    found = drawn({at: {("verdict", "stored"): 1.0} for at in range(118) if not 20 <= at < 60})["requests"]
+    found = drawn({at: of({("verdict", "stored"): 1.0}) for at in range(118) if not 20 <= at < 60})["requests"]
     root = parsed(found.svg)
     assert len([each for each in root.iter(f"{SVG}rect") if each.get("class") == "gap"]) == 1
     (area,) = (each for each in root.iter(f"{SVG}path") if each.get("class") == "fill-ran")
@@ -90,7 +90,7 @@ def test_a_gap_is_no_zero() -> None:
 
 def test_marks_are_shapes_with_words() -> None:
     """Each says what happened, and when."""
-    found = drawn({0: {("mark", "start"): 1.0}, 30: {("mark", "reload"): 1.0}})["doubts"]
+    found = drawn({0: of({("mark", "start"): 1.0}), 30: of({("mark", "reload"): 1.0})})["doubts"]
     marks = [each for each in parsed(found.svg).iter(f"{SVG}g") if each.get("class") == "mark"]
     said = [(each.findtext(f"{SVG}text"), each.findtext(f"{SVG}title")) for each in marks]
     assert said == [("▲", "start at 2027-01-15T08:00:00Z"), ("◆", "reload at 2027-01-15T08:15:00Z")]

@@ -386,7 +386,7 @@ def _framed(activity: Activity, id_: str, title: str, about: str, inside: Markup
         back.append(Markup('<text class="axis middle" x="{:.1f}" y="{}">{}</text>').format(x, _HEIGHT - 8, text))
     front = []
     for at, bucket in enumerate(activity.buckets):
-        for mark in (key[1] for key in bucket or () if key[0] == "mark"):
+        for mark in (bucket or {}).get("mark", ()):
             x = _x(at, count)
             front.append(
                 Markup(

@@ -5,8 +5,8 @@ decision about a kept request, into a command, or explains why not. `bulk` does 
 that lost its memory, `journal` with the outcomes in the journals of this host. `provided_response` reads a response of
 the service that an operator provides.
 
-*Presentation.* `view` shows an operation, `inspection` all that is known of one and many as a table, `reports` sinks,
-their events and observed routes.
+*Presentation.* `view` shows an operation, `history` what happened to it, `inspection` all that is known of one and many
+as a table, `reports` sinks, their events and observed routes.
 
 *The command line.* `commands` is what the commands do; `gateway.options` has their options.
 

@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.fault import Malformed
+from gateway.admin.history import Told, told
 from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
 from gateway.admin.memory import MemoryState
 from gateway.admin.reports import Report, paused_line
@@ -174,6 +175,11 @@ class Inspected:
             return None
         return Doubt(self.treatment.recovery, record, self.probes, self.snapshot.now_us)
 
+    @property
+    def told(self) -> Told:
+        """What happened to it."""
+        return told(self.snapshot.record, self.audits)
+
 
 def full_json(inspected: Inspected) -> dict[str, Any]:
     about = {"operation_id": str(inspected.operation_id), **described(inspected.snapshot, has_body=True)}
@@ -188,6 +194,10 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
         {"at": moment(each.at_us), "event": each.event, "token": each.token, "who": each.who, "why": each.why}
         for each in inspected.audits
     ]
+    happened = inspected.told
+    about["history"] = [each.document for each in happened.happenings]
+    if happened.dropped:
+        about["history_dropped"] = happened.dropped
     return {**about, "audits": audits, "next": next_step(inspected)}
 
 
@@ -283,6 +293,9 @@ def full_text(inspected: Inspected) -> Iterator[str]:
     if record is not None:
         rows += _rows_of(record, inspected)
     rows.append(("store's now", moment(now_us)))
+    happened = inspected.told
+    rows += [("history", f"{moment(each.at_us)} {each.text}") for each in happened.happenings]
+    rows.append(("history", happened.dropped_text or None))
     rows += [
         ("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}") for entry in inspected.audits
     ]

@@ -1,1 +1,2 @@
-"""The console in a browser: `console` has its pages, `site` turns values into pages, `pictures` draws numbers."""
+"""The console in a browser: `console` has its pages, `site` turns values into pages, `pictures` draws numbers, and `strip` a
+history."""

@@ -34,6 +34,7 @@ from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by, bounded
 from gateway.admin.pages.pictures import marks_in, pictures
 from gateway.admin.pages.site import Site, see_other
+from gateway.admin.pages.strip import strip
 from gateway.admin.provided_response import read_response, written
 from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
@@ -304,7 +305,10 @@ class Console:
             return self._page(request, "unknown", 404, **values)
         values["changes"] = [each for each in CHANGES if each.page is not None and record.state in each.page.states]
         values["journal"] = [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries]
-        return self._page(request, "operation", **values, timeline=_timeline(inspected), facts=_facts(inspected))
+        happened, now_us = inspected.told, inspected.snapshot.now_us
+        values |= {"told": happened, "strip": strip(happened, now_us), "facts": _facts(inspected)}
+        values["due"] = [(at_us, name.replace("_", " ")) for name, at_us in times_of(record) if at_us > now_us]
+        return self._page(request, "operation", **values)
 
     async def _response(self, request: web.Request) -> web.Response:
         operation_id = operation_id_of(request.match_info)
@@ -623,19 +627,9 @@ def _request_in(form: access.Form) -> bytes:
     return b"\r\n".join([*head, b"", b""]) + body
 
 
-def _timeline(inspected: Inspected) -> list[tuple[int, str, str]]:
-    record = inspected.snapshot.record
-    if record is None:
-        return []
-    found = [(at_us, name.removesuffix("_at").replace("_", " "), "") for name, at_us in times_of(record)]
-    found += [(entry.at_us, entry.event.value, f"{entry.who}: {entry.why}") for entry in inspected.audits]
-    probes = None if inspected.doubt is None else inspected.doubt.asked
-    if probes is not None and probes.asked_us:
-        found.append((probes.asked_us, "probe", probes.finding))
-    return sorted(found)
-
-
-_TOLD_ELSEWHERE: Final = frozenset(("operation_id", "audits", "journal", "recovery", "next", "state", "now", "request"))
+_TOLD_ELSEWHERE: Final = frozenset(
+    ("operation_id", "audits", "history", "history_dropped", "journal", "recovery", "next", "state", "now", "request")
+)
 
 
 def _facts(inspected: Inspected) -> list[tuple[str, str]]:
@@ -647,11 +641,7 @@ def _facts(inspected: Inspected) -> list[tuple[str, str]]:
     flat = {name: value for name, value in about.items() if name not in _TOLD_ELSEWHERE and not isinstance(value, dict)}
     if flat.pop("carries_doubt", False):
         flat["an earlier attempt"] = "may have had its effect"
-    return [
-        (name.replace("_", " "), _in_words(name, value))
-        for name, value in {**flat, **request, **nested}.items()
-        if not name.endswith(("_at", "_until", "_since"))
-    ]
+    return [(name.replace("_", " "), _in_words(name, value)) for name, value in {**flat, **request, **nested}.items()]
 
 
 def _in_words(name: str, value: object) -> str:

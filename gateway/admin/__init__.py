@@ -6,7 +6,8 @@ that lost its memory, `journal` with the outcomes in the journals of this host. 
 the service that an operator provides.
 
 *Presentation.* `view` shows an operation, `history` what happened to it, `inspection` all that is known of one and many
-as a table, `reports` sinks, their events and observed routes.
+as a table, `listing` many for people to filter and sort, and the callers of a key, `reports` sinks, their events and
+observed routes.
 
 *The command line.* `commands` is what the commands do; `gateway.options` has their options.
 

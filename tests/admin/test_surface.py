@@ -163,12 +163,13 @@ async def test_the_form_of_an_operation(port: Port, state: State, verb: str, fie
         (f"/ui/journal/{_ID}/1/acknowledge", RECORD),
         ("/ui/memory/accept-loss", (*RECORD, "typed")),
         ("/ui/configuration/reload", RECORD),
-        ("/ui/find", ("body", "form_token", "form_token", "headers", "id", "route")),
+        ("/ui/find", ("body", "caller", *("form_token",) * 3, "headers", "id", "key", "route")),
         (
             "/ui/explain",
             ("body", "file", "form_token", "headers", "method", "peer", "response", "url", "with_record"),
         ),
-        ("/ui/operations", ("older_than", "route", "state")),
+        ("/ui/operations", ("caller", "older_than", "path", "request_id", "route", "state", "status", "why")),
+        ("/ui/dead-letters", ("caller", "older_than", "path", "reason", "request_id", "route", "status", "why")),
         ("/ui/dead-letters/requeue", ("older_than", "reason", "route")),
     ],
 )

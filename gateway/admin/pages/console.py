@@ -23,7 +23,7 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin import access, actions
+from gateway.admin import access, actions, listing
 from gateway.admin import resolution as rulings
 from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
 from gateway.admin.actions import CHANGES, Asked, Change, ManyAsked, Page, operation_id_of, parsed
@@ -273,28 +273,49 @@ class Console:
 
     async def _listed(self, request: web.Request, fixed: dict[str, list[str]]) -> dict[str, Any]:
         given = {name: request.query.getall(name) for name in request.query if request.query[name]}
-        number = token_of(given.pop("page", ["0"])[0])
-        size = parsed(actions.ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed}).query.limit
-        query = parsed(actions.ListQuery, {**given, **fixed, "limit": [str(_SORTED_MAX)]}).query
-        found = await self._operations.page(query)
-        records = [snapshot.record for snapshot in found if snapshot.record is not None]
-        # The store finds them by id. So many at most are put in order here.
-        is_sorted, after = len(found) < query.limit and query.after is None, None
-        if is_sorted:
+        number, sort = token_of(given.pop("page", ["0"])[0]), given.pop("sort", ["since"])[0]
+        wanted = listing.Wanted.of({name: given.pop(name)[0] for name in listing.Wanted.__slots__ if name in given})
+        asked = parsed(actions.ListQuery, {"limit": [str(_PAGE_SIZE)], **given, **fixed})
+        size, query = asked.limit, asked.query
+        found = await listing.gathered(self._operations, query, wanted.fits)
+        records, after = found.records, None
+        orders = listing.orders(query.states, found.now_us, self._operations.policies)
+        column, is_descending = sort.removeprefix("-"), sort.startswith("-")
+        if column not in orders:
+            raise Malformed(f"sort: one of {', '.join(orders)}; with a minus before it, the last first")
+        # The store finds them by id. What is only a part of them is not put in order.
+        is_whole = found.after is None and query.after is None
+        url = request.rel_url.without_query_params("page", "after")
+        if is_whole:
             records.sort(key=since_us)
+            records.sort(key=orders[column][1], reverse=is_descending)
             if len(records) > (number + 1) * size:
-                after = request.rel_url.update_query(page=str(number + 1))
-            records = records[number * size :][:size]
-        elif len(records) > size:
-            records = records[:size]
-            after = request.rel_url.update_query(after=str(records[-1].identity.operation_id))
+                after = url.update_query(page=str(number + 1))
+            shown = records[number * size :][:size]
+        else:
+            shown = records[:size]
+            last = shown[-1].identity.operation_id if len(records) > size else found.after
+            after = None if last is None else url.update_query(after=str(last))
+        heads = [
+            (
+                head,
+                url.update_query(sort=f"-{name}" if name == sort else name) if is_whole else None,
+                None if name != column else "descending" if is_descending else "ascending",
+            )
+            for name, (head, _) in orders.items()
+        ]
         return {
-            "records": records,
-            "order": "the oldest first" if is_sorted else "by id, because they are too many to be put in order",
-            "now_us": found[0].now_us if found else 0,
+            "records": shown,
+            "heads": heads,
+            "count": f"{len(records)}" if is_whole else f"more than {len(records)}" if len(records) > size else "some",
+            "is_whole": is_whole,
+            "looked": found.looked,
+            "now_us": found.now_us,
             "after": after,
             "query": request.query,
+            "is_filtered": any(name not in ("state", "sort", "page", "limit") for name in request.query),
             "states": (*STATES, EVERY_STATE),
+            "reasons": REASONS,
         }
 
     async def _operation(self, request: web.Request) -> web.Response:
@@ -342,6 +363,8 @@ class Console:
                 # A longer text may have a credential in it.
                 shown = given if len(given) <= _TYPED_AGAIN_MAX else ""
                 return self._page(request, "find", 400, mistake=str(error), id=shown)
+        if given := text_in(form, "key").strip():
+            return await self._find_key(request, given, text_in(form, "caller"))
         route, body = text_in(form, "route"), access.file_in(form, "body") or None
         try:
             operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
@@ -350,6 +373,16 @@ class Console:
         if (await self._operations.read(operation_id)).record is None:
             return self._page(request, "find", 404, unknown=operation_id, chosen=route)
         return see_other(f"/ui/operations/{operation_id}")
+
+    async def _find_key(self, request: web.Request, key: str, caller: str) -> web.Response:
+        try:
+            held = await listing.holders(self._operations, key, caller)
+        except Malformed as error:
+            return self._page(request, "find", 400, mistake=str(error), caller=caller)
+        # It says who used a key, which not even the log of requests has.
+        text = f"looked for the key with digest {held.digest}… of any caller: {len(held.holders)} found"
+        self._authentication.note(request[PERSON].name, text)
+        return self._page(request, "find", held=held, caller=caller)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 

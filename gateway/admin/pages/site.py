@@ -19,6 +19,7 @@ from aiohttp import web
 from markupsafe import Markup, escape
 
 from gateway import __version__
+from gateway.admin import listing
 from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
 from gateway.admin.actions import ACTIONS
 from gateway.admin.reports import paused_line
@@ -100,6 +101,10 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "pause": paused_line,
     "back": _back,
     "labelled": _labelled,
+    "subject": listing.subject,
+    "caller": listing.caller,
+    "did": listing.did,
+    "then": listing.then,
     "page_name": lambda page: _NAMES.get(page, page.replace("-", " ").capitalize()),
 }
 

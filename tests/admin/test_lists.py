@@ -1,0 +1,300 @@
+"""Work lists of the console: in a person's words, sorted and filtered by the address; a key whose caller is unknown."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+
+from gateway.admin import listing
+from gateway.core.identity.operation_id import identity_of
+from gateway.core.identity.scope import HeaderScope, Scope
+from gateway.core.message import values_by_name
+from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
+from tests.admin.hand import RESPONSE, TREATMENT
+from tests.admin.test_pages import HOSTILE, Page, Port, port
+
+__all__ = ["port"]
+
+COLUMNS = ["Operation", "Route", "Caller", "State", "In doubt since", "The service last", "Next"]
+
+
+def claimed(
+    port: Port, key: str, *, tenant: str = "t1", path: str = "/charges", request_id: str | None = None
+) -> Record:
+    """A record of this caller, with what is stored of its request."""
+    claim = port.desk.claim(key)
+    scope = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", tenant.encode()),)), None)
+    parsed = port.desk.operations.policies.routes[0].key.find_key({b"idempotency-key": [key.encode()]}, None)
+    assert isinstance(scope, Scope)
+    identity = identity_of(service="shop", route="charge", operation="charge", scope=scope, key=parsed)
+    request = RequestInfo("POST", "api.test", path, request_id)
+    return port.desk.say(replace(claim, identity=identity, request=request))
+
+
+def doubted(port: Port, key: str, doubt: str = "timeout", **about: str) -> str:
+    """The id of a record that is in doubt for this."""
+    record = claimed(port, key, **about)
+    port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, doubt))
+    port.desk.memory.clock.advance(1)
+    return str(record.identity.operation_id)
+
+
+def ids_of(page: Page) -> list[str]:
+    return [link.rpartition("/")[2] for link in page.links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)]
+
+
+@pytest.fixture
+async def three(port: Port) -> list[str]:
+    """Three doubts, the oldest first."""
+    await port.desk.store.start()
+    return [
+        doubted(port, "k1", "reset_after_502", path="/charges/b", request_id="req-1"),
+        doubted(port, "k2", "timeout", tenant="t2", path="/charges/a"),
+        doubted(port, "k3", "answered_503", tenant="t2", path="/refunds"),
+    ]
+
+
+async def test_columns_are_a_persons(port: Port, three: list[str]) -> None:
+    """Method and path, caller, how long, what the service did, what happens next; no holder, token or attempt."""
+    page = await (await port.signed_in("vera")).page("/ui/operations")
+    assert [about["data-label"] for tag, about in page.elements if "data-label" in about][:7] == COLUMNS
+    text = " ".join(page.text.split())
+    for words in ("POST /charges/b", "the connection to the service broke, after status 502", "waits for a decision"):
+        assert words in text
+    assert "3s ago" in text
+    assert "host:1:a" not in text
+    assert page.text.strip().startswith("3 in doubt")
+
+
+FILTERS = {
+    "path=CHARGES": [0, 1],
+    "path=post+/refunds": [2],
+    "path=api.test/charges/a": [1],
+    "why=TIMEOUT": [1],
+    "why=in+time": [1],
+    "why=reset_after": [0],
+    "status=502": [0],
+    "status=5xx": [0, 2],
+    "status=4xx": [],
+    "request_id=req-1": [0],
+    "request_id=req": [],
+    "route=charge": [0, 1, 2],
+    "route=other": [],
+    "state=all&path=refunds": [2],
+    "older_than=3s&status=5xx": [0],
+    "caller=ffffffffffffffff": [],
+}
+
+
+@pytest.mark.parametrize("query", FILTERS)
+async def test_filters(port: Port, three: list[str], query: str) -> None:
+    """What matches is found, the oldest first; the form has what the address says."""
+    page = await (await port.signed_in("vera")).page(f"/ui/operations?{query}")
+    assert ids_of(page) == [three[number] for number in FILTERS[query]]
+    if not FILTERS[query]:
+        assert "No operation matches." in page.text
+    given = dict(each.split("=") for each in query.split("&"))
+    fields = {about.get("name"): about.get("value") for tag, about in page.elements if tag == "input"}
+    assert all(fields.get(name, value) == value.replace("+", " ") for name, value in given.items())
+
+
+async def test_a_caller(port: Port, three: list[str]) -> None:
+    """The digest in a row leads to all of that caller in that state."""
+    browser = await port.signed_in("vera")
+    page = await browser.page("/ui/operations")
+    (mine, theirs) = dict.fromkeys(link for link in page.links if "caller=" in link)
+    assert ids_of(await browser.page(mine)) == three[:1]
+    assert ids_of(await browser.page(theirs)) == three[1:]
+
+
+@pytest.mark.parametrize("column", ["subject", "route", "caller", "state", "since", "did", "then"])
+async def test_sorting(port: Port, three: list[str], column: str) -> None:
+    """By each column, in both directions, by a link in its head, which says so; equals stay the oldest first."""
+    browser = await port.signed_in("vera")
+    page = await browser.page(f"/ui/operations?sort={column}&route=charge")
+    order = {"subject": [1, 0, 2], "did": [0, 2, 1]}.get(column, [0, 1, 2])
+    if column != "caller":
+        assert ids_of(page) == [three[number] for number in order]
+    heads = [about.get("aria-sort") for tag, about in page.elements if tag == "th" and about.get("scope") == "col"]
+    assert [each for each in heads if each] == ["ascending"]
+    (back,) = [link for link in page.links if f"sort=-{column}" in link]
+    assert "route=charge" in back
+    page = await browser.page(back)
+    assert sorted(ids_of(page)) == sorted(three)
+    if column in ("subject", "since"):
+        assert ids_of(page) == [three[number] for number in reversed(order)]
+    assert "descending" in [about.get("aria-sort") for _, about in page.elements]
+
+
+async def test_the_pages_of_a_sorted_list(port: Port, three: list[str]) -> None:
+    """They go on with filters and order."""
+    browser, path, found = await port.signed_in("vera"), "/ui/operations?sort=subject&limit=2&path=s", []
+    while path:
+        page = await browser.page(path)
+        found += ids_of(page)
+        (path,) = [link for link in page.links if "page=" in link] or [""]
+    assert found == [three[1], three[0], three[2]]
+
+
+@pytest.mark.parametrize("name", [*listing.Wanted.__slots__, "route", "sort", "older_than", "page", "state", "reason"])
+async def test_hostile_text_in_a_filter(port: Port, three: list[str], name: str) -> None:
+    """It is text in the form, or is refused; it is nowhere markup."""
+    browser = await port.signed_in("vera")
+    for path in ("/ui/operations", "/ui/dead-letters"):
+        for text in (HOSTILE, "\x00\x1b[31m", "é" * 100, "x" * 5000, "' OR 1=1 --", "%"):
+            response = await browser.get(f"{path}?{name}={quote(text)}")
+            assert response.status in (200, 400), (name, text, response.status)
+            assert b"<script>alert" not in response.body
+
+
+@pytest.mark.parametrize(
+    "query", ["sort=token", "sort=--since", "status=x", "caller=xyz", f"path={'x' * 201}", "page=-1"]
+)
+async def test_a_wrong_filter(port: Port, query: str) -> None:
+    """It is refused with what to give instead, and never taken for none."""
+    response = await (await port.signed_in("vera")).get(f"/ui/operations?{query}")
+    assert response.status == 400
+    assert query.partition("=")[0] in response.body.decode() or "expected a number" in response.body.decode()
+
+
+async def test_hostile_paths(port: Port) -> None:
+    """What a caller wrote into its path is text in the list."""
+    await port.desk.store.start()
+    doubted(port, "k1", path=HOSTILE)
+    response = await (await port.signed_in("vera")).get("/ui/operations")
+    assert HOSTILE in Page(response.body.decode()).text
+    assert b"<script>alert" not in response.body
+
+
+async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they come by id, all of them and each once, and the page says so; a filter that leaves few sorts these."""
+    await port.desk.store.start()
+    monkeypatch.setattr(listing, "SORTED_MAX", 4)
+    monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
+    ids = [doubted(port, f"k{number}", path=f"/{number % 3}") for number in range(10)]
+    browser, path, found = await port.signed_in("vera"), "/ui/operations?limit=3", []
+    while path:
+        page = await browser.page(path)
+        assert "too many to be put in order" in page.text
+        assert not [link for link in page.links if "sort=" in link]
+        found += ids_of(page)
+        (path,) = [link for link in page.links if "after=" in link] or [""]
+    assert found == sorted(ids)
+    page = await browser.page("/ui/operations?path=/0")
+    assert sorted(ids_of(page)) == sorted(ids[::3])
+
+
+async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page does not wait for all records to be read: it says how many were, and leads on to where something is."""
+    await port.desk.store.start()
+    monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
+    monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
+    ids = sorted(doubted(port, f"k{number}") for number in range(12))
+    record = claimed(port, "rare", path="/rare")
+    browser, path, found, pages = await port.signed_in("vera"), "/ui/operations?state=all&path=rare", [], 0
+    while path and not found:
+        page = await browser.page(path)
+        assert "No operation matches" not in page.text
+        found, pages = ids_of(page), pages + 1
+        (path,) = [link for link in page.links if "after=" in link] or [""]
+    assert found == [str(record.identity.operation_id)]
+    assert pages == sorted([*ids, *found]).index(found[0]) // 4 + 1
+
+
+async def test_other_states(port: Port) -> None:
+    """Each has its own words for what was last and what is next."""
+    records = [await port.desk.in_state(state) for state in (State.COMPLETED, State.RELEASED, State.CLAIMED)]
+    records += [await port.desk.kept(state) for state in (State.ACCEPTED, State.DEAD_LETTER)]
+    browser = await port.signed_in("vera")
+    text = " ".join((await browser.page("/ui/operations?state=all")).text.split())
+    for words in (
+        "responded with 201repeats get its response for 1h",
+        "did nothing of ita repeat runs",
+        "has not respondedits attempt ends, or is in doubt in 30s",
+        "was not askedis due",
+        "the service answered 401; the service refused its credentialswaits for a decision",
+    ):
+        assert words in text
+    for state in (State.COMPLETED, State.RELEASED, State.CLAIMED, State.ACCEPTED, State.DEAD_LETTER):
+        page = await browser.page(f"/ui/operations?state={state}")
+        assert ids_of(page) == [str(each.identity.operation_id) for each in records if each.state is state]
+    assert len(ids_of(await browser.page("/ui/dead-letters?reason=unauthorized&status=401"))) == 1
+    assert ids_of(await browser.page("/ui/dead-letters?reason=deadline")) == []
+
+
+# -- a key alone ------------------------------------------------------------------------------------------------------
+
+
+async def found(port: Port, form: dict[str, str], name: str = "vera") -> Page:
+    response = await (await port.signed_in(name)).submit("/ui/find", form)
+    assert response.status == 200, response.body
+    return Page(response.body.decode())
+
+
+async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    """It lists the callers that have it, by their digests, and nothing of what they asked for; it is audited."""
+    await port.desk.store.start()
+    caplog.set_level(logging.INFO)
+    mine, theirs = doubted(port, "order-1", path="/secret"), claimed(port, "order-1", tenant="t2", path="/secret")
+    port.desk.say(
+        Complete(
+            theirs.identity.operation_id,
+            theirs.token,
+            theirs.attempt_id,
+            RESPONSE,
+            TREATMENT.replay_us,
+            microseconds(9),
+        )
+    )
+    doubted(port, "order-2", tenant="t3")
+    page = await found(port, {"key": "order-1"})
+    assert sorted(ids_of(page)) == sorted([mine, str(theirs.identity.operation_id)])
+    assert theirs.identity.scope_digest.hex() in page.text
+    assert "/secret" not in page.text
+    assert "3 callers were asked after." in " ".join(page.text.split())
+    audit = (await (await port.signed_in("vera")).page("/ui/audit")).text
+    assert "vera looked for the key with digest " in " ".join(audit.split())
+    assert theirs.identity.key_digest.hex()[:16] in audit
+    assert "2 found" in audit
+    assert "order-1" not in audit + caplog.text
+
+
+async def test_a_digest_of_a_key(port: Port) -> None:
+    """Where keys are not kept, their digest finds as much; with the caller's, it is that one alone."""
+    await port.desk.store.start()
+    mine = claimed(port, "order-1").identity
+    claimed(port, "order-1", tenant="t2")
+    digest = mine.key_digest.hex()
+    assert len(ids_of(await found(port, {"key": digest}))) == 2
+    for caller in (mine.scope_digest.hex(), mine.scope_digest.hex()[:8]):
+        page = await found(port, {"key": digest, "caller": caller})
+        assert ids_of(page) == [str(mine.operation_id)]
+    assert "None of the 2 callers" in " ".join((await found(port, {"key": "f" * 64})).text.split())
+
+
+async def test_a_key_among_too_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers that were not asked after are named as such, and their digest finds what they have."""
+    await port.desk.store.start()
+    monkeypatch.setattr(listing, "_CALLERS_MAX", 2)
+    records = [claimed(port, "order-1", tenant=f"t{number}") for number in range(4)]
+    page = await found(port, {"key": "order-1"})
+    assert len(ids_of(page)) == 2
+    assert "there are more: give the digest of the caller" in page.text
+    for record in records:
+        page = await found(port, {"key": "order-1", "caller": record.identity.scope_digest.hex()})
+        assert ids_of(page) == [str(record.identity.operation_id)]
+
+
+@pytest.mark.parametrize("form", [{"key": "x" * 201}, {"key": "k", "caller": HOSTILE}, {"key": "é"}], ids=str)
+async def test_a_wrong_key(port: Port, form: dict[str, str]) -> None:
+    """It is refused, and no markup on the page; nobody without a session finds anything."""
+    browser = await port.signed_in("vera")
+    response = await browser.submit("/ui/find", form)
+    assert response.status == 400
+    assert b"<script>alert" not in response.body
+    stranger = port.browser()
+    assert (await stranger.post("/ui/find", form)).status != 200

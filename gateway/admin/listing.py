@@ -7,6 +7,7 @@ is shown a part is told so. No index is kept for this: it would cost every reque
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,10 +28,10 @@ from gateway.store.operations import Query
 # So many are put in order.
 SORTED_MAX: Final = PAGE_SIZE_MAX
 # A page is not kept waiting for longer, however many records there are to be read.
-_LOOK_SECONDS: Final = 0.15
+_LOOK_SECONDS: Final = 0.12
 # So many callers are asked after with one key.
 _CALLERS_MAX: Final = 200
-_TOGETHER: Final = 20
+_TOGETHER: Final = 50
 _TEXT_MAX: Final = 200
 _INDEXED: Final = (frozenset((State.IN_DOUBT,)), frozenset((State.DEAD_LETTER,)))
 _EVERY: Final = frozenset(map(State, STATES))
@@ -114,6 +115,19 @@ def _then_in_doubt(record: Record, policies: Policies) -> str:
             return "is sent again" if record.delivery is not None else "a repeat is sent again"
         case Hold() | Probe():
             return "waits for a decision"
+
+
+def repeat(record: Record, policies: Policies) -> str:
+    """A command that repeats the request, as far as it is stored; empty where it is not.
+
+    Query, body and what names the caller are never stored: whoever repeats it adds them.
+    """
+    request, route = record.request, policies.route_of(record)
+    if request is None or not request.host or route is None:
+        return ""
+    name = next(iter(sorted(route.key.headers)), b"idempotency-key").decode()
+    words = ["curl", "-i", "-X", request.method, f"https://{request.host}{request.path}"]
+    return shlex.join([*words, "-H", f"{name}: {record.identity.key or 'THE SAME KEY'}"])
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -168,6 +169,18 @@ async def test_hostile_paths(port: Port) -> None:
     response = await (await port.signed_in("vera")).get("/ui/operations")
     assert HOSTILE in Page(response.body.decode()).text
     assert b"<script>alert" not in response.body
+
+
+async def test_a_repeat_to_copy(port: Port) -> None:
+    """What a caller wrote into its path cannot end the word of the command that it is in."""
+    await port.desk.store.start()
+    path = "/a'; rm -rf / #\"$(id)"
+    browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=path)
+    page = await browser.page(f"/ui/operations/{operation_id}")
+    (command,) = [text for _, about in page.elements if (text := about.get("data-copy") or "").startswith("curl")]
+    words = shlex.split(command)
+    assert words[:5] == ["curl", "-i", "-X", "POST", f"https://api.test{path}"]
+    assert words[5:] == ["-H", "idempotency-key: THE SAME KEY"]
 
 
 async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright
 
@@ -113,7 +114,6 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             await page.screenshot(path=SHOTS / "sign-in.png")
             await check(page)
             await sign_in(page)
-            await page.screenshot(path=SHOTS / "overview.png", full_page=True)
             await check(page)
             await page.locator("tbody th a").click()
             await page.screenshot(path=SHOTS / "operation.png")
@@ -134,11 +134,6 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             repeat = await running.send()
             assert (*status_of(repeat), repeat.body) == (201, "recovered", b'{"id":1}')
             assert len(running.upstream.requests) == before
-            for name in PAGES:
-                await page.goto(f"/ui/{name}")
-                await check(page)
-                if name not in ("configuration", "explain"):  # The first has paths of this machine; the second, below.
-                    await page.screenshot(path=SHOTS / f"{name}.png")
             await explain(page)
             await check(page)
             await page.screenshot(path=SHOTS / "explain.png", full_page=True)
@@ -147,6 +142,79 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             text = await page.inner_text("main")
             assert "olga" in text
             assert operation_id[:13] in text
+    assert said == []
+
+
+async def shoot(page: Page, name: str) -> None:
+    """The whole page, at its own height: what stays at the lower edge of a window is at its end."""
+    size = page.viewport_size
+    assert size is not None
+    height = await page.evaluate("document.documentElement.scrollHeight")
+    await page.set_viewport_size({"width": size["width"], "height": max(size["height"], height)})
+    await page.screenshot(path=SHOTS / f"{name}.png")
+    await page.set_viewport_size(size)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390], ids=["wide", "narrow"])
+async def test_every_page(tmp_path: Path, width: int, scheme: str) -> None:
+    """With something on it: axe finds nothing, and nothing is wider than the window."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    ending = ("" if width > 1000 else "-narrow") + ("" if scheme == "light" else "-dark")
+    async with house(store, tmp_path, admin=settings()) as running:
+        running.upstream.on("/charges", Answer(201))
+        assert status_of(await running.send("k0")) == (201, "stored")
+        operation_id = [await doubt(running, f"k{number}") for number in (1, 2, 3)][-1]
+        look = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        async with opened(running, said, **look) as page:
+            await sign_in(page)
+            for name in ("", *PAGES):
+                await page.goto(f"/ui/{name}")
+                await check(page)
+                if name not in ("configuration", "explain"):  # The first has paths of this machine; the second, below.
+                    await shoot(page, (name or "overview") + ending)
+            for path in ("operations?state=all&sort=-subject&status=2xx", f"operations/{operation_id}"):
+                await page.goto(f"/ui/{path}")
+                await check(page)
+            await page.goto("/ui/find")
+            await page.get_by_label("Key, or its digest").fill("k3")
+            await page.get_by_role("button", name="Find its callers").click()
+            await page.get_by_text("callers were asked after").wait_for()
+            await check(page)
+    assert said == []
+
+
+async def test_times_and_copies(tmp_path: Path) -> None:
+    """Times are as they were chosen, also on the next page; what is copied is whole."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin=settings()) as running:
+        operation_id = await doubt(running)
+        options = {"permissions": ["clipboard-read", "clipboard-write"], "timezone_id": "Asia/Kolkata"}
+        async with opened(running, said, **options) as page:
+            await sign_in(page)
+            await page.goto("/ui/operations")
+            time = page.locator("tbody time")
+            assert (await time.inner_text()).endswith("Z")
+            await page.get_by_label("Times are").select_option("local")
+            assert "GMT+5:30" in await time.inner_text()
+            await page.get_by_label("Times are").select_option("relative")
+            await page.goto(f"/ui/operations/{operation_id}")
+            assert (await page.locator(".timeline time").first.inner_text()).endswith(" ago")
+            copied = {
+                "Copy the id": operation_id,
+                "Copy the link to this page": f"{page.url}",
+                "Copy the command that inspects it": f"idempotency-gateway inspect {operation_id}",
+                "Copy a repeat as a curl command, without query, body and caller": (
+                    "curl -i -X POST https://gateway.test/charges -H 'idempotency-key: THE SAME KEY'"
+                ),
+            }
+            for name, text in copied.items():
+                await page.get_by_role("button", name=name).click()
+                await page.get_by_text("Copied").first.wait_for()
+                assert await page.evaluate("navigator.clipboard.readText()") == text
+                await page.get_by_text("Copied").wait_for(state="detached")
     assert said == []
 
 
@@ -168,10 +236,20 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             await page.keyboard.press("g")
             await page.keyboard.press("a")
             await page.wait_for_url("**/ui/audit")
-        async with opened(running, said, java_script_enabled=False) as page:
+        operation_id = await doubt(running)
+        async with opened(running, said, java_script_enabled=False, viewport={"width": 390, "height": 800}) as page:
             await sign_in(page)
-            await page.get_by_role("link", name="Operations", exact=True).click()
-            assert "No operation is in doubt." in await page.inner_text("main")
+            for entry in ("Deliveries", "Sinks", "Routes", "System", "Operations"):
+                await page.get_by_role("link", name=entry, exact=True).first.click()
+                assert await page.locator("nav [aria-current]").first.inner_text() == entry
+            await page.get_by_label("Method or path").fill("CHARGES")
+            await page.get_by_role("button", name="Filter").click()
+            await page.get_by_role("link", name="Caller").first.click()
+            await page.wait_for_url("**path=CHARGES&**sort=caller")
+            await page.get_by_role("link", name="POST /charges").click()
+            assert operation_id in await page.inner_text("h1")
+            assert await page.locator("button.copy").count() > 0
+            assert not await page.locator("button.copy").first.is_visible()
     assert said == []
 
 
@@ -295,8 +373,16 @@ async def test_a_live_page(tmp_path: Path) -> None:
             await page.locator("tbody th a").focus()
             running.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.RESET))
             assert status_of(await running.send("another")) == (502, "in-doubt")
-            await page.locator("tbody tr").nth(1).wait_for()
+            await page.get_by_text("1 new").wait_for()
+            assert (await page.title()).startswith("(1 new) 2 in doubt")
+            assert await page.locator("tbody tr").count() == 1
             assert operation_id in str(await page.evaluate("document.activeElement.href"))
+            await check(page)
+            await page.get_by_role("button", name="Show").click()
+            await page.locator("tbody tr").nth(1).wait_for()
+            assert await page.locator("tbody tr").nth(1).get_attribute("class") == "changed"
+            assert await page.locator("tbody tr:nth-child(2) th a").evaluate("each => each === document.activeElement")
+            assert await page.get_by_text("1 new").count() == 0
             await page.locator("#older").focus()
             await page.get_by_text("Not refreshed while you write; what is shown is").wait_for()
             await page.get_by_role("button", name="Pause refreshing").click()

@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.admin import listing
+from gateway.admin import listing, reports
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import HeaderScope, Scope
 from gateway.core.message import values_by_name
 from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
+from gateway.store.operations import SinkBacklog
 from tests.admin.hand import RESPONSE, TREATMENT
 from tests.admin.test_pages import HOSTILE, Page, Port, port
 
@@ -237,6 +238,31 @@ async def test_other_states(port: Port) -> None:
         assert ids_of(page) == [str(each.identity.operation_id) for each in records if each.state is state]
     assert len(ids_of(await browser.page("/ui/dead-letters?reason=unauthorized&status=401"))) == 1
     assert ids_of(await browser.page("/ui/dead-letters?reason=deadline")) == []
+
+
+async def test_sinks(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each state has its shape and its word, and the title counts what is not active; what a sink said is text."""
+    backlogs = {
+        "active": SinkBacklog(),
+        "failing": SinkBacklog(pending=12_000, oldest_seconds=7200.0, last_error=HOSTILE),
+        "behind": SinkBacklog(pending=1, oldest_seconds=100.0),
+        "suspended": SinkBacklog(suspended_why="olga: their outage"),
+        "removed": SinkBacklog(dead=3),
+    }
+    kinds = {name: "webhook" for name in backlogs if name != "removed"}
+
+    async def found() -> list[reports.Report]:
+        return reports.sinks(kinds, backlogs)
+
+    monkeypatch.setattr(port.desk.operations, "sinks", found)
+    page = await (await port.signed_in("olga")).page("/ui/sinks")
+    assert page.text.strip().startswith("4 of 5 not active")
+    for name, shape in zip(backlogs, "●▲◆‖–", strict=True):
+        assert f"{shape} {name}" in page.text
+        assert f"/ui/sinks/{name}/{'resume' if name == 'suspended' else 'suspend'}" in page.links
+    assert HOSTILE in page.text
+    assert "12,000" in page.text
+    assert "2h" in page.text
 
 
 # -- a key alone ------------------------------------------------------------------------------------------------------

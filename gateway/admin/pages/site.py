@@ -22,7 +22,6 @@ from gateway import __version__
 from gateway.admin import listing
 from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
 from gateway.admin.actions import ACTIONS
-from gateway.admin.reports import paused_line
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
@@ -98,7 +97,6 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "prose": _prose,
     "doubt": doubt_text,
     "since": since_us,
-    "pause": paused_line,
     "back": _back,
     "labelled": _labelled,
     "subject": listing.subject,

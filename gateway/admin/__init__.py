@@ -13,7 +13,7 @@ observed routes.
 
 *The admin port.* `actions` has each action once: its role, its path, what is given, its page and its command. `api` is
 the port for programs, `fault` why one is not carried out. `access` has people, roles and sessions, and who sends a
-request. `pages` is the console in a browser.
+request; `vouching` believes a proxy, or an issuer of tokens. `pages` is the console in a browser.
 
 Entered by api.AdminApi, commands.job_of.
 Imports config, core, observe, options, protect, store.

@@ -5,7 +5,10 @@ request, as `Authorization: Bearer`.
 
 A browser signs in once and has a session in a cookie, which only pages accept. A session is a signed value and kept
 nowhere: it survives restarts and is good at every gateway that has the same token, and it ends with the token that it
-was made with. Of browsers more is asked, because any web page can make them send requests:
+was made with. Somebody whom a proxy or an issuer vouches for signs in without a token, and has a session for as long as
+each request says the same of them: such headers come with whatever a browser sends, and are believed of pages alone.
+
+Of browsers more is asked, because any web page can make them send requests:
 
 - The `Host` is one that the gateway knows: a name that somebody else made resolve to this address is not (DNS
   rebinding).
@@ -22,18 +25,19 @@ import math
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.typedefs import Handler
+from multidict import CIMultiDictProxy
 
 from gateway.admin.fault import Fault
 
@@ -42,6 +46,8 @@ SESSION_SECONDS: Final = 12 * 3600
 _CLOCKS_APART_SECONDS: Final = 300
 _COOKIE_CHARACTERS_MAX: Final = 2048
 _NONCE_BYTES: Final = 16
+# In a signed token (RFC 7515 section 3.1).
+_DOTS: Final = 2
 
 
 class Role(StrEnum):
@@ -73,7 +79,7 @@ RELOAD: Final = Action("reload", Role.ADMIN)  # of the configuration
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person or program with a token. `digest` is of the token, `session_key` derived from it."""
+    """A person or program. `digest` is of the token, empty without one; sessions are signed with `session_key`."""
 
     name: str
     role: Role
@@ -118,6 +124,9 @@ class People:
     def named(self, name: str) -> Person | None:
         return self._people.get(name)
 
+    def __iter__(self) -> Iterator[Person]:
+        return iter(self._people.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -144,16 +153,19 @@ class Session:
         return self._signature(b"form|" + path.encode())
 
 
-def session_of(cookie: str, people: People, now: float) -> Session | None:
-    """The session of a cookie; None where it is not valid any more, or never was."""
+def session_of(cookie: str, people: Iterable[Person], now: float) -> Session | None:
+    """The session that one of these people has by a cookie; None where it is not valid any more, or never was."""
+    return next((found for person in people if (found := _session_of(cookie, person, now)) is not None), None)
+
+
+def _session_of(cookie: str, person: Person, now: float) -> Session | None:
     content, dot, signature = cookie.partition(".")
     if not dot or len(cookie) > _COOKIE_CHARACTERS_MAX:
         return None
     try:
         # The padding that is missing; what is too much is ignored.
-        name, begun, nonce, origin = urlsafe_b64decode(f"{content}==").decode().split("|")
-        person = people.named(name)
-        if person is None:
+        name, begun, nonce, origin = urlsafe_b64decode(f"{content}==").decode().rsplit("|", 3)
+        if name != person.name:
             return None
         session = Session(person, int(begun), bytes.fromhex(nonce), origin)
     except ValueError:
@@ -191,6 +203,8 @@ PERSON: Final = web.RequestKey("person", Person)
 """Who sends the request."""
 SESSION: Final = web.RequestKey("session", Session)
 """Of a browser; a program with its token has none."""
+FORGED: Final = web.RequestKey("forged", bool)
+"""Somebody is named in it by one who may not do that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +216,20 @@ class Note:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Disbelieved:
+    """Why nobody is vouched for, although the request says so. `is_forged`: by one who may not say it."""
+
+    why: str
+    is_forged: bool = False
+
+
+class Voucher(Protocol):
+    """Says who sends a request, by its headers and the address of its peer; None where they name nobody."""
+
+    async def __call__(self, headers: CIMultiDictProxy[str], peer: str | None, /) -> Person | Disbelieved | None: ...
+
+
 def is_page(request: web.BaseRequest) -> bool:
     if request.path == "/":
         return "text/html" in request.headers.get("Accept", "")
@@ -210,7 +238,7 @@ def is_page(request: web.BaseRequest) -> bool:
 
 class Authentication:
     """`hosts`: the names that browsers may use besides localhost and addresses. `clock` gives seconds that never go
-    back, `wall_clock` Unix time."""
+    back, `wall_clock` Unix time. `vouchers` are asked of pages alone."""
 
     def __init__(
         self,
@@ -219,11 +247,14 @@ class Authentication:
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        vouchers: Sequence[Voucher] = (),
         before: Authentication | None = None,
     ) -> None:
         self._people = people
+        self._vouchers = vouchers
         self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
         self.throttle: Throttle = Throttle(clock) if before is None else before.throttle
+        self.refusals: Throttle = Throttle(clock) if before is None else before.refusals
         self._wall_clock = wall_clock
         self.notes: deque[Note] = deque(maxlen=_NOTES_MAX) if before is None else before.notes
         """The latest of this process."""
@@ -235,13 +266,15 @@ class Authentication:
     async def person_of(self, request: web.Request) -> Person:
         """Who sends this. Raises `Fault`: the response to one without the right token."""
         values = request.headers.getall("Authorization", [])
-        if values:
+        if values and not (self._vouchers and is_page(request) and _is_of_a_proxy(values)):
             return self._with_token(values, request.remote)
         if not is_page(request):
             # Neither counted nor logged: any web page can make an operator's browser send such requests.
             raise _unauthorized('Bearer realm="admin"')
         self.check_host(request)
-        session = session_of(request.cookies.get(COOKIE, ""), self._people, self._wall_clock())
+        vouched = await self.vouched(request)
+        people = [*self._people, *([vouched] if isinstance(vouched, Person) else [])]
+        session = session_of(request.cookies.get(COOKIE, ""), people, self._wall_clock())
         if session is None:
             raise Fault(401, "signed-out", "You are not signed in, or your session has ended. Nothing was changed.")
         if request.method == "POST":
@@ -276,6 +309,39 @@ class Authentication:
 
     # -- browsers -----------------------------------------------------------------------------------------------------
 
+    async def vouched(self, request: web.Request) -> Person | Disbelieved | None:
+        """Whom somebody vouches for with this request; else why not, or None where it says nothing of anybody."""
+        found: Disbelieved | None = None
+        for voucher in self._vouchers:
+            said = await voucher(request.headers, request.remote)
+            if isinstance(said, Person):
+                return said
+            if said is not None and said.is_forged and not request.get(FORGED):
+                request[FORGED] = True
+                self._note_refused(request, said.why)
+            found = said or found
+        return found
+
+    def _note_refused(self, request: web.Request, why: str) -> None:
+        # Anybody may send any number of them.
+        if self.refusals.failed(request.remote) <= FAILURES_MAX:
+            self.note(f"somebody at {request.remote}", f"was refused: {why}")
+
+    async def sign_in_vouched(self, request: web.Request) -> Session | Disbelieved:
+        """Begin a session of the one whom somebody vouches for. Raises `Fault` if another page sent this."""
+        self.check_host(request)
+        origin, said = self.own_origin(request), await self.vouched(request)
+        if isinstance(said, Person):
+            return self._begun(said, request, origin, ", vouched for")
+        said = said or Disbelieved("this request names nobody")
+        if not said.is_forged:
+            self._note_refused(request, said.why)
+        return said
+
+    def _begun(self, person: Person, request: web.Request, origin: str, how: str = "") -> Session:
+        self.note(person.name, f"signed in as {person.role} from {request.remote}{how}")
+        return Session(person, int(self._wall_clock()), secrets.token_bytes(_NONCE_BYTES), origin)
+
     def sign_in(self, request: web.Request, token: str) -> Session | None:
         """Begin a session; None if the token is wrong. Raises `Fault` if another page sent this, or it is throttled."""
         self.check_host(request)
@@ -285,8 +351,7 @@ class Authentication:
         if person is None:
             self._failed(request.remote)
             return None
-        self.note(person.name, f"signed in as {person.role} from {request.remote}")
-        return Session(person, int(self._wall_clock()), secrets.token_bytes(16), origin)
+        return self._begun(person, request, origin)
 
     def check_host(self, request: web.BaseRequest) -> None:
         """Raises `Fault` where a browser was led here by a name that is not known."""
@@ -308,6 +373,13 @@ class Authentication:
         if not is_host and _host_name([authority]) not in self._hosts:
             raise _forged()
         return origin
+
+
+def _is_of_a_proxy(values: list[str]) -> bool:
+    """Whether a proxy adds such a header: with a signed token, or one of another scheme. It is never compared with the
+    tokens of people, and is no wrong one."""
+    scheme, _, credential = values[0].partition(" ")
+    return len(values) != 1 or scheme.lower() != "bearer" or credential.count(".") == _DOTS
 
 
 def _host_name(values: list[str]) -> str | None:

@@ -21,7 +21,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin import actions
-from gateway.admin.access import FORCE, PERSON, READ, RELOAD, SIGN_IN_PATH, Action, Authentication, Endpoint, is_page
+from gateway.admin.access import (
+    FORCE,
+    FORGED,
+    PERSON,
+    READ,
+    RELOAD,
+    SIGN_IN_PATH,
+    Action,
+    Authentication,
+    Endpoint,
+    is_page,
+)
 from gateway.admin.actions import Change, Look, operation_id_of
 from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
@@ -176,7 +187,9 @@ class AdminApi:
                         None if record is None else trace_of_attempt(record),
                     )
                 )
-        if request.method == "POST" and request.path == SIGN_IN_PATH:
+        if request.get(FORGED):
+            self._facts.publish(SignedIn(AdminResult.REFUSED))
+        elif request.method == "POST" and request.path == SIGN_IN_PATH:
             self._facts.publish(SignedIn(AdminResult.DONE if response.status < 400 else AdminResult.REFUSED))
         return response
 

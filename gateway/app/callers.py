@@ -44,7 +44,8 @@ def callers_of(
     *,
     is_observed: bool = False,
 ) -> Callers:
-    """The callers of all routes, or of those that are observed. `clock` counts seconds, `wall_seconds` is Unix time.
+    """The callers of all routes, and who signs in to the console; or the callers of those that are observed. `clock`
+    counts seconds, `wall_seconds` is Unix time.
 
     Key sets begin with what those of `before` know, the same ones from unchanged files. Raises `StartError` where a
     file of theirs cannot be used. Nothing is asked of an issuer yet.
@@ -90,8 +91,10 @@ def callers_of(
     routes = [route for route in config.routes if not is_observed or config.mode_of(route) == "observe"]
     # Of what is only observed, nobody is asked for a permission.
     asked = [route.authorize.forward_auth for route in routes if route.authorize is not None and not is_observed]
+    sign_in = None if config.admin.sign_in is None or is_observed else config.admin.sign_in.jwt
+    sign_in_part = () if sign_in is None else (sign_in.scope,)
     verifiers: dict[VerifiedSpec | Service, Verifier] = {service: forward_auth(service) for service in asked}
-    for part in (part for route in routes for part in parts_of(route.scope)):
+    for part in (*(part for route in routes for part in parts_of(route.scope)), *sign_in_part):
         match part:
             case JwtScope():
                 verifiers[part.compiled] = tokens(part)

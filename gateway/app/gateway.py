@@ -165,6 +165,7 @@ class Gateway:
             self.events,
             self.health,
             self.metrics,
+            callers=self._parts.policy.callers,
             observations=environment.observations,
             counted=self._activity.remembered,
             reload=reload,

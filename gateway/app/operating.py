@@ -12,7 +12,7 @@ from time import time
 from uuid import UUID, uuid4
 
 from gateway import EXIT_OK, PROGRAM, CommandError
-from gateway.admin.access import Authentication, People
+from gateway.admin.access import Authentication, People, Voucher
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.fault import Declined
@@ -20,6 +20,7 @@ from gateway.admin.journal import ViewJournals
 from gateway.admin.memory import memory_state
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Policies, RoutePolicy, Treatment
+from gateway.admin.vouching import by_proxy, by_token
 from gateway.app.reload import Report
 from gateway.app.stores import (
     bare_store,
@@ -35,15 +36,18 @@ from gateway.app.stores import (
     store_capabilities,
     tiered_store,
 )
+from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config, digest_of
 from gateway.config.address import RedisUrl
 from gateway.config.effective import effective
 from gateway.config.route import Route
+from gateway.config.sign_in import SignIn
 from gateway.core.operation import microseconds
 from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
+from gateway.protect.identification import Callers
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
 from gateway.store.journal.view import HostJournalFiles, view_journals
 from gateway.store.level import why_unfinished
@@ -125,12 +129,14 @@ def admin_api(
     health: Health,
     metrics: Metrics,
     *,
+    callers: Callers,
     observations: ObservationStore | None = None,
     counted: Callable[[], Buckets] = dict,
     reload: Callable[[], Awaitable[Report]] | None = None,
     before: AdminApi | None = None,
 ) -> AdminApi | None:
-    """The admin port of a gateway, which may follow that of the gateway before; None when it is off."""
+    """The admin port of a gateway, which may follow that of the gateway before; None when it is off. `callers` verify
+    the tokens of those who sign in."""
     if not config.admin.is_on:
         return None
     # Loaded only here: a gateway without the port, and a command, start faster without templates.
@@ -144,6 +150,7 @@ def admin_api(
         {*admin.hosts, admin.listen.host},
         clock=boot_seconds,
         wall_clock=time,
+        vouchers=_vouchers_of(admin.sign_in, callers),
         before=None if before is None else before.authentication,
     )
     operations = operations_on(config, store, journal_view(config), observations, counted)
@@ -165,6 +172,20 @@ def admin_api(
         reload=reload,
         pages=Console(operations, authentication, process),
     )
+
+
+def _vouchers_of(sign_in: SignIn | None, callers: Callers) -> list[Voucher]:
+    if sign_in is None:
+        return []
+    found, secret = [], sign_in.secret.get_secret_value().encode()
+    if (proxy := sign_in.proxy) is not None:
+        found.append(by_proxy(proxy.from_, proxy.name, proxy.groups, proxy.roles.by_text, secret))
+    if (jwt := sign_in.jwt) is not None:
+        verifier = callers.verifiers[jwt.scope.compiled]
+        if not isinstance(verifier, TokenVerifier):
+            raise RuntimeError("a signed token is verified by another verifier")
+        found.append(by_token(jwt.header, jwt.claims, jwt.groups, jwt.roles.by_text, secret, verifier.whose))
+    return found
 
 
 async def operate(config: Config, job: Job) -> int:

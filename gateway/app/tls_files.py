@@ -122,11 +122,13 @@ def _named(config: Config) -> Iterator[_Files]:
 
 
 def _issuers(config: Config) -> Iterator[tuple[str, TokenIssuer]]:
-    """The issuers of the routes' tokens, and where they are written; without their places in a list."""
+    """The issuers of all tokens, and where they are written; without their places in a list."""
     for index, route in enumerate(config.routes):
         place = "scope.compose" if isinstance(route.scope, ComposedScope) else "scope"
         for issuer in token_issuers(route.scope):
             yield f"routes[{index}].{place}.jwt", issuer
+    if config.admin.sign_in is not None and config.admin.sign_in.jwt is not None:
+        yield "admin.sign_in.jwt", config.admin.sign_in.jwt
 
 
 def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Notice]:

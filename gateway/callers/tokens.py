@@ -77,7 +77,10 @@ class TokenVerifier:
 
     async def ask(self, request: Request) -> Verification:
         """Waits for the keys of the token's issuer."""
-        credential = bearer_credential(request.head.headers) or b""
+        return await self.whose(bearer_credential(request.head.headers) or b"")
+
+    async def whose(self, credential: bytes) -> Verification:
+        """Whose token this is. Otherwise as `ask`."""
         digest = sha256(credential).digest()
         found = self._verify(credential, digest)
         if isinstance(found, KeySet):

@@ -5,8 +5,8 @@ values only: no YAML, no environment, no positions.
 
 *The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are and who says
 so, `upstream` the service and its probes, `delivery` what is accepted now and delivered later, `inbox` webhooks,
-`events` what other systems receive. `section` is what mappings have in common, `leaf` reads single values, `address`
-hosts, networks, files and URLs.
+`events` what other systems receive, `sign_in` who comes into the console without a token. `section` is what mappings
+have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `place` knows what may be

@@ -180,7 +180,7 @@ def _is_hidden(path: Path, document: Document) -> bool:
     is_secret = (
         path[:1] == ("secrets",)
         or path[-1:] in (("api_key",), ("secret",))
-        or path[:2] in (("admin",), ("admin", "token"), ("admin", "tokens"))
+        or path[:2] in (("admin",), ("admin", "token"), ("admin", "tokens"), ("admin", "sign_in"))
     )
     # A URL with a password may be written in place of its section.
     is_url = path == ("store",) or path[-1:] == ("upstream",)

@@ -7,12 +7,11 @@ seconds, sizes are bytes. A Config from `load` or `parse` has passed every check
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 
-from pydantic import Field, SecretBytes, SecretStr
+from pydantic import Field, SecretBytes
 
 from gateway.config.address import (
     RESERVED_PATH,
@@ -41,6 +40,7 @@ from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, SecretText, Size, secret_text
 from gateway.config.route import Route, Unprotected
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.sign_in import AdminSecret, SignIn
 from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream, UpstreamTls
 from gateway.core.egress import is_loopback
 from gateway.core.recovery import Hold, Recovery, Resend
@@ -92,9 +92,7 @@ class Regions(Section):
 # -- models ------------------------------------------------------------------------------------------------------------
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
-_ADMIN_TOKEN_CHARACTERS_MIN = 16
 WORKERS_MAX = 64
-_ADMIN_TOKEN = re.compile(r"[!-~]{1,1024}\Z")
 
 
 class ServerTls(Section):
@@ -148,42 +146,36 @@ class Status(Section):
     """The address of /livez, /readyz and /metrics."""
 
 
-def _admin_token(text: str) -> str:
-    if len(text) < _ADMIN_TOKEN_CHARACTERS_MIN or not _ADMIN_TOKEN.match(text):
-        raise ValueError(f"expected a secret of at least {_ADMIN_TOKEN_CHARACTERS_MIN} visible ASCII characters")
-    return text
-
-
-_AdminSecret = Annotated[SecretStr, SecretText(_admin_token)]
-
-
 class AdminToken(Section):
     """The token of one person or program."""
 
     name: Annotated[str, NAME]
     """Who it is; audits show it."""
-    token: _AdminSecret
+    token: AdminSecret
     """The secret, at least 16 characters; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
     role: Literal["viewer", "operator", "admin"]
     """viewer reads; operator also resolves, requeues, withdraws and pauses; admin also forces, purges and erases."""
 
 
 class Admin(Section):
-    """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token."""
+    """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token, or
+    `sign_in`."""
 
     listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
-    token: _AdminSecret | None = None
+    token: AdminSecret | None = None
     """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
     tokens: Annotated[tuple[AdminToken, ...], Field(max_length=100)] = ()
     """Tokens of several people and programs, each with its role: a list of {name, token, role}."""
     hosts: Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=100)] = ()
     """Host names under which browsers reach the console, besides the host of `listen`, localhost and addresses."""
+    sign_in: SignIn | None = None
+    """How people sign in to the console besides tokens; with tokens alone if left out."""
 
     @property
     def is_on(self) -> bool:
         """Whether anything listens."""
-        return self.token is not None or bool(self.tokens)
+        return self.token is not None or bool(self.tokens) or self.sign_in is not None
 
     def disagreements(self) -> Iterator[Disagreement]:
         own = () if self.token is None else (("token", self.token),)

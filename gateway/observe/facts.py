@@ -1284,7 +1284,8 @@ class AdminActed(Fact):
 
 @event
 class SignedIn(Fact):
-    """Somebody gave a token to sign in to the console: `done`, or `refused` with a wrong one or too often."""
+    """Somebody signed in to the console, by a token or by another's word: `done`, or `refused` with a wrong one, too
+    often, or named by a header from an address that may not name anybody."""
 
     result: AdminResult
 

@@ -56,7 +56,7 @@ async def consoled(directory: Path, **changes: Any) -> AsyncIterator[Consoled]:
     """With a person of each role."""
     file = directory / "gateway.yaml"
     async with RecordingUpstream() as upstream:
-        file.write_text(config_text(upstream.url, sqlite_store(directory), directory, admin=ADMIN, **changes))
+        file.write_text(config_text(upstream.url, sqlite_store(directory), directory, **{"admin": ADMIN, **changes}))
         gateways = Generations(load(file, {}), read=lambda: load(file, {}))
         await gateways.start()
         gateway = gateways.current

@@ -693,6 +693,7 @@ _INBOX: Final = "tests/http/gateway/test_inbox.py::"
 _FORWARD_AUTH: Final = "tests/http/gateway/test_forward_auth.py::"
 _CERTIFICATES: Final = "tests/http/gateway/test_client_certificates.py::"
 _CONSOLE: Final = "tests/admin/test_pages.py::"
+_SIGN_IN: Final = "tests/admin/test_sign_in.py::"
 _TOKENS: Final = "tests/http/gateway/test_tokens.py::"
 _OVERRIDE: Final = "tests/app/test_settings.py::test_what_a_route_says_of_its_service"
 
@@ -740,6 +741,27 @@ ELSEWHERE: Final = (
         "admin.tokens.token": _CONSOLE + "test_a_change_needs_its_role",
         "admin.tokens.role": _CONSOLE + "test_a_change_needs_its_role",
         "admin.hosts": _CONSOLE + "test_hosts",
+        "admin.sign_in.secret": _SIGN_IN + "test_a_reload_changes_roles",
+        "admin.sign_in.proxy.from": _SIGN_IN + "test_a_spoofed_header",
+        "admin.sign_in.proxy.name": _SIGN_IN + "test_a_proxy_names_a_person",
+        "admin.sign_in.proxy.groups": _SIGN_IN + "test_the_role_of_a_name",
+        "admin.sign_in.proxy.roles.viewer": _SIGN_IN + "test_the_role_of_a_group",
+        "admin.sign_in.proxy.roles.operator": _SIGN_IN + "test_the_role_of_a_group",
+        "admin.sign_in.proxy.roles.admin": _SIGN_IN + "test_the_role_of_a_group",
+        "admin.sign_in.jwt.header": _SIGN_IN + "test_a_token_names_a_person",
+        "admin.sign_in.jwt.groups": _SIGN_IN + "test_a_token_names_a_person",
+        "admin.sign_in.jwt.claims": _SIGN_IN + "test_a_token_names_a_person",
+        "admin.sign_in.jwt.roles.viewer": _SIGN_IN + "test_a_token_that_names_nobody",
+        "admin.sign_in.jwt.roles.operator": _SIGN_IN + "test_a_token_names_a_person",
+        "admin.sign_in.jwt.roles.admin": _SIGN_IN + "test_a_session_ends_with_its_token",
+        "admin.sign_in.jwt.issuer": _SIGN_IN + "test_a_token_that_names_nobody",
+        "admin.sign_in.jwt.audience": _SIGN_IN + "test_a_token_that_names_nobody",
+        "admin.sign_in.jwt.leeway": _SIGN_IN + "test_a_session_ends_with_its_token",
+        # Verified as tokens of callers are.
+        "admin.sign_in.jwt.keys.secret": _TOKENS + "test_keys_from_elsewhere",
+        "admin.sign_in.jwt.algorithms": _TOKENS + "test_keys_from_elsewhere",
+        "admin.sign_in.jwt.ca": _TOKENS + "test_a_private_authority",
+        "admin.sign_in.jwt.stale_for": _TOKENS + "test_an_issuer_that_is_away",
         "state_dir": "tests/app/test_gateway.py::test_the_name_of_its_directory_is_durable",
         "upstream.max_connections": _VERDICTS + "test_requests_without_protection_keep_no_operation_from_the_upstream",
         "upstream.tls.ca": _TLS + "test_upstream_with_a_strange_certificate",

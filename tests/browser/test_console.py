@@ -324,6 +324,35 @@ async def test_many_dead_letters(tmp_path: Path) -> None:
     assert said == []
 
 
+async def test_signing_in_by_a_proxy(tmp_path: Path) -> None:
+    """One button, by keyboard and without the script; signing out says what it does not end."""
+    said: list[str] = []
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    proxy = {"from": ["127.0.0.1/32"], "name": "X-Forwarded-User", "roles": {"operator": ["alice"]}}
+    admin = {**settings(), "sign_in": {"secret": TOKEN, "proxy": proxy}}
+    named = {"extra_http_headers": {"X-Forwarded-User": "alice"}}
+    async with house(store, tmp_path, admin=admin) as running:
+        for options in ({"java_script_enabled": False}, {"viewport": {"width": 320, "height": 640}}):
+            async with opened(running, said, **named, **options) as page:
+                await page.goto("/ui/audit")
+                if "viewport" in options:
+                    await check(page)
+                    await tab_to(page, "Go on as alice")
+                else:
+                    await page.get_by_role("button", name="Go on as alice").focus()
+                await page.keyboard.press("Enter")
+                await page.wait_for_url("**/ui/audit")
+                assert "signed in as operator" in await page.inner_text("main")
+                await page.get_by_role("button", name="Sign out").click()
+                await page.get_by_text("You are signed out of this console.").wait_for()
+                assert "sign out at the proxy" in await page.inner_text("main")
+        async with opened(running, said, **{**named, "extra_http_headers": {"X-Forwarded-User": "eve"}}) as page:
+            await page.goto("/ui/")
+            assert "eve has no role here" in await page.inner_text("main")
+            await check(page)
+    assert said == []
+
+
 async def test_by_keyboard_alone(tmp_path: Path) -> None:
     """From the sign-in to the confirmation without a pointer; what is in focus can be seen."""
     said: list[str] = []

@@ -91,3 +91,63 @@ def test_tokens_of_several() -> None:
     own = f"admin: {{token: {TOKEN}, tokens: [{entry.format('token', TOKEN + 'x')}]}}"
     (line,) = report(with_global(own))
     assert line.endswith("admin.tokens[0].name: another token has this name already")
+
+
+_ROLES = "{operator: [support]}"
+_PROXY = f"{{from: [10.0.0.0/8], name: X-Forwarded-User, roles: {_ROLES}}}"
+_JWT = (
+    "{{issuer: https://login.test, audience: console, keys: discover, claims: [email], header: {}, groups: groups, "
+    f"roles: {_ROLES.replace('{', '{{').replace('}', '}}')}}}}}"
+)
+
+
+def test_sign_in_alone_opens_the_port() -> None:
+    """It needs no token besides, and its secret is in no text."""
+    config = read(with_global(f"admin: {{sign_in: {{secret: {TOKEN}, proxy: {_PROXY}}}}}"))
+    assert config.admin.is_on
+    assert TOKEN not in repr(config)
+    assert read(with_global(f"admin: {{sign_in: {{secret: {TOKEN}, jwt: {_JWT.format('Authorization')}}}}}"))
+
+
+@pytest.mark.parametrize(
+    ("sign_in", "line"),
+    [
+        ("{secret: SECRET}", "admin.sign_in: say who names people: proxy or jwt"),
+        (f"{{proxy: {_PROXY}}}", "admin.sign_in.secret: required"),
+        ("{secret: short, proxy: PROXY}", "admin.sign_in.secret: expected a secret of at least 16 visible ASCII"),
+        ("{secret: SECRET, proxy: {name: X-User, roles: ROLES}}", "admin.sign_in.proxy.from: required"),
+        ("{secret: SECRET, proxy: {from: [10.0.0.1], roles: ROLES}}", "admin.sign_in.proxy.name: required"),
+        ("{secret: SECRET, proxy: {from: [10.0.0.1], name: X-User}}", "admin.sign_in.proxy.roles: required"),
+        (
+            "{secret: SECRET, proxy: {from: [], name: X-User, roles: ROLES}}",
+            "admin.sign_in.proxy.from: expected a list of at least 1",
+        ),
+        (
+            "{secret: SECRET, proxy: {from: ['::/0'], name: X-User, roles: ROLES}}",
+            "admin.sign_in.proxy.from[0]: this trusts everybody",
+        ),
+        (
+            "{secret: SECRET, proxy: {from: [10.0.0.1], name: X-User, roles: {viewer: []}}}",
+            "admin.sign_in.proxy.roles: nobody has a role",
+        ),
+        (
+            "{secret: SECRET, proxy: {from: [10.0.0.1], name: Authorization, roles: ROLES}}",
+            "admin.sign_in.proxy.name: this header holds a credential",
+        ),
+        (
+            "{secret: SECRET, proxy: {from: [10.0.0.1], name: X-User, groups: x-user, roles: ROLES}}",
+            "admin.sign_in.proxy.groups: this header names the person already",
+        ),
+        (f"{{secret: SECRET, jwt: {_JWT.format('Cookie')}}}", "admin.sign_in.jwt.header: this header is the browser's"),
+        (
+            f"{{secret: SECRET, jwt: {_JWT.format('X-Token').replace('audience: console, ', '')}}}",
+            "admin.sign_in.jwt.audience: required",
+        ),
+    ],
+)
+def test_nobody_is_trusted_by_default(sign_in: str, line: str) -> None:
+    """Names, addresses, roles and audiences are written, or the file is refused."""
+    for word, text in {"SECRET": TOKEN, "PROXY": _PROXY, "ROLES": _ROLES}.items():
+        sign_in = sign_in.replace(word, text)
+    (found,) = report(with_global(f"admin: {{sign_in: {sign_in}}}"))
+    assert line in found

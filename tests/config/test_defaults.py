@@ -17,8 +17,12 @@ Path = tuple[str, ...]
 ACCEPTING = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
 _ASKED = "url: 'http://127.0.0.1:4180/'"
 # What the forms of a scope require, and `authorize` does.
+_TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
 CALLERS = {
-    "jwt": {"scope": "issuer: a, audience: b, keys: /k, claims: [sub]"},
+    "jwt": {
+        "scope": _TOKENS,
+        "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}",
+    },
     "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
 }
 PROBE = "path: /a, done: [{status: [200]}]"
@@ -49,6 +53,15 @@ def _ends(field: FieldInfo) -> Iterator[str]:
             yield str(leaf.most)
 
 
+def _of_caller(form: str, keys: Path, value: str) -> str:
+    """The same for a setting of who verifies callers, or who signs in to the console."""
+    section = f"{{{form}: {{{CALLERS[form][keys[0]]}, {keys[-1]}: {value}}}}}"
+    if keys[0] == "admin":
+        return with_global(f"admin: {{sign_in: {{secret: {'s' * 16}, {section[1:]}}}")
+    written = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
+    return with_route(f"{keys[0]}: {written}", without=keys[0])
+
+
 def _alone(path: Path, value: str) -> str:
     """A minimal file with this setting beside what is required."""
     keys = path[1:] if path[0] == "routes" else path
@@ -62,11 +75,8 @@ def _alone(path: Path, value: str) -> str:
     if path[:2] == ("routes", "inbox"):
         inbox = f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], {keys[-1]}: {value}}}"
         return ACCEPTING + with_route(inbox, without="key")
-    for form, required in CALLERS.items():
-        if form in keys:
-            section = f"{{{form}: {{{required[keys[0]]}, {keys[-1]}: {value}}}}}"
-            written = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
-            return with_route(f"{keys[0]}: {written}", without=keys[0])
+    if (form := next((form for form in CALLERS if form in keys), None)) is not None:
+        return _of_caller(form, keys, value)
     if keys[:2] == ("recovery", "probe"):
         return with_route(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
     line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)

@@ -40,6 +40,7 @@ ENVIRON = {
     "PROBE_TOKEN": "p" * 32,
     "REGIONS_KEY": "22" * 32,
     "SERVICE_SECRET": "whsec_" + "C" * 43 + "=",
+    "SESSION_SECRET": "s" * 32,
     "SERVICE_TOKEN": "s" * 32,
     "STRIPE_SECRET": "whsec_" + "s" * 32,
     "STRIPE_SECRET_RETIRED": "whsec_" + "r" * 32,
@@ -158,6 +159,7 @@ def test_example_is_complete() -> None:
     known = {key for key in known_keys(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
     # So are the forms of a scope, and an authorising service.
     forms = {"routes.scope.compose.": "routes.scope.", "routes.authorize.forward_auth.": "routes.scope.forward_auth."}
+    forms["admin.sign_in.jwt.keys."] = "routes.scope.jwt.keys."
     for place, elsewhere in forms.items():
         known = {elsewhere + key.removeprefix(place) if key.startswith(place) else key for key in known}
     assert known - written == set()

@@ -36,16 +36,16 @@ PLAIN = frozenset(
         completed compose config connect connections cors credentials defaults delay deliver deliveries deny detail
         dialect died differs digest done drain dropped duplicates durability durable egress encoding encrypted
         encryption endpoint errors exchanges expire expiry explain failed failures fetched fetches final first follow
-        for format forward from fsync full gateway headers here hmac host hosts https id idempotence identity ignore
-        include info ins invalid is issuer jwt keep keepalive keys kind large last late leeway length limits lines
-        listen log loop match mechanism method methods ms name no not observations oldest only opened ordered origins
-        over overhead overloaded partition password path paused per ports prefix principal promotions proxies proxy
-        public published records recovered redact rejected reload reloads renew repeat replicas report required
-        responses restarts reuse reused role route routes sample schedule secret secrets server servers service set
-        shares shutdown sign signature signed signing source spans spool stale stall stored stream strip subject
-        success successful such synchronous timeline timeout timestamp tls tokens tolerance too topic trace traces
-        trusted type types unauthorized unavailable unkeyed unprotected unreachable unreadable unsupported until url
-        used user version waiters when where why within worker workers
+        for format forward from fsync full gateway groups headers here hmac host hosts https id idempotence identity
+        ignore include info ins invalid is issuer jwt keep keepalive keys kind large last late leeway length limits
+        lines listen log loop match mechanism method methods ms name no not observations oldest only opened operator
+        ordered origins over overhead overloaded partition password path paused per ports prefix principal promotions
+        proxies proxy public published records recovered redact rejected reload reloads renew repeat replicas report
+        required responses restarts reuse reused role roles route routes sample schedule secret secrets server servers
+        service set shares shutdown sign signature signed signing source spans spool stale stall stored stream strip
+        subject success successful such synchronous timeline timeout timestamp tls tokens tolerance too topic trace
+        traces trusted type types unauthorized unavailable unkeyed unprotected unreachable unreadable unsupported
+        until url used user version viewer waiters when where why within worker workers
         """,
     )
 )

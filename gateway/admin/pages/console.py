@@ -25,7 +25,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin import access, actions, listing
 from gateway.admin import resolution as rulings
-from gateway.admin.access import PERSON, Authentication, Endpoint, form_of, text_in
+from gateway.admin.access import PERSON, Authentication, Disbelieved, Endpoint, Person, Session, form_of, text_in
 from gateway.admin.actions import CHANGES, Asked, Change, ManyAsked, Page, operation_id_of, parsed
 from gateway.admin.bulk import listed
 from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
@@ -196,7 +196,7 @@ class Console:
             asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
             return see_other(access.SIGN_IN_PATH + asked)
         if request.path == access.SIGN_IN_PATH and fault.status == 429:
-            return self._asking(request, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
+            return self._asking(request, None, fault.status, f"{fault.detail} {fault.headers['Retry-After']} seconds.")
         detail = "There is nothing here." if fault.code == "no-such-path" else fault.detail
         response = self._page(request, "fault", fault.status, fault=fault, detail=detail)
         response.headers.update(fault.headers)
@@ -209,15 +209,21 @@ class Console:
 
     async def _sign_in_page(self, request: web.Request) -> web.Response:
         self._authentication.check_host(request)
-        return self._asking(request)
+        return self._asking(request, await self._authentication.vouched(request))
 
     def _asking(
-        self, request: web.Request, status: int = 200, mistake: str | None = None, asked: str | None = None
+        self,
+        request: web.Request,
+        vouched: Person | Disbelieved | None,
+        status: int = 200,
+        mistake: str | None = None,
+        asked: str | None = None,
     ) -> web.Response:
         """`asked` is the page that was asked for; None takes that of the query."""
         target = _page_of(request.query.get("next", "") if asked is None else asked)
-        host = request.headers.get("Host", "")
-        return self._page(request, "sign_in", status, mistake=mistake, host=host, next=target)
+        values = {"host": request.headers.get("Host", ""), "next": target, "is_out": "out" in request.query}
+        named, why = (vouched, "") if isinstance(vouched, Person) else (None, "" if vouched is None else vouched.why)
+        return self._page(request, "sign_in", status, mistake=mistake, named=named, why=why, **values)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         # Before the body is read: only our own pages may send one.
@@ -226,15 +232,21 @@ class Console:
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         form = await form_of(request)
-        session = self._authentication.sign_in(request, text_in(form, "token"))
-        if session is None:
-            return self._asking(request, 401, "This token is not known here.", text_in(form, "next"))
+        session: Session | Disbelieved | None
+        if "vouched" in form:
+            session = await self._authentication.sign_in_vouched(request)
+        else:
+            session = self._authentication.sign_in(request, text_in(form, "token"))
+        if not isinstance(session, Session):
+            mistake = "This token is not known here." if session is None else "Nobody is named whom this console knows."
+            vouched = await self._authentication.vouched(request)
+            return self._asking(request, vouched, 401, mistake, text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))
         response.set_cookie(access.COOKIE, **access.session_cookie(session))
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:
-        response = see_other(access.SIGN_IN_PATH)
+        response = see_other(f"{access.SIGN_IN_PATH}?out")
         response.del_cookie(access.COOKIE, path="/")
         return response
 

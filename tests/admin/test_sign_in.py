@@ -1,0 +1,424 @@
+"""Signing in to the console by another's word: of a proxy that names people, and of an issuer of tokens."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from gateway.core.operation import State
+from tests.admin.shell import doubt
+from tests.admin.test_console import ADMIN, Consoled, consoled
+from tests.admin.test_pages import HOSTILE, TOKENS, Browser, Page
+from tests.observe.scrape import Scrape
+from tests.support import http
+from tests.support.http import Response
+from tests.support.issuer import Issuer, signing_key
+
+SECRET = "a-secret-of-the-sessions"
+ROLES = {"viewer": ["staff"], "operator": ["support"], "admin": ["sre"]}
+PROXY = {"from": ["127.0.0.1/32"], "name": "X-Forwarded-User", "groups": "X-Forwarded-Groups", "roles": ROLES}
+
+
+@dataclass
+class Known(Browser):
+    """A browser behind a proxy that adds these headers."""
+
+    added: list[tuple[str, str]] = field(default_factory=list)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        given: dict[str, str],
+        body: bytes = b"",
+        content_type: str = "application/x-www-form-urlencoded",
+    ) -> Response:
+        headers = [("Host", f"{self.host}:{self.port}"), *self.added]
+        headers += [(name, value) for name, value in given.items() if value]
+        headers += [("Cookie", self.cookie)] if self.cookie else []
+        headers += [("Content-Type", content_type)] if body else []
+        return await http.request(self.port, method, path, headers, body)
+
+    async def go_on(self, **headers: str) -> Response:
+        """Sign in as whom the proxy names."""
+        response = await self.post("/ui/sign-in", {"vouched": "yes"}, **headers)
+        if response.status == 303:
+            self.cookie = (response.header("Set-Cookie") or "").partition(";")[0]
+        return response
+
+
+def named(it: Consoled, name: str, groups: str | None = None) -> Known:
+    added = [("X-Forwarded-User", name), *([] if groups is None else [("X-Forwarded-Groups", groups)])]
+    return Known(it.house.gateway.admin_address[1], added=added)
+
+
+@asynccontextmanager
+async def proxied(directory: Path, tokens: bool = True, **changes: Any) -> AsyncIterator[Consoled]:
+    """A gateway whose console trusts a proxy on this machine."""
+    proxy = {name: value for name, value in (PROXY | changes).items() if value is not None}
+    sign_in = {"secret": SECRET, "proxy": proxy}
+    own = ADMIN if tokens else {"listen": "127.0.0.1:0"}
+    async with consoled(directory, admin={**own, "sign_in": sign_in}) as it:
+        yield it
+
+
+async def refused_sign_ins(it: Consoled) -> float:
+    text = (await http.request(it.house.status_port, "GET", "/metrics")).body.decode()
+    return Scrape(text).value("idempotency_admin_sign_ins_total", result="refused")
+
+
+def text_of(response: Response) -> str:
+    return " ".join(Page(response.body.decode()).text.split())
+
+
+# -- a proxy ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_names_a_person(tmp_path: Path) -> None:
+    """One button, no token; what the person does stands in the audit by name, and the session is as any other."""
+    async with proxied(tmp_path, tokens=False) as it:
+        operation_id = await doubt(it.house)
+        browser = named(it, "alice@example.com", "cooks, support")
+        assert (await browser.get("/ui/")).status == 303
+        assert "You come as alice@example.com, with the role operator." in text_of(await browser.get("/ui/sign-in"))
+        signed_in = await browser.go_on()
+        assert {"HttpOnly", "SameSite=Strict"} <= set((signed_in.header("Set-Cookie") or "").split("; "))
+        assert "alice@example.com (operator)" in (await browser.page("/ui/")).text
+        path = f"/ui/operations/{operation_id}/resolve"
+        preview = await browser.submit(path, {"why": "seen", "way": "happened", "pasted": "HTTP/1.1 201 Created\n\n"})
+        assert (await browser.post(path, Page(preview.body.decode()).forms[path])).status == 200
+        audit = text_of(await browser.get("/ui/audit"))
+        assert "alice@example.com" in audit
+        assert "signed in as operator from 127.0.0.1, vouched for" in audit
+        assert (await browser.get(f"/ui/operations/{operation_id}/purge")).status == 403
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [("staff", "viewer"), ("staff,sre", "admin"), (" support ,staff", "operator")],
+    ids=["one", "the-highest", "spaces"],
+)
+async def test_the_role_of_a_group(tmp_path: Path, groups: str, role: str) -> None:
+    async with proxied(tmp_path) as it:
+        browser = named(it, "alice", groups)
+        assert (await browser.go_on()).status == 303
+        assert f"alice ({role})" in (await browser.page("/ui/")).text
+
+
+async def test_the_role_of_a_name(tmp_path: Path) -> None:
+    """Without a header for groups, roles are by name, and such a header means nothing."""
+    async with proxied(tmp_path, groups=None, roles={"operator": ["alice"]}) as it:
+        assert (await named(it, "alice").go_on()).status == 303
+        assert (await named(it, "bob", "alice").go_on()).status == 401
+
+
+@pytest.mark.parametrize(
+    ("added", "why"),
+    [
+        ([("X-Forwarded-User", "alice")], "alice has no role here"),
+        ([("X-Forwarded-User", "alice"), ("X-Forwarded-Groups", "")], "alice has no role here"),
+        ([("X-Forwarded-User", "alice"), ("X-Forwarded-Groups", "STAFF,root,")], "alice has no role here"),
+        ([("X-Forwarded-User", ""), ("X-Forwarded-Groups", "sre")], "nobody is named"),
+        ([("X-Forwarded-User", "x" * 129), ("X-Forwarded-Groups", "sre")], "nobody is named"),
+        ([("X-Forwarded-User", "a\tb"), ("X-Forwarded-Groups", "sre")], "nobody is named"),
+        (
+            [("X-Forwarded-User", "alice"), ("X-Forwarded-User", "eve"), ("X-Forwarded-Groups", "sre")],
+            "X-Forwarded-User is given more than once",
+        ),
+        (
+            [("X-Forwarded-User", "eve"), ("X-Forwarded-Groups", "cooks"), ("X-Forwarded-Groups", "sre")],
+            "X-Forwarded-Groups is given more than once",
+        ),
+        ([("X_Forwarded_User", "alice"), ("X-Forwarded-Groups", "sre")], ""),
+        ([], ""),
+    ],
+    ids=["no-groups", "empty", "others", "nameless", "long", "control", "two", "two-groups", "underscores", "nothing"],
+)
+async def test_whom_nobody_vouches_for(tmp_path: Path, added: list[tuple[str, str]], why: str) -> None:
+    """They have no session, and learn why; a token still signs in."""
+    async with proxied(tmp_path) as it:
+        browser = Known(it.house.gateway.admin_address[1], added=added)
+        page = await browser.get("/ui/sign-in")
+        assert why in text_of(page)
+        assert "Go on" not in text_of(page)
+        assert (await browser.go_on()).status == 401
+        assert await refused_sign_ins(it) == 1
+        ada = Browser(browser.port)
+        await ada.sign_in("ada")
+        assert f"was refused: {why or 'this request names nobody'}" in text_of(await ada.get("/ui/audit"))
+        assert (await browser.sign_in("vera")).status == 303
+        assert "vera (viewer)" in (await browser.page("/ui/")).text
+
+
+async def test_a_spoofed_header(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From an address that is not the proxy's it is ignored, counted each time, and noted ten times a minute."""
+    caplog.set_level(logging.INFO, "gateway")
+    async with proxied(tmp_path, **{"from": ["10.0.0.0/8", "::1/128"]}) as it:
+        eve = named(it, "alice", "sre")
+        assert "is not believed from 127.0.0.1" in text_of(await eve.get("/ui/sign-in"))
+        assert (await eve.go_on()).status == 401
+        for _ in range(20):
+            assert (await eve.get("/ui/")).status == 303
+        assert await refused_sign_ins(it) == 22
+        spoofed = [line for line in caplog.messages if "X-Forwarded-User is not believed from 127.0.0.1" in line]
+        assert len(spoofed) == 10
+        assert (await eve.sign_in("vera")).status == 303
+        page = await eve.page("/ui/audit")
+        assert "vera (viewer)" in page.text
+        assert page.text.count("X-Forwarded-User is not believed") == 10
+
+
+async def test_a_session_needs_the_same_word_again(tmp_path: Path) -> None:
+    """A cookie alone is none, nor one with another's name; a role is that of each request."""
+    async with proxied(tmp_path) as it:
+        alice = named(it, "alice", "sre")
+        await alice.go_on()
+        cookie, port = alice.cookie, alice.port
+        assert (await Browser(port, cookie).get("/ui/")).status == 303
+        bob = named(it, "bob", "sre")
+        bob.cookie = cookie
+        assert (await bob.get("/ui/")).status == 303
+        lower = named(it, "alice", "staff")
+        lower.cookie = cookie
+        assert "alice (viewer)" in (await lower.page("/ui/")).text
+        assert (await lower.get("/ui/configuration/reload")).status == 403
+        none = named(it, "alice", "cooks")
+        none.cookie = cookie
+        assert (await none.get("/ui/")).status == 303
+
+
+async def test_a_name_is_not_its_token(tmp_path: Path) -> None:
+    """Whom a proxy calls as a token is called has not the session of that token, nor the other way round."""
+    async with proxied(tmp_path) as it:
+        ada, vouched = await it.signed_in("ada"), named(it, "ada", "staff")
+        vouched.cookie = ada.cookie
+        assert "ada (admin)" in (await vouched.page("/ui/")).text
+        await vouched.go_on()
+        assert "ada (viewer)" in (await vouched.page("/ui/")).text
+        assert (await Browser(ada.port, vouched.cookie).get("/ui/")).status == 303
+
+
+@pytest.mark.parametrize("value", ["Basic YWxpY2U6", "Bearer a.b.c"], ids=["basic", "signed"])
+async def test_what_else_a_proxy_adds(tmp_path: Path, value: str) -> None:
+    """A header with its own credentials is no wrong token, and nobody behind it is throttled for it."""
+    async with proxied(tmp_path) as it:
+        browser = named(it, "alice", "sre")
+        browser.added.append(("Authorization", value))
+        await browser.go_on()
+        assert [(await browser.get("/ui/")).status for _ in range(12)] == [200] * 12
+        assert (await browser.sign_in("vera")).status == 303
+
+
+async def test_a_proxy_is_not_for_the_api(tmp_path: Path) -> None:
+    """Any web page can make a browser send what a proxy adds to; programs need a token."""
+    async with proxied(tmp_path) as it:
+        browser = named(it, "alice", "sre")
+        await browser.go_on()
+        assert (await browser.get("/operations")).status == 401
+        assert (await browser.upload("/config/reload", b"{}", "application/json")).status == 401
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"Origin": ""}, {"Origin": "null"}, {"Origin": "http://evil.test"}, {"Sec_Fetch_Site": "cross-site"}],
+    ids=["no-origin", "null", "other", "cross-site"],
+)
+async def test_forged_requests_behind_a_proxy(tmp_path: Path, forged: dict[str, str]) -> None:
+    """The proxy adds its header to what another page makes a browser send, and nothing comes of it."""
+    async with proxied(tmp_path) as it:
+        operation_id = await doubt(it.house)
+        browser = named(it, "alice", "sre")
+        assert (await browser.go_on(**forged)).status == 403
+        await browser.go_on()
+        path = f"/ui/operations/{operation_id}/resolve"
+        form = {**(await browser.page(path)).forms[path], "why": "forged", "way": "never_happened"}
+        form |= {"force": "yes", "typed": operation_id[:8], "confirmed": "yes"}
+        assert (await browser.post(path, form, **forged)).status == 403
+        assert (await browser.post(path, {**form, "form_token": ""})).status == 403
+        other = named(it, "alice", "sre")
+        await other.go_on()
+        assert (await other.post(path, form)).status == 403
+        assert State.IN_DOUBT.replace("_", " ") in text_of(await browser.get(f"/ui/operations/{operation_id}"))
+        assert (await browser.post(path, form)).status == 200
+
+
+async def test_a_sign_out_says_what_it_ends(tmp_path: Path) -> None:
+    """The session of the console alone, which is over; the proxy names the person all the same."""
+    async with proxied(tmp_path) as it:
+        browser = named(it, "alice", "sre")
+        await browser.go_on()
+        form = (await browser.page("/ui/")).forms["/ui/sign-out"]
+        out = await browser.post("/ui/sign-out", form)
+        assert (out.header("Set-Cookie") or "").startswith('idempotency_gateway_session=""')
+        page = text_of(await browser.get(out.header("Location") or ""))
+        assert "You are signed out of this console." in page
+        assert "sign out at the proxy" in page
+        token = await it.signed_in("vera")
+        out = await token.post("/ui/sign-out", (await token.page("/ui/")).forms["/ui/sign-out"])
+        assert "sign out at the proxy" not in text_of(await token.get(out.header("Location") or ""))
+
+
+async def test_a_reload_changes_roles(tmp_path: Path) -> None:
+    """From then on, for sessions that have begun; another secret ends them."""
+    async with proxied(tmp_path) as it:
+        browser, ada = named(it, "alice", "support"), await it.signed_in("ada")
+        await browser.go_on()
+        it.rewrite("- support", "- cooks")
+        assert (await ada.submit("/ui/configuration/reload", {"why": "she left"})).status == 200
+        assert (await browser.get("/ui/")).status == 303
+        it.rewrite("- cooks", "- support")
+        assert (await ada.submit("/ui/configuration/reload", {"why": "she is back"})).status == 200
+        assert (await browser.get("/ui/")).status == 200
+        it.rewrite(SECRET, f"{SECRET}-2")
+        assert (await ada.submit("/ui/configuration/reload", {"why": "rotated"})).status == 200
+        assert (await browser.get("/ui/")).status == 303
+        assert SECRET not in (await ada.page("/ui/configuration")).text
+
+
+async def test_a_hostile_name(tmp_path: Path) -> None:
+    """It is text wherever it is shown, and one with the mark of sessions is one name."""
+    async with proxied(tmp_path) as it:
+        for name in (HOSTILE, "a|b", "ada|1|00|http://localhost"):
+            browser = named(it, name, "staff")
+            assert "<script>alert" not in (await browser.get("/ui/sign-in")).body.decode()
+            assert (await browser.go_on()).status == 303
+            page = await browser.get("/ui/audit")
+            assert "<script>alert" not in page.body.decode()
+            assert name in Page(page.body.decode()).text
+
+
+# -- an issuer --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def issued(
+    directory: Path, header: str, *, is_away: bool = False, **changes: Any
+) -> AsyncIterator[tuple[Consoled, Issuer]]:
+    """A gateway whose console takes the tokens of an issuer."""
+    async with Issuer() as issuer:
+        if is_away:
+            await issuer.leave()
+        jwt = {**issuer.section(claims=["email"]), "header": header, "groups": "groups", "roles": ROLES} | changes
+        async with consoled(directory, admin={**ADMIN, "sign_in": {"secret": SECRET, "jwt": jwt}}) as it:
+            yield it, issuer
+
+
+def handed(it: Consoled, header: str, token: str) -> Known:
+    value = f"Bearer {token}" if header == "Authorization" else token
+    return Known(it.house.gateway.admin_address[1], added=[(header, value)])
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Forwarded-Access-Token"])
+async def test_a_token_names_a_person(tmp_path: Path, header: str) -> None:
+    """By its claims, with the role of a group; a change needs the form all the same, whichever header has it."""
+    async with issued(tmp_path, header) as (it, issuer):
+        operation_id = await doubt(it.house)
+        token = issuer.token(time(), email="alice@example.com", groups=["cooks", "support"])
+        browser = handed(it, header, token)
+        assert (await browser.get("/ui/")).status == 303
+        assert (await browser.go_on()).status == 303
+        assert "alice@example.com (operator)" in (await browser.page("/ui/")).text
+        path = f"/ui/operations/{operation_id}/resolve"
+        form = {"why": "seen", "way": "happened", "pasted": "HTTP/1.1 201 Created\n\n", "confirmed": "yes"}
+        assert (await browser.post(path, form)).status == 403
+        assert (await browser.post(path, {**form, **(await browser.page(path)).forms[path]}, Origin="")).status == 403
+        whole = {**(await browser.page(path)).forms[path], **form}
+        assert (await browser.post(path, whole)).status == 200
+        about = await http.request(
+            browser.port, "GET", f"/operations/{operation_id}", [("Authorization", f"Bearer {TOKENS['vera']}")]
+        )
+        assert [audit["who"] for audit in about.json()["audits"]] == ["alice@example.com"]
+        assert (await browser.get("/operations")).status == 401
+
+
+def unsigned(issuer: Issuer, **claims: Any) -> str:
+    """A token that says that it needs no signature."""
+    parts = ({"alg": "none"}, issuer.claims(time(), **claims))
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Forwarded-Access-Token"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"exp": 1}, "The token has expired"),
+        ({"aud": "another"}, "The token is for another audience"),
+        ({"iss": "https://evil.test"}, "The token is from another issuer"),
+        ({"key": replace(signing_key("another"), key_id="k1")}, "The signature of the token is not its issuer's"),
+        ({"email": None}, "The token does not name its caller"),
+        ({"email": "a\nb"}, "nobody is named"),
+        ({"groups": None}, "alice has no role here"),
+        ({"groups": []}, "alice has no role here"),
+        ({"groups": ["STAFF", 7, ["sre"]]}, "alice has no role here"),
+        ({"groups": "sre,staff"}, "alice has no role here"),
+        ({"alg": "none"}, "signed by an algorithm that is not accepted"),
+    ],
+    ids=[
+        "expired", "audience", "issuer", "signature", "nameless", "unprintable", "no-groups", "empty", "others",
+        "joined", "alg-none",
+    ],
+)  # fmt: skip
+async def test_a_token_that_names_nobody(tmp_path: Path, header: str, changes: dict[str, Any], why: str) -> None:
+    """It signs nobody in, says why, and is no failure of whoever is behind the same proxy."""
+    async with issued(tmp_path, header) as (it, issuer):
+        claims = {"email": "alice", "groups": ["sre"]} | changes
+        make = unsigned if claims.pop("alg", "") else lambda issuer, **claims: issuer.token(time(), **claims)
+        browser = handed(it, header, make(issuer, **claims))
+        for _ in range(12):
+            assert why in text_of(await browser.get("/ui/sign-in"))
+        assert (await browser.go_on()).status == 401
+        assert await refused_sign_ins(it) == 1
+        assert (await browser.sign_in("vera")).status == 303
+
+
+async def test_tokens_of_two(tmp_path: Path) -> None:
+    """Two headers name nobody, whatever each of them says."""
+    async with issued(tmp_path, "X-Token") as (it, issuer):
+        browser = handed(it, "X-Token", issuer.token(time(), email="alice", groups=["sre"]))
+        browser.added *= 2
+        assert "X-Token is given more than once" in text_of(await browser.get("/ui/sign-in"))
+        assert (await browser.go_on()).status == 401
+
+
+async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    """One that has expired has no session, and a refreshed one has it again."""
+    async with issued(tmp_path, "X-Token", leeway="0s") as (it, issuer):
+        now = time()
+        browser = handed(it, "X-Token", issuer.token(now, email="alice", groups=["sre"]))
+        await browser.go_on()
+        assert (await browser.get("/ui/")).status == 200
+        fresh, browser.added = (
+            browser.added,
+            [("X-Token", issuer.token(now, email="alice", groups=["sre"], exp=int(now)))],
+        )
+        assert (await browser.get("/ui/")).status == 303
+        browser.added = fresh
+        assert (await browser.get("/ui/")).status == 200
+
+
+async def test_an_issuer_that_is_away(tmp_path: Path) -> None:
+    """Nobody is signed in by a token that cannot be verified; a token of the gateway's own does."""
+    async with issued(tmp_path, "X-Token", is_away=True) as (it, issuer):
+        browser = handed(it, "X-Token", issuer.token(time(), email="alice", groups=["sre"]))
+        assert "The keys of the token's issuer are not known" in text_of(await browser.get("/ui/sign-in"))
+        assert (await browser.go_on()).status == 401
+        assert (await browser.sign_in("vera")).status == 303
+
+
+async def test_a_wrong_token_is_still_throttled(tmp_path: Path) -> None:
+    """Where signed tokens come in Authorization, too: what is none of them counts."""
+    async with issued(tmp_path, "Authorization") as (it, _):
+        browser = Known(it.house.gateway.admin_address[1], added=[("Authorization", "Bearer guessed")])
+        statuses = [(await browser.get("/ui/")).status for _ in range(11)]
+        assert statuses == [401] * 10 + [429]
+        browser.added = [("Authorization", f"Bearer {TOKENS['ada']}")]
+        assert (await browser.get("/ui/")).status == 429

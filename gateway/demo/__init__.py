@@ -250,7 +250,7 @@ _CARDS: Final = "a service that charges cards and knows nothing of idempotency"
 
 _WHERE: Final = """\
 The gateway is on {url}, in front of {what}.
-The console is on {console}, to be opened in a browser. Sign in with this token: {token}
+The console is on {console} - sign in with the token {token}
 Probes and metrics are on {status}. Ctrl-C stops it and deletes everything that it stored.
 """
 
@@ -274,11 +274,11 @@ What was really charged, from the service's own ledger:
 
   curl {url}/v1/charges
 
-The console shows order-1002 in doubt. End that there: it was completed, with the response that the ledger has, which
-`curl -i` prints of {url}/v1/charges/ch_2. Then send order-1002 once more.
+The console shows order-1002 in doubt. `curl -i {url}/operations/ID`, with the id that it shows, is
+what the service says of it. Paste all of that under "Resolve", and send order-1002 once more.
 
-It has the form of Stripe's API: Stripe's libraries charge here, too, with {url} as the address of the API. About a lost
-response of /v1/payment_intents (payment_method=tok_lost_response) the gateway asks the service, and needs nobody.
+The service takes what Stripe's libraries send: give them {url} as the address of the API. About a
+payment intent whose response is lost (payment_method=tok_lost_response) the gateway asks the service by itself.
 
 Other cards: the service refuses tok_declined, takes three seconds for tok_slow (send it twice at once), and fails after
 the charge of tok_error. `make run ARGS=--traffic` sends all of this by itself.
@@ -289,10 +289,9 @@ Callers send some five requests a second: charges, repeats, copies at once, anot
 that are accepted and delivered later, webhooks, lost responses. Every 40 seconds the service is gone for five, and the
 consumer of events acknowledges none. After a minute the console has something of everything:
 
-  Overview     what needs somebody, and what came of the requests
-  Operations   charges in doubt, because their response was lost: open one, and end its doubt
-  Deliveries   payouts that are dead letters, because the API key had expired
-  Sinks        events that fall behind and catch up
+  operations in doubt   charges whose response was lost: open one, and end its doubt
+  dead letters          payouts whose API key had expired: requeue one, or withdraw it
+  the sink              events that wait while their consumer is silent, and catch up
 """
 
 _UPSTREAM_INSTRUCTIONS: Final = """\

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import re
 import signal
@@ -280,12 +282,28 @@ def test_the_directory_may_have_any_name(tmp_path: Path) -> None:
 async def test_it_opens_with_a_console(tmp_path: Path) -> None:
     """The token that it prints is an operator's at the address that it prints, which is on loopback."""
     with DemoProcess(tmp_path, "--host", "0.0.0.0") as demo:
-        found = re.search(r"console is on http://127\.0\.0\.1:(\d+)/ui/, .* token: (\w{32})\n", demo.output)
-        assert found, demo.output
-        port, token = int(found[1]), found[2]
+        port, token = demo.console
         assert (await http.request(port, "GET", "/ui/", [("Host", f"127.0.0.1:{port}")])).status in (200, 303)
         asked = [await http.request(port, "GET", "/operations", [bearer(each)]) for each in (token, "x" * 32)]
         assert [answer.status for answer in asked] == [200, 401]
+
+
+async def test_a_doubt_ends_with_what_the_service_says(tmp_path: Path) -> None:
+    """The charge whose response was lost: the service is asked by the operation's id, and repeats get what it says."""
+    with DemoProcess(tmp_path) as demo:
+        (lost,) = [line for line in curl_lines(demo.output) if "tok_lost_response" in line]
+        operation = (await curl(lost, demo.port)).json()["error"]["operation_id"]
+        assert "/operations/ID" in demo.output
+        said = await http.request(demo.port, "GET", f"/operations/{operation}")
+        completed = {"status": said.status, "body_base64": base64.b64encode(said.body).decode()}
+        done = json.dumps({"completed": completed, "why": "seen in the ledger"}).encode()
+        port, token = demo.console
+        resolve = f"/operations/{operation}/resolve"
+        assert (await http.request(port, "POST", resolve, [bearer(token), JSON], done)).status == 200
+        answer = await curl(lost, demo.port)
+        assert (answer.status, answer.header("Idempotency-Status")) == (200, "recovered")
+        assert answer.json()["source"] == "tok_lost_response"
+        assert await charged(demo.port) == 1
 
 
 async def test_its_traffic_has_something_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,15 @@ class DemoProcess:
         assert found, self.output
         return int(found[1])
 
+    @property
+    def console(self) -> tuple[int, str]:
+        """The port of its console, on loopback, and the token for that."""
+        found = re.search(
+            r"console is on http://127\.0\.0\.1:(\d+)/ui/ - sign in with the token (\w{32})\n", self.output
+        )
+        assert found, self.output
+        return int(found[1]), found[2]
+
     def stop(self, how: signal.Signals) -> int:
         """End it in this way; returns its exit status."""
         process, self._process = self._process, None

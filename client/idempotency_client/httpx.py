@@ -32,18 +32,19 @@ class IdempotentTransport(httpx.BaseTransport):
         self._keys, self._patience, self._transport = keys, patience, transport or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises GaveUp."""
+        """Raises GaveUp, and RuntimeError where the intent is missing or has a request on its way."""
         if request.method in SAFE:
             return self._transport.handle_request(request)
         tries = Tries(self._keys, self._patience, request.headers, _was_sent)
         request.read()
-        while True:
-            with tries:
-                response = self._transport.handle_request(request)
-                body = b"".join(response.iter_raw())
-                if tries.is_answer(response.status_code, response.headers, body):
-                    return _whole(response, body)
-            time.sleep(tries.pause_seconds)
+        with tries.alone():
+            while True:
+                with tries:
+                    response = self._transport.handle_request(request)
+                    body = b"".join(response.iter_raw())
+                    if tries.is_answer(response.status_code, response.headers, body):
+                        return _whole(response, body)
+                time.sleep(tries.pause_seconds)
 
     def close(self) -> None:
         self._transport.close()
@@ -58,18 +59,19 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
         self._keys, self._patience, self._transport = keys, patience, transport or httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises GaveUp."""
+        """Raises GaveUp, and RuntimeError where the intent is missing or has a request on its way."""
         if request.method in SAFE:
             return await self._transport.handle_async_request(request)
         tries = Tries(self._keys, self._patience, request.headers, _was_sent)
         await request.aread()
-        while True:
-            with tries:
-                response = await self._transport.handle_async_request(request)
-                body = b"".join([part async for part in response.aiter_raw()])
-                if tries.is_answer(response.status_code, response.headers, body):
-                    return _whole(response, body)
-            await asyncio.sleep(tries.pause_seconds)
+        with tries.alone():
+            while True:
+                with tries:
+                    response = await self._transport.handle_async_request(request)
+                    body = b"".join([part async for part in response.aiter_raw()])
+                    if tries.is_answer(response.status_code, response.headers, body):
+                        return _whole(response, body)
+                await asyncio.sleep(tries.pause_seconds)
 
     async def aclose(self) -> None:
         await self._transport.aclose()

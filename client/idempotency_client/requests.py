@@ -27,15 +27,16 @@ class IdempotentAdapter(HTTPAdapter):
         self._keys, self._patience = keys, patience or Patience()
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        """Raises GaveUp, and ValueError for a body that can be read only once."""
+        """Raises GaveUp, RuntimeError as for httpx, and ValueError for a body that can be read only once."""
         if request.method in SAFE:
             return super().send(request, *args, **kwargs)
         if not isinstance(request.body, bytes | str | None):
             raise ValueError("the body of an intent has to be bytes, so that each try sends the same")
         tries = Tries(self._keys, self._patience, request.headers, _was_sent)
-        while True:
-            with tries:
-                response = super().send(request, *args, **kwargs)
-                if tries.is_answer(response.status_code, response.headers, response.content):
-                    return response
-            time.sleep(tries.pause_seconds)
+        with tries.alone():
+            while True:
+                with tries:
+                    response = super().send(request, *args, **kwargs)
+                    if tries.is_answer(response.status_code, response.headers, response.content):
+                        return response
+                time.sleep(tries.pause_seconds)

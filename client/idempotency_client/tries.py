@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
 
 from idempotency_client.keys import Keys, New
@@ -41,6 +42,8 @@ class _Intent:
     name: str
     key: str = ""
     known: Known = Known.IN_DOUBT
+    # Held by the one request that is on its way. A thread may share the intent, where somebody copied the context.
+    on_its_way: Lock = field(default_factory=Lock)
 
 
 _current: ContextVar[_Intent] = ContextVar("intent")
@@ -48,7 +51,10 @@ _current: ContextVar[_Intent] = ContextVar("intent")
 
 @contextmanager
 def intent(name: str) -> Iterator[None]:
-    """What this thread or task sends in the block is one request, however often. A name ("order-1001") is used once."""
+    """What this thread or task sends in the block is one request, however often, but never twice at once.
+
+    A name ("order-1001") is used once.
+    """
     token = _current.set(_Intent(name))
     try:
         yield
@@ -57,7 +63,10 @@ def intent(name: str) -> Iterator[None]:
 
 
 class Tries:
-    """`with tries:` is one try, and passes over a loss. Then `pause_seconds` is how long to wait for the next one."""
+    """All tries of one request are within `with tries.alone():`, and none of another request of the intent is.
+
+    `with tries:` is one of them, and passes over a loss. Then `pause_seconds` is how long to wait for the next one.
+    """
 
     def __init__(
         self,
@@ -81,6 +90,19 @@ class Tries:
         self.pause_seconds = 0.0
         self._intent, self._before = found, found.known
         self._patience, self._was_sent, self._begun = patience, was_sent, 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Raises RuntimeError beside another request: what is known of the one would be said of the other."""
+        if not self._intent.on_its_way.acquire(blocking=False):
+            raise RuntimeError(
+                f"another request of the intent {self._intent.name!r} is on its way, and an intent is one request: "
+                "wait for that, or open an intent for each"
+            )
+        try:
+            yield
+        finally:
+            self._intent.on_its_way.release()
 
     def __enter__(self) -> None:
         self._before = self._intent.known

@@ -201,6 +201,64 @@ async def test_an_intent_is_one_request(keys: FileKeys, tmp_path: Path) -> None:
         assert len(charges(home)) == 1
 
 
+async def post_async(url: str, keys: FileKeys) -> int:
+    """Under whatever intent is open, as for all of these."""
+    async with httpx.AsyncClient(transport=AsyncIdempotentTransport(keys, patience=SOON), timeout=30.0) as client:
+        return (await client.post(url, json=BODY)).status_code
+
+
+def post(url: str, keys: FileKeys) -> int:
+    with httpx.Client(transport=IdempotentTransport(keys, patience=SOON), timeout=30.0) as client:
+        return client.post(url, json=BODY).status_code
+
+
+def post_by_requests(url: str, keys: FileKeys) -> int:
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", IdempotentAdapter(keys, patience=SOON))
+        return session.post(url, json=BODY, timeout=30.0).status_code
+
+
+@pytest.mark.parametrize(
+    "send",
+    [post_async, partial(asyncio.to_thread, post), partial(asyncio.to_thread, post_by_requests)],
+    ids=["async-httpx", "httpx", "requests"],
+)
+async def test_two_requests_at_once_under_one_intent(
+    send: Callable[[str, FileKeys], Awaitable[int]], keys: FileKeys, tmp_path: Path
+) -> None:
+    """The second one is not sent, and its caller hears why. One after the other they may, and get one answer."""
+    async with api(tmp_path, "hold") as (home, border):
+        hold, url = asyncio.Event(), f"http://127.0.0.1:{border.port}{PATH}"
+        home.upstream.on(PATH, Answer(201, hold=hold))
+        with intent("order-1"):
+            first = asyncio.create_task(send(url, keys))
+            try:
+                await home.upstream.wait_for_requests(1)
+                with pytest.raises(RuntimeError, match="another request of the intent 'order-1' is on its way"):
+                    await asyncio.wait_for(send(url, keys), 10.0)
+            finally:
+                hold.set()
+            assert await first == await send(url, keys) == 201
+        assert len(charges(home)) == 1
+
+
+async def test_a_request_that_was_given_up_leaves_its_intent_free(keys: FileKeys, tmp_path: Path) -> None:
+    """Cancelled in the middle of a try, it may be sent again."""
+    async with api(tmp_path, "hold") as (home, border):
+        hold, url = asyncio.Event(), f"http://127.0.0.1:{border.port}{PATH}"
+        home.upstream.on(PATH, Answer(201, hold=hold))
+        with intent("order-1"):
+            first = asyncio.create_task(post_async(url, keys))
+            await home.upstream.wait_for_requests(1)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            hold.set()
+            assert await post_async(url, keys) == 201
+        assert len(charges(home)) == 1
+
+
 def test_a_body_that_can_be_read_once(keys: FileKeys) -> None:
     """requests cannot send it twice, so it is not sent at all."""
     with requests.Session() as session, intent("order-1"):

@@ -31,5 +31,14 @@ EXPOSE 8080 8081
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=2); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 
+# Who finds the image somewhere sees what it is. Where it comes from only its builder knows:
+#   --build-arg SOURCE=https://... --build-arg REVISION="$(git rev-parse HEAD)" --build-arg VERSION=...
+ARG SOURCE="" REVISION="" VERSION=""
+LABEL org.opencontainers.image.title="idempotency-gateway" \
+      org.opencontainers.image.description="A reverse proxy that makes retries of writes safe, in front of any HTTP service" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.version="${VERSION}"
+
 ENTRYPOINT ["idempotency-gateway"]
 CMD ["run", "--config", "/etc/idempotency-gateway/gateway.yaml"]

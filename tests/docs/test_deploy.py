@@ -100,6 +100,26 @@ def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> No
     assert {rest.split()[0] for word, rest in dockerfile() if word == "FROM"} == {"${BASE}"}
 
 
+def test_the_image_says_what_it_is_and_where_it_comes_from() -> None:
+    """Its labels are the usual ones. What only its builder knows are arguments, which the list of a release gives."""
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', final("LABEL")))
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (labels.pop("title"), labels.pop("description")) == (chart["name"], chart["description"])
+    assert labels == {name: f"${{{name.upper()}}}" for name in ("source", "revision", "version")}
+    release = (ROOT / "docs" / "operate" / "release.md").read_text()
+    assert [name for name in labels if f"--build-arg {name.upper()}=" not in release] == []
+
+
+def test_the_readme_of_the_chart_has_all_its_values_and_examples() -> None:
+    """Each value stands in its table once, and each example is named."""
+    text = (CHART / "README.md").read_text()
+    table = [line.split("|")[2] for line in text.partition("## Values")[2].splitlines() if line.startswith("| ")]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert sorted(re.findall(r"`(\w+)`", " ".join(table))) == sorted(values)
+    examples = [file.stem for file in (CHART / "examples").glob("*.yaml")]
+    assert [name for name in examples if f"`{name}`" not in text and f"examples/{name}.yaml" not in text] == []
+
+
 def test_images_are_named_from_outside() -> None:
     """By a digest, which is known where the image is pulled. What is only tried may be named by a tag."""
     assert dockerfile()[0] == ("ARG", "BASE")

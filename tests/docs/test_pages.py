@@ -42,6 +42,7 @@ LINES_MAX = {README: 120, DOCS / "operate" / "runbook.md": 600}
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [
     ROOT / "tests" / "README.md",
     ROOT / "client" / "README.md",
+    ROOT / "deploy" / "helm" / "idempotency-gateway" / "README.md",
 ]
 TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
 ALL = "\n".join(TEXTS[page] for page in PAGES)

@@ -37,13 +37,13 @@ from gateway.store.base import (
     Unreadable,
 )
 from gateway.store.memory import guard as guard_module
-from gateway.store.memory.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
+from gateway.store.memory.epoch import TOKENS_SKIPPED, Seen, SeenFile, SharedNote, amnesia_of
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
 from gateway.store.recipes import RUNNING_US, conflicts_text
 from gateway.store.redis.seen import RedisSeen
-from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity
+from tests.conformance.hand import SERVICE, Hand, Speech, all_of, do
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -106,16 +106,6 @@ async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, sh
         await guard.exchange_notes()
 
 
-async def test_a_whole_memory_is_believed(tmp_path: Path) -> None:
-    """A store that remembers all that was seen of it grants as before, also after a restart."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as guard:
-        assert isinstance(await guard.apply(claim(7)), Applied)
-    assert not [fact for fact in facts if isinstance(fact, MemoryChanged)]
-
-
 @pytest.mark.parametrize("loss", ["older-state", "other-store"])
 async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
     """After a restore or a failover absent keys are refused for the window, known ones are served, and tokens jump."""
@@ -139,50 +129,6 @@ async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
         assert isinstance(result, Applied)
         assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
-
-
-async def test_a_gateway_that_never_saw_the_store_hears_of_the_loss(tmp_path: Path) -> None:
-    """What one gateway found out is in the store, so that a new one does not grant what may have been used."""
-    memory = Memory()
-    await grown(memory, tmp_path / ".", 3)
-    memory.identity = "another"
-    async with opened(memory, tmp_path):
-        pass
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    async with opened(memory, elsewhere) as guard:
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(99))
-
-
-async def test_a_loss_is_dealt_with_once(tmp_path: Path) -> None:
-    """A gateway that comes late, with a note of the memory before the loss, does not refuse for another window."""
-    memory = Memory()
-    late = tmp_path / "late"
-    late.mkdir()
-    await grown(memory, late, 1)
-    await grown(memory, tmp_path, 3, first=1)
-    memory.identity = "another"
-    async with opened(memory, tmp_path):
-        pass
-    memory.clock.advance(WINDOW_US / 1e6)
-    async with opened(memory, late) as guard:
-        assert isinstance(await guard.apply(claim(99)), Applied)
-
-
-async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
-    """Once somebody accepted the loss, absent keys are granted, at once in gateways that run as well."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    memory.identity = "another"
-    facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as guard:
-        accepted = amnesia_of(await guard.cold.check_memory())
-        memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
-        assert isinstance(await guard.apply(claim(99)), Applied)
-        told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert [fact.is_lost for fact in told] == [True, False]
-        assert told[-1].by == "ann"
 
 
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
@@ -253,20 +199,6 @@ async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None
         memory.clock.advance(WINDOW_US / 1e6)
         assert (await guard.read(UUID(int=1))).state is State.RELEASED
         assert (await guard.read(UUID(int=99))).state is State.ABSENT
-
-
-async def test_a_release_from_after_the_loss_is_believed(tmp_path: Path) -> None:
-    """What was claimed since the loss is known whole: its retry runs."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    memory.identity = "another"
-    async with opened(memory, tmp_path) as guard:
-        granted = MemoryStore(memory).apply_now(claim(1 << 40))
-        record = granted.snapshot.record
-        assert record is not None
-        await guard.apply(Release(UUID(int=1 << 40), record.token, record.attempt_id, WINDOW_US * 10))
-        assert isinstance(await guard.apply(claim(1 << 40)), Fenced)
-        assert isinstance(await guard.apply(claim(1 << 40, record.token)), Applied)
 
 
 async def is_back(guard: EpochGuard) -> bool:
@@ -419,31 +351,6 @@ async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_pat
             await guard.apply(claim(9))
 
 
-async def test_an_older_token_takes_nothing_back(tmp_path: Path) -> None:
-    """The highest that was seen counts, whichever record was looked at last."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        for number in range(3):
-            assert isinstance(await guard.apply(claim(number)), Applied)
-        assert isinstance(await guard.apply(claim(0)), Fenced)
-        memory.token = 2
-        await guard.exchange_notes()
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(9))
-
-
-async def test_what_was_seen_last_is_noted_at_the_end(tmp_path: Path) -> None:
-    """What came since the last exchange of notes is not missing after a restart."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        for number in range(3):
-            assert isinstance(await guard.apply(claim(number)), Applied)
-    memory.token = 2
-    async with opened(memory, tmp_path) as guard:
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(9))
-
-
 async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
     monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
@@ -572,53 +479,6 @@ async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_
         assert "must not share a Redis under one `service`" in changed.why
 
 
-async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
-    """Two services that share a Redis and not a store do not take each other's store for their own."""
-    shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
-    await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
-    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as guard:
-        assert not await is_refused(guard)
-
-
-async def test_a_loss_that_everybody_knows_is_not_found_again(tmp_path: Path, redis_url: str) -> None:
-    """Once accepted, the new memory is believed by gateways that come late or fresh, and by an old note in Redis."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    late = host(tmp_path, "late")
-    await grown(memory, late, 1, shared=shared)
-    old = await shared.read()
-    assert old is not None
-    memory.identity = "another"
-    async with opened(memory, host(tmp_path, "first"), shared=shared) as guard:
-        assert await is_refused(guard)
-        found = amnesia_of(await guard.cold.check_memory())
-        await guard.cold.begin_epoch(memo_of(Amnesia(0, found.why, "ann", found.former, found.beyond)), found.beyond)
-        assert not await is_refused(guard)
-        now = await shared.read()
-        assert now is not None
-        assert (now.identity, now.former) == ("another", (old.identity,))
-        # Redis comes back with what it held before.
-        await shared.write(old, now.identity)
-        await guard.exchange_notes()
-        assert await shared.read() == replace(now, token=memory.token)
-        assert not await is_refused(guard, 100)
-        await shared.write(old, now.identity)
-        for number, directory in enumerate((late, host(tmp_path, "fresh"))):
-            async with opened(memory, directory, shared=shared) as other:
-                assert not await is_refused(other, 200 + number)
-
-
-async def test_an_old_copy_of_redis_is_no_loss(tmp_path: Path, redis_url: str) -> None:
-    """A note of a memory that nobody knows does not count against a host that had compared the notes before."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    await grown(memory, tmp_path, 3, shared=shared)
-    await shared.write(Seen("older", 1_000), memory.identity)
-    async with opened(memory, tmp_path, shared=shared) as guard:
-        assert not await is_refused(guard)
-        held = await shared.read()
-        assert held is not None
-        assert held.identity == memory.identity
-
-
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without notes does not wait for Redis."""
@@ -724,22 +584,6 @@ async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: s
         async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as guard:
             await guard.exchange_notes()
             assert not await is_refused(guard)
-
-
-@pytest.mark.usefixtures("no_patience")
-async def test_without_redis_nothing_is_missing_but_the_note(tmp_path: Path, own_redis: RedisServer) -> None:
-    """A Redis that is gone, or lost everything, fails no verb; the note is written anew when it is back."""
-    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
-    own_redis.kill()
-    async with opened(memory, tmp_path, shared=shared) as guard:
-        assert not await is_refused(guard)
-        await guard.exchange_notes()
-        own_redis.start()
-        assert await shared.read() is None
-        await guard.exchange_notes()
-        held = await shared.read()
-        assert held is not None
-        assert (held.identity, held.token) == (memory.identity, 1)
 
 
 class CountedNote(RedisSeen):
@@ -862,23 +706,6 @@ async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, red
             await guard.apply(claim(2))
 
 
-async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
-    store = MemoryStore(Memory())
-    await store.start()
-    await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
-    for _ in range(9):
-        await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
-    await store.close()
-    async with opened(store.memory, tmp_path, store=store):
-        await eventually(lambda: caplog.records, 10)
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
-        'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
-    )
-
-
 async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that cannot count, for whatever reason, says nothing about whether it may be used."""
     for failure in (NotApplied("the store is away"), KeyError("a bug")):
@@ -997,23 +824,6 @@ async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytes
             await store.read(uuid4())
 
 
-async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
-    memory = Memory()
-    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
-    store = MemoryStore(memory)
-    await store.start()
-    await store.cold.compare_configuration(other)
-    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
-        pass
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "service books runs, and its operation create has the same requests as operation create of service shop: "
-        "they count as two services. If shop is books under a new name, a repeat of an old "
-        "request runs again: stop this gateway and keep the name with `service: books`"
-    )
-
-
 async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
     """A start that does not know whether it has agreed is tried again, and is not refused because of itself."""
     memory = Memory()
@@ -1103,33 +913,6 @@ async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
     finally:
         await guard.close()
     assert asked == [memory.identity]
-
-
-async def test_a_memory_that_lacks_what_a_killed_gateway_was_told(tmp_path: Path) -> None:
-    """Its last notes are enough, whatever the token says, and the loss is found once."""
-    memory, directory = Memory(), tmp_path / "witness"
-    killed = WitnessFiles(directory)
-    killed.open()
-    store = MemoryStore(memory, killed)
-    await store.start()
-    await do(store, Hand(), Hand.claim)
-    copy = dict(memory.records), dict(memory.witnesses)
-    await do(store, hand := Hand(), Hand.claim, Hand.complete)
-    memory.records, memory.witnesses = copy
-    killed.close()
-    until_us = memory.clock() + WINDOW_US
-    for _ in range(2):
-        files = WitnessFiles(directory)
-        guard = a_guard(MemoryStore(memory, files), tmp_path, witness_files=files)
-        await guard.start()
-        try:
-            with pytest.raises(Amnesic):
-                await guard.apply(hand.claim())
-            await guard.exchange_notes()
-            assert amnesia_of(await guard.cold.check_memory()).until_us == until_us
-        finally:
-            await guard.close()
-        memory.clock.advance(1)
 
 
 def test_what_changed_for_many_operations_is_said_once() -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -23,13 +22,11 @@ from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.postgres.executor import REPEATS_MAX
-from gateway.store.postgres.statements import portable_texts
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, state
 from tests.store.postgres_sessions import roles, session, url_as
 from tests.support.house import config_text
 from tests.support.memory_store import ManualClock
-from tests.support.serialization import SerializationFaults
 
 HOUR_SECONDS = 3_600
 
@@ -43,40 +40,6 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
         yield store
     finally:
         await store.close()
-
-
-_FILL_EVENTS = """
-INSERT INTO idempotency_gateway.event (row, at_us, since_us, due_us, service, sink, event_id, type, content, is_dead)
-SELECT convert_to('evt_' || md5(n::TEXT) || ' ' || e.sink, 'UTF8'), n, n, n, 'shop', e.sink, 'evt_' || md5(n::TEXT),
-    'operation.completed', '{}', e.sink = 'dead'
-FROM generate_series(1, 20000) AS n CROSS JOIN unnest(ARRAY['many', 'dead']) AS e (sink)
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "index"),
-    [
-        ("redeliver_event", ("shop", "evt_none", None, 1), "event_identity"),
-        ("select_many_waiting_events", ("shop", "many", "", 10), "event_identity"),
-        ("select_waiting_events", ("shop", "few", "", 10), "event_due"),
-        ("select_dead_events", ("shop", "dead", "", 10), "event_dead"),
-        ("delete_event", ("shop", "many", "evt_none"), "event_identity"),
-    ],
-)
-@pytest.mark.parametrize("is_analyzed", [True, False])
-async def test_what_is_asked_of_events_is_found_along_its_index(
-    is_analyzed: bool, name: str, arguments: tuple[Any, ...], index: str, postgres_url: str
-) -> None:
-    """With many events, whatever the server knows of them."""
-    async with opened(postgres_url), session(postgres_url) as admin:
-        await admin.execute(_FILL_EVENTS)
-        if is_analyzed:
-            await admin.execute("ANALYZE idempotency_gateway.event")
-        await admin.execute("SET search_path = idempotency_gateway; SET enable_seqscan = off")
-        rows = await admin.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) {portable_texts()[name]}", *arguments)
-    plan = "\n".join(line for (line,) in rows)
-    assert index in plan, plan
-    assert "Rows Removed" not in plan or int(plan.partition("Rows Removed by Filter: ")[2].split()[0]) < 200, plan
 
 
 class Ambush:
@@ -190,20 +153,6 @@ async def test_repeats_have_a_bound(postgres_url: str) -> None:
         assert ambush.met == REPEATS_MAX
         ambush.is_set = False
         await do(store, hand, Hand.release)
-
-
-async def test_two_gateways_on_the_same_keys(postgres_url: str) -> None:
-    """Whatever loses, each key is granted once, and each answer is recorded once."""
-    faults = SerializationFaults()
-    async with opened(postgres_url, connect=faults.connect) as one, opened(postgres_url, connect=faults.connect) as two:
-        hands = [Hand() for _ in range(20)]
-        claims = [hand.claim() for hand in hands]
-        others = [replace(claim, attempt_id=uuid4()) for claim in claims]
-        results = await asyncio.gather(*(one.apply(each) for each in claims), *(two.apply(each) for each in others))
-        for hand, mine, theirs in zip(hands, results[:20], results[20:], strict=True):
-            assert isinstance(mine, Applied) is not isinstance(theirs, Applied)
-            assert await state(one, hand) is State.CLAIMED
-    assert faults.injected > 0
 
 
 @pytest.mark.parametrize("end", ["erased", "collected"])

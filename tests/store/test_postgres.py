@@ -220,16 +220,6 @@ async def test_migrating_is_done_once_and_by_one(postgres_url: str) -> None:
     assert await migrate(postgres_url) == []
 
 
-async def test_gateways_that_start_at_once_share_the_schema(postgres_url: str) -> None:
-    """The first start of several gateways needs no order."""
-    stores = [PostgresStore(postgres_url) for _ in range(4)]
-    await asyncio.gather(*(store.start() for store in stores))
-    hand = Hand()
-    await do(stores[0], hand, Hand.claim)
-    assert [await state(store, hand) for store in stores] == [State.CLAIMED] * 4
-    await asyncio.gather(*(store.close() for store in stores))
-
-
 async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
     """A role that owns nothing but the schema can migrate and run; another one that it is granted to can run."""
     async with roles(postgres_url) as (admin, owner, member):

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.core.confidential import NO_SEALING
-from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
-from gateway.store.redis.connection import Link, parse, refusal_code, time_us
+from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.copies import Keyspace
 from gateway.store.redis.node import ROOM_SECONDS, Node, Room
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
@@ -85,13 +85,6 @@ def through(relay: Relay) -> str:
     return f"redis://127.0.0.1:{relay.port}/0"
 
 
-async def test_replies_come_in_the_order_of_the_commands(link: Link) -> None:
-    """Each command has its reply, and one that the server refused is an exception in its place."""
-    first, refused, last = await link.exchange([("ECHO", "a"), ("NO-SUCH-COMMAND",), ("ECHO", b"b")], LONG_SECONDS)
-    assert (first, last) == (b"a", b"b")
-    assert isinstance(refused, Exception)
-
-
 async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:
     """The link is closed when its caller leaves, so the next caller cannot be given the late reply."""
     waiting = asyncio.create_task(link.exchange([("BLPOP", "nothing", 0)], LONG_SECONDS))
@@ -105,15 +98,6 @@ async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) ->
         await following
     await link.connect()
     assert await link.exchange([("ECHO", "b")], LONG_SECONDS) == [b"b"]
-
-
-async def test_silence_is_indefinite_and_a_closed_link_is_definite(link: Link) -> None:
-    """After a deadline nothing is known of the commands; on the closed link nothing is sent."""
-    with pytest.raises(Indefinite):
-        await link.exchange([("BLPOP", "nothing", 0)], 0.01)
-    assert not link.is_open
-    with pytest.raises(NotApplied):
-        await link.exchange([("ECHO", "a")], LONG_SECONDS)
 
 
 async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None:
@@ -156,15 +140,6 @@ async def test_a_server_that_never_answers_is_no_connection(relay: Relay) -> Non
         assert not node._reader.is_open
 
 
-async def test_a_refused_password_is_no_connection(redis_url: str) -> None:
-    """What the server says to it is kept out of the error's text."""
-    link = link_to(redis_url.replace("redis://", "redis://nobody:secret@"))
-    with pytest.raises(NotApplied) as refused:
-        await link.connect()
-    assert "secret" not in str(refused.value)
-    assert not link.is_open
-
-
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("place", [b"MARK", b"$72", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
 async def test_an_answer_that_is_cut_is_none(
@@ -205,11 +180,6 @@ async def test_an_answer_that_is_cut_is_none(
 def test_a_refusal_is_told_in_a_word(text: str, word: str) -> None:
     """The code of an error is told, and nothing that it may quote."""
     assert refusal_code(text) == word
-
-
-def test_a_time_is_in_microseconds() -> None:
-    """Redis says seconds and microseconds apart."""
-    assert time_us([b"12", b"000034"]) == 12_000_034
 
 
 async def test_a_full_server_that_runs_says_so_at_each_look(own_redis: RedisServer) -> None:

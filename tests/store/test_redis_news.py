@@ -65,16 +65,6 @@ async def test_whoever_waits_on_another_gateway_is_woken(tier: RedisFastTier, ot
         assert not await stranger.wait_changed(0)
 
 
-async def test_every_waiter_of_an_operation_is_woken(tier: RedisFastTier, other: RedisFastTier) -> None:
-    """Waiters share one subscription and each hears."""
-    operation_id = uuid4()
-    async with tier.watch(operation_id) as one, tier.watch(operation_id) as two:
-        await other.announce(operation_id)
-        assert await one.wait_changed(LONG_SECONDS)
-        assert await two.wait_changed(LONG_SECONDS)
-        assert not await one.wait_changed(0)
-
-
 async def test_nothing_stays_subscribed(tier: RedisFastTier, redis_url: str) -> None:
     """A subscription ends with its last waiter, also when that one is cancelled."""
     operation_id = uuid4()
@@ -105,15 +95,6 @@ async def test_a_waiter_who_leaves_and_comes_back_is_heard(tier: RedisFastTier, 
         async with tier.watch(operation_id) as watch:
             await other.announce(operation_id)
             assert await watch.wait_changed(LONG_SECONDS)
-
-
-async def test_a_purge_is_told_to_every_gateway(tier: RedisFastTier, other: RedisFastTier) -> None:
-    """Purges are broadcast: process caches elsewhere hear of them."""
-    purged: list[UUID] = []
-    tier.on_purge(purged.append)
-    snapshot = completed()
-    await other.forget(id_of(snapshot))
-    await eventually(lambda: purged == [id_of(snapshot)])
 
 
 async def test_nonsense_on_the_channel_of_purges_is_ignored(tier: RedisFastTier, redis_url: str) -> None:
@@ -147,19 +128,3 @@ async def test_a_waiter_who_comes_before_the_link_is_heard(redis_url: str, other
     async with fast_tier(redis_url) as tier, tier.watch(id_of(snapshot)) as watch:
         await other.announce(id_of(snapshot))
         assert await watch.wait_changed(LONG_SECONDS)
-
-
-async def test_a_waiter_is_told_to_look_when_the_link_has_come_at_last(own_redis: RedisServer) -> None:
-    """What happened while nothing could be heard may be what it waits for."""
-    own_redis.kill()
-    async with fast_tier(own_redis.url) as tier, tier.watch(id_of(completed())) as watch:
-        assert not await watch.wait_changed(0)
-        own_redis.start()
-        assert await watch.wait_changed(LONG_SECONDS)
-
-
-async def test_watching_without_a_server_is_no_error(own_redis: RedisServer) -> None:
-    """Without a server there is no news, and nothing else."""
-    own_redis.kill()
-    async with fast_tier(own_redis.url) as tier, tier.watch(uuid4()) as watch:
-        assert not await watch.wait_changed(0.01)

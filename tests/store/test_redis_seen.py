@@ -24,16 +24,6 @@ ACKNOWLEDGED = WitnessNote(UUID(int=2**127 - 1), 2**45 + 7, NOW_US, TOKEN_MAX, b
 NOTE = Seen("here", HIGH, ("first", "second"), is_compared=True, acknowledged=(ACKNOWLEDGED,))
 
 
-async def test_a_note_is_read_by_others(redis_url: str) -> None:
-    """What one gateway writes another reads whole; where nobody wrote there is no note."""
-    one, two = RedisSeen(redis_url, NAME), RedisSeen(redis_url, NAME)
-    assert await two.read() is None
-    await one.write(NOTE, "")
-    assert await two.read() == NOTE
-    await one.close()
-    assert await RedisSeen(redis_url, "service mail, postgresql gateway").read() is None
-
-
 STEPS = {"far-lower": -(2**32), "lower": -1, "equal": 0, "higher": 1, "far-higher": 2**32}
 
 
@@ -46,21 +36,6 @@ async def test_the_token_never_goes_back(redis_url: str, step: int) -> None:
     held = await note.read()
     assert held is not None
     assert held.token == max(HIGH, HIGH + step)
-
-
-async def test_many_writers_leave_the_highest(redis_url: str) -> None:
-    """However the writes of several gateways fall, the highest token is there afterwards."""
-    tokens = [HIGH + 7 * number % 31 for number in range(31)]
-
-    async def write(token: int) -> None:
-        note = RedisSeen(redis_url, NAME)
-        await note.write(replace(NOTE, token=token), "")
-        await note.close()
-
-    await asyncio.gather(*map(write, tokens))
-    held = await RedisSeen(redis_url, NAME).read()
-    assert held is not None
-    assert held.token == max(tokens)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -925,71 +924,3 @@ async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStor
     scans = [step for step in plan if step.startswith("SCAN") and step not in found]
     # A virtual table is a list among the parameters.
     assert [step for step in scans if "USING" not in step and "VIRTUAL TABLE" not in step] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "indexes"),
-    [
-        ("find", ["sqlite_autoindex_operation_1 (id>? AND id<?)"]),
-        ("find_stopped", ["operation_stopped (state=? AND id>? AND id<?)", "operation_due (state=? AND due_us<?)"]),
-    ],
-)
-async def test_finding_goes_along_an_index(name: str, indexes: list[str], store: SqliteStore, path: Path) -> None:
-    """Records are looked for between two ids, and those in doubt only among those in doubt and what is due."""
-    plan = plan_of(path, name)
-    found = [step.partition("INDEX ")[2] for step in plan if step.startswith("SEARCH operation USING")]
-    found += [step.partition("INDEX ")[2] for step in plan if step.startswith("SEARCH o USING INDEX")]
-    assert found == indexes
-    assert [step for step in plan if step.startswith(("SCAN o", "SCAN recovery", "SCAN response"))] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "search"),
-    [
-        ("find_due", "delivery_due (service=? AND operation=? AND route=? AND next_attempt_us<?)"),
-        ("select_next_route", "delivery_due (service=? AND operation=? AND route>?)"),
-        ("count_pending", "delivery_scope (service=? AND route=? AND scope_digest=? AND deliver_until_us>?)"),
-        ("select_backlog", "delivery_age (service=? AND route=?)"),
-        ("select_line", "delivery_lane (lane=? AND lane_rank>?)"),
-        ("select_paused", "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)"),
-        (
-            "select_paused_expiring",
-            "delivery_end (service=? AND operation=? AND deliver_until_us>? AND deliver_until_us<?)",
-        ),
-    ],
-)
-async def test_what_waits_is_found_along_its_index(name: str, search: str, store: SqliteStore, path: Path) -> None:
-    """Each question about the backlog reads the part of an index that answers it, and sorts nothing."""
-    plan = plan_of(path, name)
-    assert [step for step in plan if search in step], plan
-    assert [step for step in plan if "TEMP B-TREE" in step] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "search"),
-    [
-        ("redeliver_event", "event_identity (event_id=?)"),
-        ("select_many_waiting_events", "event_identity (event_id>?)"),
-        ("select_waiting_events", "event_due (service=? AND sink=?)"),
-        ("select_dead_events", "event_dead (service=? AND sink=? AND event_id>?)"),
-    ],
-)
-async def test_what_operators_ask_of_events_is_found_along_its_index(
-    name: str, search: str, store: SqliteStore, path: Path
-) -> None:
-    """By ids, and sorted only where a sink's waiting events are few."""
-    plan = plan_of(path, name)
-    assert [step for step in plan if search in step], plan
-    is_sorted = [step for step in plan if "TEMP B-TREE" in step] != []
-    assert is_sorted is (name == "select_waiting_events")
-
-
-def test_every_statement_says_its_row() -> None:
-    """Or that it has none."""
-    for package in ("relational", "sqlite"):
-        folder = files(f"gateway.store.{package}").joinpath("sql")
-        assert all(file.read_text("utf-8").startswith("-- ") for file in folder.iterdir())
-    for file in files("gateway.store.postgres").joinpath("sql").iterdir():
-        if file.is_file():
-            found = file.read_text("utf-8").split("-- name: ")[1:]
-            assert all(text.partition("\n")[2].startswith("-- ") for text in found)

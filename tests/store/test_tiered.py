@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pytest
 
 from gateway.core.operation import (
     Applied,
-    Claim,
     Command,
     Complete,
-    Erase,
     Fenced,
     Purge,
     Result,
@@ -25,7 +23,7 @@ from gateway.core.operation import (
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
-from tests.conformance.hand import ANSWER, REPLAY_SECONDS, Hand
+from tests.conformance.hand import REPLAY_SECONDS, Hand
 from tests.store.copies import STORE, client, fast_tier, key_of, record_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, lost, refused
@@ -171,16 +169,6 @@ def is_replay(result: Result, hand: Hand) -> bool:
     return isinstance(result, Fenced) and record is not None and record == hand.record
 
 
-async def test_a_repeat_in_the_same_process_asks_nobody(here: Gateway) -> None:
-    """A claim on what was completed here is answered from the process."""
-    hand = await complete(here.store)
-    here.durable.asked.clear()
-    for _ in range(3):
-        assert is_replay(await repeat(here.store, hand), hand)
-    assert here.durable.asked == []
-    assert here.store.stats.cache_hits == 3
-
-
 async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gateway, redis_url: str) -> None:
     """A claim on what was completed elsewhere is answered from Redis once, then from the process. Redis, which has the
     copy, is not sent it again."""
@@ -191,17 +179,6 @@ async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gate
         assert not there.store._outbox.under_way
     assert there.durable.asked == []
     assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
-
-
-async def test_what_the_durable_store_answers_is_put_into_redis(memory: Memory, here: Gateway, redis_url: str) -> None:
-    """A completed record that was in no copy is in all of them after it was asked for."""
-    async with gateway(memory, None) as alone:
-        hand = await complete(alone.store)
-    assert is_replay(await repeat(here.store, hand), hand)
-    assert here.durable.asked == [Claim]
-    await in_redis(redis_url, hand)
-    assert is_replay(await repeat(here.store, hand), hand)
-    assert here.durable.asked == [Claim]
 
 
 async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, there: Gateway, redis_url: str) -> None:
@@ -230,27 +207,6 @@ async def test_why_a_tier_is_down_is_told_when_that_changes(here: Gateway) -> No
     assert here.tiers == [("durable", False, "refused"), ("durable", False, "no answer"), ("durable", True, "")]
 
 
-async def test_a_new_key_is_granted_by_the_durable_store(here: Gateway) -> None:
-    """What is in no copy is claimed where the truth is."""
-    result = await repeat(here.store, Hand())
-    assert isinstance(result, Applied)
-    assert result.snapshot.state is State.CLAIMED
-    assert here.store.stats.fast_misses == 1
-
-
-async def test_work_in_flight_is_in_no_copy(here: Gateway, redis_url: str) -> None:
-    """Claims, renewals, releases and doubts leave nothing in Redis but news."""
-    hand = Hand()
-    for command in (hand.claim, hand.renew, hand.abandon, hand.disprove):
-        await say(here.store, hand, command())
-    kept = Hand()
-    for command in (kept.accept, kept.dispatch, kept.bury, kept.requeue):
-        await say(here.store, kept, command())
-    await here.store.close()
-    with client(redis_url) as redis:
-        assert [key for key in redis.keys("*") if b"{" in key] == []
-
-
 async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis_url: str) -> None:
     """An answer that was lost makes no copy; the repeat of the same command, once answered, does."""
     hand = await claim(here.store)
@@ -264,14 +220,6 @@ async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis
     assert isinstance(await say(here.store, hand, hand.complete()), Applied)
     assert is_replay(await repeat(here.store, hand), hand)
     assert here.durable.asked == [Complete]
-
-
-async def test_read_is_the_durable_truth(here: Gateway) -> None:
-    """A read goes past every copy, and fills them."""
-    hand = await complete(here.store)
-    purge = Purge(hand.operation_id)
-    here.durable.apply_now(purge)
-    assert (await here.store.read(hand.operation_id)).state is State.TOMBSTONE
 
 
 async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> None:
@@ -335,19 +283,6 @@ async def test_a_claim_that_was_read_before_a_purge_is_not_kept(here: Gateway, t
     assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
-async def test_an_erased_key_can_be_used_anew(here: Gateway) -> None:
-    """After an erase the next life of the operation is the one that is replayed."""
-    hand = await complete(here.store)
-    await here.store.apply(Purge(hand.operation_id))
-    await here.store.apply(Erase(hand.operation_id))
-    await say(here.store, hand, hand.claim())
-    await say(here.store, hand, hand.complete(replace(ANSWER, body=b"the second life")))
-    result = await repeat(here.store, hand)
-    assert is_replay(result, hand)
-    assert result.snapshot.record is not None
-    assert result.snapshot.record.response == replace(ANSWER, body=b"the second life")
-
-
 async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
     """A drop that Redis could not take is owed, and made good when Redis is back."""
     async with gateway(memory, own_redis.url) as here:
@@ -376,15 +311,6 @@ async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory,
         fast.bind(STORE, epoch.generation)
         await eventually(lambda: fast.has_forgotten, what="Redis is told")
         assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
-
-
-async def test_a_command_that_purges_nothing_costs_no_copies(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """What is refused leaves the copies of other operations where they are."""
-    hand, running = await complete(here.store), await claim(here.store)
-    await in_redis(redis_url, hand)
-    assert isinstance(await here.store.apply(Purge(running.operation_id)), Fenced)
-    assert is_replay(await repeat(there.store, hand), hand)
-    assert there.durable.asked == []
 
 
 async def test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache(memory: Memory) -> None:
@@ -484,16 +410,6 @@ async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gatewa
         assert await watch.wait_changed(LONG_SECONDS)
 
 
-async def test_without_redis_the_durable_store_wakes(memory: Memory) -> None:
-    """News comes from the durable store where there is no fast tier."""
-    async with gateway(memory, None) as here:
-        hand = await claim(here.store)
-        async with here.store.watch(hand.operation_id) as watch:
-            assert not await watch.wait_changed(0)
-            await say(here.store, hand, hand.release())
-            assert await watch.wait_changed(LONG_SECONDS)
-
-
 async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
     """When Redis goes, whoever waits is told to look, and hears the durable store from then on."""
     async with gateway(memory, own_redis.url) as here:
@@ -582,15 +498,6 @@ async def test_a_durable_store_that_starts_at_the_second_try(
         assert store.stats.fast_failures == 0
     finally:
         await store.close()
-
-
-async def test_a_claim_on_what_is_remembered_here_asks_nobody(memory: Memory) -> None:
-    """Also where it comes without having asked for a copy first, and the durable store is away."""
-    async with gateway(memory, None) as here:
-        hand = await complete(here.store)
-        here.durable.is_away = True
-        assert is_replay(await here.store.apply(hand.claim()), hand)
-        assert is_replay(await here.store.apply(hand.accept()), hand)
 
 
 async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.batching import QUEUE_MAX
 from gateway.store.worker import Worker, WorkerBatches
 
 
@@ -53,16 +52,6 @@ async def batches(executor: Executor) -> AsyncIterator[WorkerBatches[str, str]]:
     await worker.stop(lambda: None)
 
 
-async def test_what_arrives_meanwhile_goes_together(executor: Executor, batches: WorkerBatches[str, str]) -> None:
-    """What is submitted in one turn starts at once, together; all that come meanwhile form the next batch."""
-    first = [batches.submit("a"), batches.submit("b")]
-    await executor.entered.acquire()
-    others = [batches.submit(each) for each in "cde"]
-    executor.gate.release(2)
-    assert await asyncio.gather(*first, *others) == ["A", "B", "C", "D", "E"]
-    assert executor.batches == [["a", "b"], ["c", "d", "e"]]
-
-
 async def test_a_cancelled_submitter_takes_its_waiting_item_away(
     executor: Executor, batches: WorkerBatches[str, str]
 ) -> None:
@@ -89,15 +78,6 @@ async def test_nothing_is_executed_when_all_that_wait_are_cancelled(
     assert executor.batches == [["b"]]
 
 
-async def test_one_members_exception_is_its_own(executor: Executor, batches: WorkerBatches[str, str]) -> None:
-    """An exception among the results is raised to its submitter alone."""
-    executor.gate.release(1)
-    good, bad = batches.submit("a"), batches.submit("bad")
-    assert await good == "A"
-    with pytest.raises(ValueError, match="bad"):
-        await bad
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -119,15 +99,6 @@ async def test_an_exception_of_the_batch_reaches_every_member(
     assert await batches.submit("c") == "C"
 
 
-async def test_a_wrong_number_of_results_is_nobodys_result(
-    executor: Executor, batches: WorkerBatches[str, str]
-) -> None:
-    """An executor that loses count is an error for everybody who has no result yet."""
-    executor.gate.release(1)
-    answers = await asyncio.gather(batches.submit("a"), batches.submit("short"), return_exceptions=True)
-    assert isinstance(answers[-1], ValueError)
-
-
 async def test_closing_lets_the_batch_under_way_end(executor: Executor, batches: WorkerBatches[str, str]) -> None:
     """The batch under way gets its answers; who waits, and who comes later, hears that nothing was changed."""
     first = batches.submit("a")
@@ -143,12 +114,3 @@ async def test_closing_lets_the_batch_under_way_end(executor: Executor, batches:
     with pytest.raises(NotApplied):
         batches.submit("c")
     assert executor.batches == [["a"]]
-
-
-async def test_a_full_queue_refuses(executor: Executor, batches: WorkerBatches[str, str]) -> None:
-    """Beyond its bound the queue says that nothing was changed, and what waits in it is not touched."""
-    waiting = [batches.submit("a") for _ in range(QUEUE_MAX)]
-    with pytest.raises(NotApplied):
-        batches.submit("b")
-    executor.gate.release(QUEUE_MAX)
-    assert set(await asyncio.gather(*waiting)) == {"A"}

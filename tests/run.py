@@ -32,15 +32,16 @@ from tests.support.ports import SHARE
 
 ROOT: Final = Path(__file__).parents[1]
 
-# It mostly waits, so it has two processes.
-HALVED: Final = "integration"
+# It mostly waits, so its files are shared by all parts that name it.
+SHARED: Final = "integration"
 
 # Each takes about as long beside the others. Every directory with tests is in one of them, or in `BESIDE`;
 # `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
-    (HALVED,),
-    ("conformance", "store", "upgrade"),
-    ("app", "deliver", "http", "protect", "upkeep"),
+    (SHARED, "deliver", "upkeep"),
+    (SHARED, "explain", "upgrade"),
+    ("conformance", "store"),
+    ("app", "http", "protect"),
     (
         "admin",
         "callers",
@@ -50,7 +51,6 @@ PARTS: Final = (
         "defects",
         "docs",
         "events",
-        "explain",
         "observe",
         "simulation",
         "support_tests",
@@ -70,8 +70,9 @@ QUICK: Final = (
 # change that it has to follow is a change of a promise. `tests/frameworks` is of it too, and a program of its own. All
 # other suites may move with the internals that they look into.
 CONTRACT: Final = (
-    (HALVED,),
-    ("conformance", "upgrade"),
+    (SHARED,),
+    (SHARED, "upgrade"),
+    ("conformance",),
     ("clients", "http/gateway", "simulation"),
 )
 
@@ -98,19 +99,20 @@ def _run(arguments: list[str]) -> int:
     if arguments and arguments not in (["--full"], ["--contract"]):
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     parts, options = (CONTRACT, []) if arguments == ["--contract"] else (PARTS, arguments)
-    commands = [[*pytest, *options, *places] for part in parts for places in _places(part)]
+    commands = [[*pytest, *options, *places] for places in _places(parts)]
     if os.environ.get("GATEWAY_TEST_POSTGRES") or os.environ.get("GATEWAY_TEST_REDIS"):
         codes = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
         return next((code for code in codes if code), 0)
     return _together(commands)
 
 
-def _places(part: Sequence[str]) -> list[list[str]]:
-    """What each process of a part is given."""
-    if part != (HALVED,):
-        return [[f"tests/{name}" for name in part]]
-    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / HALVED).glob("test_*.py"))
-    return [files[::2], files[1::2]]
+def _places(parts: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """What the process of each part is given."""
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / SHARED).glob("test_*.py"))
+    sharing = [part for part in parts if SHARED in part]
+    for part in parts:
+        own = files[sharing.index(part) :: len(sharing)] if part in sharing else []
+        yield [*own, *(f"tests/{name}" for name in part if name != SHARED)]
 
 
 def _together(commands: Sequence[list[str]]) -> int:

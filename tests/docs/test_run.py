@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests import run
-from tests.run import BESIDE, CONTRACT, PARTS, QUICK, ROOT
+from tests.run import BESIDE, CONTRACT, PARTS, QUICK, ROOT, SHARED
 
 
 def test_every_test_belongs_to_one_part() -> None:
     """No file of tests is left out, and none runs twice."""
-    named = [*[name for part in PARTS for name in part], *BESIDE]
+    named = [*[name for part in PARTS for name in part if name != SHARED], SHARED, *BESIDE]
     assert len(named) == len(set(named))
+    places = [place for given in run._places(PARTS) for place in given]
+    assert len(places) == len(set(places))
+    assert set((ROOT / "tests" / SHARED).glob("test_*.py")) <= {ROOT / place for place in places}
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
     assert found == set(named) | ({"benchmarks", "browser"} & found)
 
@@ -33,7 +36,7 @@ def test_the_contract_is_the_one_of_the_text() -> None:
         (ROOT / "tests" / "README.md").read_text("utf-8").partition("## What is the contract")[2].partition("\n## ")[0]
     )
     named = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
-    assert sorted(named) == sorted([*(name for part in CONTRACT for name in part), "frameworks"])
+    assert sorted(named) == sorted({*(name for part in CONTRACT for name in part), "frameworks"})
 
 
 def test_a_place_without_room_is_not_taken(tmp_path: Path) -> None:

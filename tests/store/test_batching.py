@@ -56,14 +56,6 @@ async def test_what_arrives_meanwhile_goes_together(executor: Executor) -> None:
     assert executor.batches == [["a"], ["b", "c", "d"]]
 
 
-async def test_what_is_submitted_in_one_turn_goes_together(executor: Executor) -> None:
-    """Items submitted before the loop turns are one batch, without any wait."""
-    batcher = Batcher[str, str](executor)
-    executor.let_through(1)
-    assert await asyncio.gather(*submit_all(batcher, *"abc")) == ["A", "B", "C"]
-    assert executor.batches == [["a", "b", "c"]]
-
-
 async def test_a_batch_has_one_item_per_key_in_order_of_keys(executor: Executor) -> None:
     """A second item of a key waits for the next batch; inside a batch keys ascend; per key the order is kept."""
     batcher = Batcher[str, str](executor, key=lambda item: item[0])
@@ -80,16 +72,6 @@ async def test_a_batch_is_bounded(executor: Executor) -> None:
     executor.batches.clear()
     await asyncio.gather(*submit_all(Batcher(executor, size_max=3, key=lambda item: item), *"edcb"))
     assert executor.batches == [["c", "d", "e"], ["b"]]
-
-
-async def test_everybody_with_the_same_key_is_executed_in_turn(executor: Executor) -> None:
-    """A crowd on one key is neither lost nor starves its neighbours."""
-    batcher = Batcher[str, str](executor, key=lambda item: item[0], size_max=4)
-    crowd = [f"x{index:02}" for index in range(20)]
-    executor.let_through(25)
-    await asyncio.gather(*submit_all(batcher, *crowd, "y1"))
-    assert [item for batch in executor.batches for item in batch if item[0] == "x"] == crowd
-    assert all(len(batch) <= 2 for batch in executor.batches)
 
 
 async def test_a_full_queue_refuses(executor: Executor) -> None:
@@ -131,16 +113,6 @@ async def test_a_cancelled_submitter_loses_only_its_answer(executor: Executor) -
     assert await second == "B"
     assert first.cancelled()
     assert await batcher.submit("c") == "C"
-
-
-async def test_one_members_exception_is_its_own(executor: Executor) -> None:
-    """An exception among the results is raised to its submitter only."""
-    batcher = Batcher[str, str](executor)
-    executor.let_through(1)
-    good, bad, better = submit_all(batcher, "a", "bad", "c")
-    assert await asyncio.gather(good, better) == ["A", "C"]
-    with pytest.raises(ValueError, match="bad"):
-        await bad
 
 
 async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor) -> None:
@@ -203,16 +175,6 @@ async def test_closing_lets_the_batch_under_way_end(executor: Executor) -> None:
     with pytest.raises(NotApplied):
         await batcher.submit("d")
     assert executor.batches == [["a"]]
-
-
-async def test_nothing_runs_when_there_is_nothing_to_do(executor: Executor) -> None:
-    """An idle queue has no task."""
-    batcher = Batcher[str, str](executor)
-    executor.let_through(1)
-    await batcher.submit("a")
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    await batcher.close()
 
 
 async def test_a_stopped_program_leaves_nobody_waiting(executor: Executor) -> None:

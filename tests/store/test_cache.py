@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from dataclasses import replace
 
-import pytest
-
-from gateway.core.operation import Snapshot, State
+from gateway.core.operation import Snapshot
 from gateway.store.tiered import ProcessCache
 from tests.conformance.hand import REPLAY_SECONDS
 from tests.store.copies import completed, id_of
@@ -34,14 +31,6 @@ def test_an_entry_ends_with_its_window() -> None:
     assert (len(cache), cache.size_bytes) == (0, 0)
 
 
-def test_an_entry_ends_with_its_age() -> None:
-    """However long its window, an entry is asked for anew after the maximal age, counted from the start of the call."""
-    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
-    cache.put(snapshot, 100.0)
-    assert cache.get(id_of(snapshot), 129.9) is not None
-    assert cache.get(id_of(snapshot), 130.0) is None
-
-
 def test_a_later_reading_makes_an_entry_young_and_an_earlier_one_does_not_make_it_old() -> None:
     """Of two readings of a record the one whose call began later is kept."""
     cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
@@ -50,16 +39,6 @@ def test_a_later_reading_makes_an_entry_young_and_an_earlier_one_does_not_make_i
     cache.put(snapshot, 110.0)
     assert cache.get(id_of(snapshot), 149.9) is not None
     assert cache.get(id_of(snapshot), 150.0) is None
-
-
-@pytest.mark.parametrize("state", [state for state in State if state not in (State.ABSENT, State.COMPLETED)])
-def test_nothing_but_completed_records_gets_in(state: State) -> None:
-    """A record in any other state is ignored."""
-    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
-    assert snapshot.record is not None
-    cache.put(Snapshot(replace(snapshot.record, state=state), snapshot.now_us), 100.0)
-    cache.put(Snapshot(None, snapshot.now_us), 100.0)
-    assert len(cache) == 0
 
 
 def test_a_drop_refuses_what_was_read_before_it() -> None:
@@ -117,10 +96,3 @@ def test_a_huge_answer_pushes_out_nobody() -> None:
     cache.put(small, 100.0)
     cache.put(completed(b"x" * (ROOMY_BYTES // 10)), 100.0)
     assert (len(cache), cache.get(id_of(small), 101.0) is not None) == (1, True)
-
-
-def test_a_cache_without_room_keeps_nothing() -> None:
-    """A budget of 0 bytes switches the cache off."""
-    cache, snapshot = ProcessCache(0, AGE_SECONDS), completed()
-    cache.put(snapshot, 100.0)
-    assert (len(cache), cache.size_bytes) == (0, 0)

@@ -98,12 +98,6 @@ def test_a_cut_entry_is_not_found() -> None:
     assert read_back(record, entry + b"x") is None
 
 
-def test_an_entry_of_another_kind_is_not_found() -> None:
-    """What begins otherwise is none, however much it looks like an entry behind that."""
-    record = completed()
-    assert read_back(record, b"igX" + encode(record, ERA, EXPIRES_US)[3:]) is None
-
-
 def test_a_damaged_entry_is_not_found() -> None:
     """Whichever byte of its record is another one."""
     record = completed()

@@ -37,7 +37,7 @@ from gateway.store.base import (
     Unreadable,
 )
 from gateway.store.memory import guard as guard_module
-from gateway.store.memory.epoch import TOKENS_SKIPPED, Seen, SeenFile, SharedNote, amnesia_of
+from gateway.store.memory.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
@@ -129,6 +129,21 @@ async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
         assert isinstance(result, Applied)
         assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
+
+
+async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
+    """Once somebody accepted the loss, absent keys are granted, at once in gateways that run as well."""
+    memory = Memory()
+    await grown(memory, tmp_path, 3)
+    memory.identity = "another"
+    facts: list[Fact] = []
+    async with opened(memory, tmp_path, facts) as guard:
+        accepted = amnesia_of(await guard.cold.check_memory())
+        memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
+        assert isinstance(await guard.apply(claim(99)), Applied)
+        told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+        assert [fact.is_lost for fact in told] == [True, False]
+        assert told[-1].by == "ann"
 
 
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
@@ -477,6 +492,14 @@ async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_
     for told in facts.values():
         (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
         assert "must not share a Redis under one `service`" in changed.why
+
+
+async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
+    """Two services that share a Redis and not a store do not take each other's store for their own."""
+    shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
+    await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
+    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as guard:
+        assert not await is_refused(guard)
 
 
 @pytest.fixture

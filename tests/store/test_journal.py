@@ -140,15 +140,6 @@ async def test_outcomes_come_in_their_order(journal: SqliteJournal) -> None:
     assert [len(await journal.waiting(None, limit=20, bytes_max=n)) for n in (1, 1 << 20)] == [1, 20]
 
 
-async def test_an_outcome_that_is_said_again_is_one(journal: SqliteJournal) -> None:
-    """An append whose acknowledgement was lost is repeated without leaving two."""
-    outcome = complete()
-    for _ in range(2):
-        await journal.append("charge", outcome)
-    assert await waiting(journal) == await told(journal, outcome) == [outcome]
-    assert journal.tally.waiting == 1
-
-
 async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     """It waits no more, and is there for an operator after a restart too."""
     clock = ManualClock()
@@ -221,39 +212,6 @@ async def test_an_outcome_of_the_largest_size_fits(directory: Path) -> None:
             assert isinstance(answer, EntryId) is is_taken
 
 
-async def test_every_outcome_is_answered_when_it_is_full(directory: Path) -> None:
-    """Of many at once in a full journal each is told so, and none is left without an answer."""
-    async with opened(directory, rows_max=1) as journal:
-        await journal.append("charge", complete())
-        answers = await asyncio.gather(
-            *[journal.append("charge", complete()) for _ in range(5)], return_exceptions=True
-        )
-        assert [type(answer) for answer in answers] == [NotApplied] * 5
-        assert "the journal is full" in str(answers[0])
-
-
-async def test_what_a_close_finds_is_answered(directory: Path) -> None:
-    """An outcome that is being written when the journal is closed is kept and told so, and one behind it is told."""
-    under_way, behind = complete(), complete()
-    journal = SqliteJournal(directory, OWNER)
-    await journal.start()
-    first = asyncio.create_task(journal.append("charge", under_way))
-    # A turn for the submission, one for the batch.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    second = asyncio.create_task(journal.append("charge", behind))
-    await asyncio.sleep(0)
-    await journal.close()
-    answers = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10)
-    kept = [isinstance(answer, EntryId) for answer in answers]
-    assert kept[0]
-    assert kept[1] or isinstance(answers[1], NotApplied)
-    with pytest.raises(NotApplied, match="not open"):
-        await journal.append("charge", behind)
-    async with opened(directory) as journal:
-        assert await waiting(journal) == [under_way, behind][: sum(kept)]
-
-
 # The files
 
 
@@ -283,15 +241,6 @@ async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
     assert threads() == []
 
 
-async def test_an_emptied_journal_goes_on(directory: Path, journal: SqliteJournal) -> None:
-    """When the last outcome was forgotten its file stays its own, and takes the next one."""
-    first = await journal.append("charge", complete())
-    await journal.forget([first])
-    outcome = complete()
-    assert (await journal.append("charge", outcome)).file == first.file
-    assert await waiting(journal) == [outcome]
-
-
 async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
     """Directory, database, log and lock can be read by nobody else."""
     await journal.append("charge", complete())
@@ -313,27 +262,6 @@ async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
         await journal.append("charge", complete())
         assert files(directory).count("db") == 1
     assert threads() == []
-
-
-async def test_a_living_owner_is_left_alone(directory: Path) -> None:
-    """Several share a directory; what one leaves behind another takes over, empties and removes."""
-    left, mine = complete(), complete()
-    async with opened(directory) as survivor:
-        async with opened(directory) as other:
-            await other.append("charge", left)
-            await survivor.append("charge", mine)
-            assert await survivor.adopt() == 0
-            assert await waiting(survivor) == [mine]
-        assert await survivor.adopt() == 1
-        assert sorted(each.operation_id for each in await waiting(survivor)) == sorted(
-            [left.operation_id, mine.operation_id]
-        )
-        entries = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
-        entries += await survivor.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
-        for entry in entries:
-            await survivor.forget([entry.entry_id])
-        assert files(directory).count("db") == 1
-    assert files(directory) == []
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -124,20 +123,6 @@ async def test_a_file_of_the_url_that_is_not_there_is_named(tmp_path: Path) -> N
     await store.close()
 
 
-async def test_a_start_that_failed_can_succeed_later(own_postgres: PostgresServer) -> None:
-    """The same store object starts when the server is there."""
-    own_postgres.stop()
-    store = PostgresStore(own_postgres.url)
-    with pytest.raises(NotApplied):
-        await store.start()
-    own_postgres.start()
-    await store.start()
-    try:
-        await do(store, Hand(), Hand.claim, Hand.complete)
-    finally:
-        await store.close()
-
-
 async def test_a_wrong_user_database_or_option_is_refused_in_words(postgres_url: str) -> None:
     """What waiting cannot heal is a refusal that names the culprit and no password."""
     for url, culprit in (
@@ -218,17 +203,6 @@ async def test_migrating_is_done_once_and_by_one(postgres_url: str) -> None:
     names = [name for names in await asyncio.gather(*(migrate(postgres_url) for _ in range(5))) for name in names]
     assert names == ["0001_operations"]
     assert await migrate(postgres_url) == []
-
-
-async def test_an_ordinary_role_suffices(postgres_url: str) -> None:
-    """A role that owns nothing but the schema can migrate and run; another one that it is granted to can run."""
-    async with roles(postgres_url) as (admin, owner, member):
-        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
-        async with opened(url_as(owner, postgres_url)):
-            pass
-        await admin.execute(f"GRANT {owner} TO {member}")
-        async with opened(url_as(member, postgres_url)) as store:
-            await do(store, Hand(), Hand.claim, Hand.complete)
 
 
 async def test_a_role_that_owns_nothing_can_run(postgres_url: str) -> None:
@@ -530,17 +504,6 @@ async def test_a_content_is_claimed_once_by_gateways_at_once(postgres_url: str) 
             granted = [claim.identity.operation_id for claim, result in pairs if isinstance(result, Applied)]
             refused = [result for result in told if isinstance(result, Fenced)]
             assert [each.content_holder for each in refused] == granted * 3
-
-
-async def test_turns_that_nobody_wants_are_forgotten(postgres_url: str) -> None:
-    """A day after they ended, when any gateway stops; not those that somebody has."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as connection:
-        await store.take_turns(uuid4(), ["tally shop 1", "tally shop 2"], 15_000_000)
-        clock.advance(86_400 + 16)
-        await store.take_turns(uuid4(), ["tally shop 3"], 15_000_000)
-        await store.leave_turns(uuid4())
-        assert await connection.fetchval("SELECT array_agg(name) FROM idempotency_gateway.turn") == ["tally shop 3"]
 
 
 async def connections_to(url: str) -> int:

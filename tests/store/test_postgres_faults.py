@@ -8,16 +8,14 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Accept, Applied, Claim, Fenced, State, microseconds
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import ANSWER, SERVICE, Hand, do, increasing, state
+from tests.conformance.hand import ANSWER, SERVICE, Hand, do, state
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
@@ -72,65 +70,6 @@ async def test_an_event_of_a_sweep_that_was_published_outlives_a_crash(own_postg
     own_postgres.start()
     async with opened(own_postgres.url, outbox=outbox) as store:
         assert await eventually(lambda: publishable(store), 30.0, "the event can be published again") == published
-
-
-async def test_a_crash_under_load_forgets_nothing_acknowledged(own_postgres: PostgresServer) -> None:
-    """The server is killed while operations are recorded; after its recovery every answer that was given stands."""
-    acknowledged: list[tuple[Hand, StoredResponse]] = []
-    doubtful: list[Hand] = []
-    crashed = asyncio.Event()
-
-    async def work(store: PostgresStore) -> None:
-        while not crashed.is_set():
-            hand = Hand()
-            answer = replace(ANSWER, body=hand.operation_id.bytes * 8)
-            try:
-                await do(store, hand, Hand.claim, lambda hand, answer=answer: hand.complete(answer))
-            except StoreError:
-                doubtful.append(hand)
-                return
-            acknowledged.append((hand, answer))
-
-    async with opened(own_postgres.url) as store:
-        workers = [asyncio.create_task(work(store)) for _ in range(32)]
-        await eventually(lambda: len(acknowledged) > 300, PATIENCE_SECONDS)
-        own_postgres.crash()
-        crashed.set()
-        await asyncio.gather(*workers)
-        own_postgres.start()
-
-        async def is_back() -> bool:
-            try:
-                await store.read(uuid4())
-            except StoreError:
-                return False
-            return True
-
-        await eventually(is_back, PATIENCE_SECONDS)
-        for hand, answer in acknowledged:
-            assert await state(store, hand) is State.COMPLETED
-            assert hand.record is not None
-            assert hand.record.response == answer
-        for hand in doubtful:
-            assert await state(store, hand) in (State.ABSENT, State.CLAIMED, State.COMPLETED)
-
-
-async def test_repeating_through_restarts_does_everything_once(own_postgres: PostgresServer) -> None:
-    """Whoever repeats each command until it is answered ends where it would have ended without the restart."""
-    async with opened(own_postgres.url) as store:
-        hands = [Hand() for _ in range(60)]
-        claimed = asyncio.gather(*(insist(store, hand, Hand.claim) for hand in hands))
-        await asyncio.to_thread(own_postgres.restart)
-        await claimed
-        completed = asyncio.gather(*(insist(store, hand, Hand.complete) for hand in hands))
-        await asyncio.to_thread(own_postgres.restart)
-        await completed
-        for hand in hands:
-            assert hand.record is not None
-            assert hand.record.state is State.COMPLETED
-            assert hand.record.attempts == 1
-            assert increasing(hand.tokens)
-            assert len(hand.tokens) == 1
 
 
 async def test_a_frozen_server_keeps_nobody_waiting(own_postgres: PostgresServer) -> None:
@@ -238,23 +177,6 @@ async def tried(store: PostgresStore, command: Any) -> Any:
         return await store.apply(command)
     except (NotApplied, Unreadable, Indefinite):
         return None
-
-
-async def test_a_statement_that_never_arrived_is_done_by_its_repeat(own_postgres: PostgresServer) -> None:
-    """The command is lost on its way: nothing was done, and the repeat does it."""
-    async with (
-        Relay(own_postgres.port) as relay,
-        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
-    ):
-        await do(store, Hand(), Hand.claim)
-        hand = Hand()
-        relay.to_target.hold()
-        with pytest.raises(Indefinite):
-            await store.apply(hand.claim())
-        relay.cut()
-        relay.to_target.release()
-        await insist(store, hand, Hand.claim)
-        assert hand.snapshot.state is State.CLAIMED
 
 
 async def test_a_claim_under_way_is_not_granted_by_another_memory(own_postgres: PostgresServer) -> None:

@@ -96,20 +96,6 @@ async def test_a_worker_that_is_silent_is_struck_off(postgres_url: str, tmp_path
         await eventually(is_struck_off, PATIENCE_SECONDS)
 
 
-async def test_one_that_beats_stays(postgres_url: str, tmp_path: Path) -> None:
-    """Two see each other for longer than a silent one is suffered."""
-    async with listed(postgres_url, tmp_path / "one"), listed(postgres_url, tmp_path / "two"):
-        first = {each.gateway_id: each.beat for each in await members(postgres_url)}
-        assert len(first) == 2
-
-        async def have_beaten() -> bool:
-            now = {each.gateway_id: each.beat for each in await members(postgres_url)}
-            assert now.keys() == first.keys()
-            return all(now[each] > beat + 3 for each, beat in first.items())
-
-        await eventually(have_beaten, PATIENCE_SECONDS)
-
-
 async def test_a_worker_that_was_struck_off_is_listed_anew(postgres_url: str, tmp_path: Path) -> None:
     """It notices with its next beat, and goes on."""
     async with session(postgres_url) as other, listed(postgres_url, tmp_path / "one") as guard:

@@ -207,36 +207,6 @@ async def test_what_was_read_in_another_era_is_refused(redis_url: str) -> None:
                 assert await each.get(id_of(snapshot)) is None
 
 
-@pytest.mark.parametrize("value", [b"", b"garbage", b"igR", b"igX" + bytes(300)])
-async def test_foreign_bytes_under_a_key_are_not_found(tier: RedisFastTier, redis_url: str, value: bytes) -> None:
-    """Whatever somebody else left there is no record, and is replaced by one."""
-    snapshot = completed()
-    with client(redis_url) as redis:
-        redis.set(key_of(id_of(snapshot)), value)
-    assert await tier.get(id_of(snapshot)) is None
-    await tier.put(snapshot, boot_seconds())
-    assert await tier.get(id_of(snapshot)) is not None
-
-
-async def test_another_type_under_a_key_is_not_found(tier: RedisFastTier, redis_url: str) -> None:
-    """A list in the place of an entry harms neither its reader nor its neighbours, and is replaced."""
-    snapshot, neighbour = completed(), completed()
-    with client(redis_url) as redis:
-        redis.lpush(key_of(id_of(snapshot)), "a")
-    await asyncio.gather(*(tier.put(each, boot_seconds()) for each in (snapshot, neighbour)))
-    found = await asyncio.gather(*(tier.get(id_of(each)) for each in (snapshot, neighbour)))
-    assert [record_of(each) for each in found] == [record_of(snapshot), record_of(neighbour)]
-
-
-async def test_the_record_of_another_operation_under_a_key_is_not_found(tier: RedisFastTier, redis_url: str) -> None:
-    """An answer is given to nobody but the operation that it names."""
-    snapshot, other = completed(), completed()
-    await tier.put(other, boot_seconds())
-    with client(redis_url) as redis:
-        redis.set(key_of(id_of(snapshot)), redis.get(key_of(id_of(other))))
-    assert await tier.get(id_of(snapshot)) is None
-
-
 async def test_many_callers_share_few_questions(tier: RedisFastTier, redis_url: str) -> None:
     """Gets that arrive while one is under way go together, each gets its own answer, and duplicates are asked once."""
     snapshots = [completed(b"%d" % number) for number in range(100)]
@@ -351,19 +321,6 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
         await until_up(tier)
         assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
         assert [up for up, _ in itertools.groupby(changes)] == [False, True]
-
-
-async def test_a_killed_server_is_found_again(own_redis: RedisServer) -> None:
-    """Without a server verbs fail; with one they work, and nobody has to say so."""
-    async with fast_tier(own_redis.url) as tier:
-        snapshot = completed()
-        own_redis.kill()
-        with pytest.raises(StoreError):
-            await tier.get(id_of(snapshot))
-        assert not tier.up
-        own_redis.start()
-        await until_up(tier)
-        assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -167,33 +167,6 @@ async def test_a_purge_ends_the_copies_at_every_master(tier: RedisFastTier, clus
         assert all(await found(tier, *snapshots))
 
 
-async def test_a_generation_ends_the_copies_at_every_master(tier: RedisFastTier, cluster: Cluster) -> None:
-    """Whoever learns of a purge from the durable store ends all copies, and whoever learns it later none."""
-    snapshots = [completed() for _ in range(60)]
-    async with fast_tier(cluster.url) as other:
-        await put(other, *snapshots)
-        tier.bind(STORE, "purged")
-        await eventually(lambda: tier.has_forgotten)
-        assert not any(await found(other, *snapshots))
-        await until_kept(tier, *snapshots)
-        other.bind(STORE, "purged")
-        await eventually(lambda: other.has_forgotten)
-        assert all(await found(tier, *snapshots))
-
-
-async def test_one_master_that_is_flushed(tier: RedisFastTier, cluster: Cluster) -> None:
-    """What it had is gone, what was read before is refused there, and the others go on."""
-    snapshots = [completed() for _ in range(60)]
-    await put(tier, *snapshots)
-    read_seconds = boot_seconds()
-    lost = at(cluster, cluster.masters[0], snapshots)
-    command(cluster.masters[0], "FLUSHALL")
-    assert await found(tier, *snapshots) == [each not in lost for each in snapshots]
-    await asyncio.gather(*(tier.put(each, read_seconds) for each in lost))
-    assert not any(await found(tier, *lost))
-    await until_kept(tier, *snapshots)
-
-
 async def test_news_crosses_the_cluster(tier: RedisFastTier, cluster: Cluster) -> None:
     """Waiters are woken wherever the operation is, and whichever node they listen to."""
     async with fast_tier(cluster.url) as other:
@@ -345,20 +318,6 @@ async def test_a_cluster_that_is_away_does_not_fail_the_start(server_workspace: 
         await tier.close()
 
 
-async def test_all_copies_are_dropped_at_every_master(tier: RedisFastTier, cluster: Cluster) -> None:
-    """And nothing else: contents stay, and so do the copies of another store."""
-    snapshots = [completed() for _ in range(40)]
-    content = uuid4().bytes
-    async with fast_tier(cluster.url, "another") as other:
-        await put(other, snapshots[0])
-        await put(tier, *snapshots)
-        await tier.first_of(content, id_of(snapshots[0]), 60_000)
-        assert await tier.drop_copies() == len(snapshots)
-        assert not any(await found(tier, *snapshots))
-        assert all(await found(other, snapshots[0]))
-        assert await tier.first_of(content, uuid4(), 60_000) == id_of(snapshots[0])
-
-
 async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> None:
     """Also while its slot is on its way to another node."""
     note, seen = RedisSeen(cluster.url, "service shop"), Seen("identity", 7, (), is_compared=True)
@@ -473,14 +432,6 @@ async def test_a_name_that_no_sentinel_knows(watched: Watched) -> None:
     """It is named, and so is every sentinel that does not know it."""
     why = await why_down(watched.url.replace(watched.NAME, "other"))
     assert f"the sentinel at 127.0.0.1:{watched.sentinels[0].port} knows no master other" in why
-
-
-async def test_what_was_seen_is_noted_at_the_master(watched: Watched) -> None:
-    """The sentinels are asked for it each time."""
-    note, seen = RedisSeen(watched.url, "service shop"), Seen("identity", 7, (), is_compared=True)
-    await note.write(seen, "")
-    assert await note.read() == seen
-    assert command(watched.master, "EXISTS", "idempotency-gateway:seen:service shop") == 1
 
 
 # Users and TLS

@@ -17,7 +17,6 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.store import rekeying
 from gateway.store.operations import EventFate, EventReport
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.rekeying import Place, Rekeyed, Values, rekey, why_unopenable
@@ -124,48 +123,6 @@ async def test_a_change_in_between_wins(durable: Durable, name: str, before: Enc
         assert (await rekey(durable, place, both.sealing)).left == 0
     assert await seen(SealedStore(durable, sealing(NEW)), hand) == unchanged
     assert set((await durable.cold.tally()).sealed) <= {NEW.id}
-
-
-async def test_it_goes_on_where_it_was_stopped(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped behind each page, it leaves nothing unreadable, and what is left is less each time."""
-    monkeypatch.setattr(rekeying, "PAGE_ROWS_MAX", 3)
-    old, both = SealedStore(durable, sealing(OLD)), SealedStore(durable, sealing(NEW, OLD))
-    hands = [await completed(old) for _ in range(10)]
-    records = [await seen(old, hand) for hand in hands]
-    left = [10]
-    while True:
-        try:
-            done = await rekey(durable, Place.RECORDS, both.sealing, _stop)
-        except _Stopped:
-            left.append((await durable.cold.tally()).sealed.get(OLD.id, 0))
-            assert [await seen(both, hand) for hand in hands] == records
-            continue
-        break
-    assert (left, done) == ([10, 7, 4, 1, 0], Rekeyed())
-    assert [await seen(SealedStore(durable, sealing(NEW)), hand) for hand in hands] == records
-
-
-async def test_what_cannot_be_read_stays(durable: Durable) -> None:
-    """Without its key a record is left as it is, is counted, and hides no other one."""
-    third = EncryptionKey("third", b"3" * 32)
-    lost, kept = (
-        await completed(SealedStore(durable, sealing(OLD))),
-        await completed(SealedStore(durable, sealing(third))),
-    )
-    records = [await seen(SealedStore(durable, sealing(OLD, third)), hand) for hand in (lost, kept)]
-    done = await rekey(durable, Place.RECORDS, sealing(NEW, third))
-    assert (done.changed, done.left) == (1, 1)
-    assert "key 'eldest', which is not configured" in done.why
-    assert (await durable.cold.tally()).sealed == {OLD.id: 1, NEW.id: 1}
-    assert [await seen(SealedStore(durable, sealing(NEW, OLD)), hand) for hand in (lost, kept)] == records
-
-
-class _Stopped(Exception):
-    pass
-
-
-def _stop(_: int) -> None:
-    raise _Stopped
 
 
 async def _with_everything(store: SealedStore, both: SealedStore) -> None:

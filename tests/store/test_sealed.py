@@ -25,7 +25,6 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.copies import ERA_BYTES, decode, encode
-from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.flusher import Flusher
@@ -401,43 +400,6 @@ async def test_an_event_that_was_cut(backend: Backend) -> None:
     assert SECRET.encode() in leased.event.data()
 
 
-async def test_a_key_that_is_another_one(backend: Backend) -> None:
-    """An id of a key that names another key than it did: no record is what it seems to be, and nothing is changed."""
-    store = await backend.store(sealing_by(K1))
-    hand = secretive()
-    await do(store, hand, claim, complete)
-    unreadable: list[UUID] = []
-    wrong = await backend.store(sealing_by(K2, EncryptionKey("k1", b"w" * 32), unreadable=unreadable))
-    assert is_status_alone(await read(wrong, hand))
-    assert set(unreadable) == {hand.operation_id}
-    assert await wrong.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    behind = wrong.behind
-    assert isinstance(behind, SqliteStore | PostgresStore)
-    done = await rekey(behind, Place.RECORDS, wrong.sealing)
-    assert (done.changed, done.left) == (0, 1)
-    assert "key 'k1' is another key than it was" in done.why
-    assert (await read(store, hand)).response == RESPONSE
-
-
-async def test_encryption_is_switched_on(backend: Backend) -> None:
-    """What was there stays readable, also to be completed; and what is written from then on names its key."""
-    clear = await backend.store(NO_SEALING)
-    old, open_ = secretive(), secretive()
-    await do(clear, old, claim, complete)
-    await do(clear, open_, claim)
-    store = await backend.store(sealing_by(K1))
-    new = secretive()
-    await do(store, new, claim, complete)
-    await do(store, open_, complete)
-    for hand in (old, open_, new):
-        assert (await read(store, hand)).response == RESPONSE
-    assert await _keys(backend) == {(None, 1), ("k1", 2)}
-    # A gateway beside it that has no keys yet replays nothing that it cannot read.
-    assert (await read(clear, old)).response == RESPONSE
-    for hand in (open_, new):
-        assert is_status_alone(await read(clear, hand))
-
-
 async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
     """Once encryption is on, what is deleted from an SQLite file is no longer in it."""
     backend_path, hand = tmp_path / "operations.db", secretive()
@@ -447,26 +409,6 @@ async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
         await do(store, hand, *speeches)
         await store.close()
         assert (SECRET.encode() in backend_path.read_bytes()) is (sealing is NO_SEALING)
-
-
-async def _keys(backend: Backend) -> set[tuple[object, ...]]:
-    return set(await backend.execute("SELECT sealed_by, count(*) FROM operation GROUP BY sealed_by"))
-
-
-async def test_another_key_comes_first(backend: Backend) -> None:
-    """A record may need both, and says so; without the old one the response is still there."""
-    before = await backend.store(sealing_by(K1))
-    hand, retried = secretive(), secretive()
-    await do(before, hand, claim)
-    await do(before, retried, claim, Hand.release)
-    after = await backend.store(sealing_by(K2, K1))
-    await do(after, hand, Hand.takeover if hand.snapshot.state is State.IN_DOUBT else complete)
-    await do(after, retried, lambda it: replace(claim(it), read_token=it.token), complete)
-    assert await _keys(backend) == {("k1 k2", 2)}
-    assert (await read(after, hand)).identity.key == SECRET
-    without = await backend.store(sealing_by(K2))
-    record = await read(without, hand)
-    assert (record.response, record.identity.key, record.probe) == (RESPONSE, None, None)
 
 
 async def test_a_gateway_without_the_key_loses_nothing(backend: Backend) -> None:

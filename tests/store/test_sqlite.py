@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -21,13 +20,11 @@ from uuid import UUID
 import apsw
 import pytest
 
-from gateway.core.delivery import delivering_of
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.memory.witness import WitnessFiles
-from gateway.store.operations import PAUSE_STEP_US, Query, Swept
-from gateway.store.relational import kept
+from gateway.store.operations import Query, Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
 from gateway.store.relational.rows import KINDS_MAX
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
@@ -36,7 +33,6 @@ from gateway.store.sqlite.connection import filesystem_of
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import (
-    DELIVER_SECONDS,
     LEASE_SECONDS,
     REMEMBER_SECONDS,
     REPLAY_SECONDS,
@@ -562,16 +558,6 @@ async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock
     assert await store._query(count) == [0, 0]
 
 
-async def test_a_sweep_wakes_who_waits(store: SqliteStore, clock: ManualClock) -> None:
-    """Who waits for an attempt hears of it at once when a sweep writes down that its lease is over."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    async with store.watch(hand.operation_id) as watch:
-        clock.advance(2 * LEASE_SECONDS)
-        assert (await store.sweep(10)).lapsed == 1
-        assert await watch.wait_changed(0) is True
-
-
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
     """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
     await store.compare_configuration(serving(recipes={"charges": b"one"}))
@@ -742,23 +728,6 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
         await trace(0, None)
 
 
-async def test_a_route_with_many_former_names(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has under its own name is found in any case, and the rest in turn."""
-    monkeypatch.setattr(kept, "FORMER_ROUTES_MAX", 2)
-    delivering = delivering_of({"z": "charges"}, ["z"])
-    hands = {route: Hand(Script(new_identity(route))) for route in ("a", "b", "c", "z")}
-    for hand in hands.values():
-        await do(store, hand, Hand.accept)
-
-    async def routes_found() -> list[str]:
-        found = (await store.find_due(SERVICE, delivering, 10)).found
-        return sorted(each.record.identity.route for each in found if each.record is not None)
-
-    assert await routes_found() == ["a", "b", "z"]
-    await do(store, hands["a"], Hand.dispatch)
-    assert await routes_found() == ["b", "c", "z"]
-
-
 @pytest.mark.parametrize("rest_seconds", [1, 3_600])
 async def test_a_pause_ends_in_short_transactions(
     store: SqliteStore, path: Path, clock: ManualClock, rest_seconds: int
@@ -804,45 +773,6 @@ async def test_what_is_paused_again_gets_no_time_twice(store: SqliteStore, path:
     clock.advance(100)
     assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
     assert ends_of_delivery(path) == [until_us + microseconds(200)] * number
-
-
-async def test_a_sweep_holds_what_is_paused_in_short_transactions(
-    store: SqliteStore, path: Path, clock: ManualClock
-) -> None:
-    """What would expire within the hour does not, and has no more time for it after the end of the pause."""
-    hand = Hand()
-    await do(store, hand, Hand.accept)
-    number = 2 * SWEEP_TRANSACTION_MAX + 1
-    fill(path, number - 1)
-    until_us = clock() + microseconds(DELIVER_SECONDS)
-    await store.pause(SERVICE, "charges", Audit("operator", "repair"))
-    assert (await store.sweep(SWEEP_TRANSACTION_MAX)) == Swept(more=True)
-    moved = ends_of_delivery(path)
-    assert moved.count(until_us + PAUSE_STEP_US) == SWEEP_TRANSACTION_MAX
-    assert (await store.sweep(1_000)) == Swept()
-    assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
-    clock.advance(1_000)
-    await store.resume(SERVICE, "charges", Audit("operator", "repaired"))
-    assert ends_of_delivery(path) == [until_us + microseconds(1_000)] * number
-
-
-async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(
-    store: SqliteStore, path: Path, clock: ManualClock
-) -> None:
-    """What the end has come to keeps the time that it has then, although the name is paused until all is done."""
-    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(1_800)))
-    number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(1_800)
-    fill(path, number - 1)
-    await store.pause(SERVICE, "charges", Audit("operator", "repair"))
-    await store.sweep(1_000)
-    assert ends_of_delivery(path) == [until_us + PAUSE_STEP_US] * number
-    clock.advance(100)
-    resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))
-    # After its first transaction, and before its second.
-    await do(store, Hand(), Hand.claim)
-    await store.sweep(1_000)
-    await resuming
-    assert ends_of_delivery(path) == [until_us + microseconds(100)] * number
 
 
 def ends_of_delivery(path: Path) -> list[int]:

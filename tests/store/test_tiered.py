@@ -13,7 +13,6 @@ import pytest
 from gateway.core.operation import (
     Applied,
     Command,
-    Complete,
     Fenced,
     Purge,
     Result,
@@ -24,7 +23,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import REPLAY_SECONDS, Hand
-from tests.store.copies import STORE, client, fast_tier, key_of, record_of
+from tests.store.copies import STORE, client, fast_tier, key_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -181,19 +180,6 @@ async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gate
     assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
 
 
-async def test_copies_answer_while_the_durable_store_is_away(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """Completed records are replayed from process and Redis; whatever needs the durable store is not applied."""
-    hand = await complete(here.store)
-    await in_redis(redis_url, hand)
-    here.durable.is_away = there.durable.is_away = True
-    assert is_replay(await repeat(here.store, hand), hand)
-    assert is_replay(await repeat(there.store, hand), hand)
-    with pytest.raises(NotApplied):
-        await here.store.apply(Hand().claim())
-    assert ("durable", False, "away") in here.tiers
-    assert not here.store.durable_up
-
-
 async def test_why_a_tier_is_down_is_told_when_that_changes(here: Gateway) -> None:
     """The cause comes with the change, and another cause of the same outage is told too; the same one is not."""
     del here.tiers[:]
@@ -207,21 +193,6 @@ async def test_why_a_tier_is_down_is_told_when_that_changes(here: Gateway) -> No
     assert here.tiers == [("durable", False, "refused"), ("durable", False, "no answer"), ("durable", True, "")]
 
 
-async def test_an_unacknowledged_completion_is_not_believed(here: Gateway, redis_url: str) -> None:
-    """An answer that was lost makes no copy; the repeat of the same command, once answered, does."""
-    hand = await claim(here.store)
-    here.durable.loses_answers = True
-    with pytest.raises(Indefinite):
-        await here.store.apply(hand.complete())
-    here.durable.loses_answers = False
-    with client(redis_url) as redis:
-        assert not redis.exists(key_of(hand.operation_id))
-    here.durable.asked.clear()
-    assert isinstance(await say(here.store, hand, hand.complete()), Applied)
-    assert is_replay(await repeat(here.store, hand), hand)
-    assert here.durable.asked == [Complete]
-
-
 async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> None:
     """Once the replay window is over the durable store is asked, and says that the answer is gone."""
     hand = await complete(here.store)
@@ -230,16 +201,6 @@ async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> Non
         redis.flushdb()
     result = await repeat(here.store, hand)
     assert result.snapshot.state is State.TOMBSTONE
-
-
-async def test_a_copy_that_missed_a_purge_ends_with_its_age(memory: Memory) -> None:
-    """Without any news a process forgets what it knows after the maximal age."""
-    async with gateway(memory, None) as here:
-        hand = await complete(here.store)
-        here.durable.apply_now(Purge(hand.operation_id))
-        assert is_replay(await repeat(here.store, hand), hand)
-        here.advance(AGE_SECONDS)
-        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_url: str) -> None:
@@ -353,24 +314,6 @@ async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redi
     assert here.tiers.count(("fast", True, "")) >= 2
 
 
-async def test_a_flush_at_any_moment_costs_a_question(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """What Redis forgot is found in the durable store."""
-    hands = [await complete(here.store) for _ in range(20)]
-    with client(redis_url) as redis:
-        redis.flushdb()
-    for hand in hands:
-        assert is_replay(await repeat(there.store, hand), hand)
-
-
-async def test_closing_spreads_what_was_completed(memory: Memory, redis_url: str) -> None:
-    """A gateway that ends in order leaves its last answers in Redis, and no task."""
-    async with gateway(memory, redis_url) as here:
-        hands = [await complete(here.store) for _ in range(20)]
-    async with fast_tier(redis_url) as tier:
-        found = await asyncio.gather(*(tier.get(hand.operation_id) for hand in hands))
-        assert [record_of(each) for each in found] == [hand.record for hand in hands]
-
-
 async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: RedisServer) -> None:
     """While Redis does not answer, copies beyond the bounds are shed instead of piling up."""
     async with gateway(memory, own_redis.url, cache_bytes=0) as here:
@@ -424,21 +367,6 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
                 pass
             await say(here.store, hand, hand.release())
             assert await watch.wait_changed(LONG_SECONDS)
-
-
-async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
-    """A store that is closed refuses, and what was not started says so."""
-    durable = CountingStore(memory)
-    fast = RedisFastTier(redis_url)
-    fast.bind(STORE)
-    store = Tiered(durable, fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
-    with pytest.raises(NotApplied):
-        await store.apply(Hand().claim())
-    await store.start()
-    assert (store.durable_up, store.fast_up) == (True, True)
-    await store.close()
-    with pytest.raises(NotApplied):
-        await store.apply(Hand().claim())
 
 
 async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, redis_url: str, no_haste: None) -> None:

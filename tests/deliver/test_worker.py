@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Audit, SealedRequest, State, Withdraw
+from gateway.core.operation import Audit, SealedRequest, State
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
 from gateway.protect import operation as runs
 from gateway.protect.operation import Drained
-from gateway.store.base import StoreError, Unreadable
+from gateway.store.base import Unreadable
 from tests.support.depot import HOUR, Depot, accepting, depot
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, dropped, lost, refused
+from tests.support.faulty_store import lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending, RecordingUpstream
@@ -38,33 +38,6 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims are repeated without pauses, and final commands are tried for a tenth of a second."""
     monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
-
-
-async def test_delivered_once(tmp_path: Path) -> None:
-    """The upstream gets the request as it came, with its operation, and nothing is left of what was kept."""
-    async with depot(tmp_path) as it:
-        request, snapshot = await it.accept()
-        assert snapshot.record is not None
-        await it.poll()
-        (sent,) = it.office.upstream.requests
-        assert sent.body == b'{"amount":1000,"currency":"eur"}'
-        assert sent.values("Idempotency-Key") == [b"k1"]
-        assert sent.values("Idempotency-Operation") == [str(request.identity.operation_id).encode()]
-        assert int(sent.values("Idempotency-Fencing-Token")[0]) > snapshot.record.token
-        assert sent.values("Idempotency-Attempt") == [b"1"]
-        assert (it.office.state, it.office.memory.requests) == (State.COMPLETED, {})
-        await it.pass_time(120, 10)
-        assert len(it.office.upstream.requests) == 1
-
-
-async def test_delivered_at_once_by_the_gateway_that_accepted(tmp_path: Path) -> None:
-    """No poll is needed, and the request is not read back from the store."""
-    async with depot(tmp_path) as it:
-        await it.poll()
-        it.delivery.deliver_accepted(*await it.accept())
-        await it.settled()
-        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
-        assert "read_kept" not in it.office.store.said
 
 
 # What a response, or the lack of one, means
@@ -162,19 +135,6 @@ async def test_a_gateway_that_dies_during_a_delivery(tmp_path: Path) -> None:
             async with depot(tmp_path / "b", memory=memory, behind=upstream) as other:
                 await other.pass_time(HOUR, 600)
                 assert (other.office.state, len(upstream.requests)) == (State.IN_DOUBT, 1)
-
-
-async def test_a_response_that_is_too_long_to_keep(tmp_path: Path) -> None:
-    """It happened, and that is kept; nobody reads the rest, so nothing waits for it."""
-    async with depot(tmp_path, route=accepting(response={"max_stored_bytes": 10})) as it:
-        it.office.upstream.on("/charges", Answer(201, body=(b"x" * 1000, asyncio.Event())))
-        await it.accept()
-        await it.poll()
-        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
-        response = it.office.record.response
-        assert response is not None
-        assert (response.status, response.body) == (201, None)
-        await eventually(lambda: it.office.open_connections == 0, what="the connection is closed")
 
 
 # Outages of the upstream
@@ -348,21 +308,6 @@ async def test_two_gateways_deliver_each_once(tmp_path: Path) -> None:
         assert sorted(one.charges) == sorted(f"k{n}".encode() for n in range(30))
 
 
-@pytest.mark.parametrize(
-    "losses",
-    [[lost()], [dropped()], [refused()], [lost(), dropped()]],
-    ids=["effect", "no-effect", "refused", "both"],
-)
-@pytest.mark.parametrize("verb", ["dispatch", "complete", "read_kept"])
-async def test_a_lost_response_of_the_store(tmp_path: Path, verb: str, losses: list[Fault]) -> None:
-    """It is delivered once all the same."""
-    async with depot(tmp_path) as it:
-        await it.accept()
-        it.office.store.on(verb, *losses)
-        await it.pass_time(6, 1)
-        assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
-
-
 async def test_a_dispatch_that_is_never_answered(tmp_path: Path) -> None:
     """Nothing is sent under it; once the store answers it is accepted again, and delivered."""
     async with depot(tmp_path) as it:
@@ -394,34 +339,6 @@ async def test_what_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
         for _ in range(31):
             await it.poll()
         assert it.record(request.identity.operation_id).state is State.COMPLETED
-
-
-async def test_a_store_that_is_down(tmp_path: Path) -> None:
-    """It is asked again later, and nothing is lost."""
-    async with depot(tmp_path) as it:
-        await it.accept()
-        it.office.store.break_("find_due", "backlog", "dispatch", "read_kept", fault=refused())
-        with pytest.raises(StoreError):
-            await it.delivery.run_once()
-        it.office.store.mend()
-        await it.poll()
-        assert it.office.state is State.COMPLETED
-
-
-async def test_withdrawn_at_the_last_moment(tmp_path: Path) -> None:
-    """What its caller called off is not sent, although it was found before."""
-    async with depot(tmp_path) as it:
-        _, snapshot = await it.accept()
-        assert snapshot.record is not None
-        gate = it.office.store.stop_before("dispatch")
-        await it.delivery.run_once()
-        await gate.reached.wait()
-        MemoryStore(it.office.memory).apply_now(
-            Withdraw(snapshot.record.identity.operation_id, snapshot.record.token, uuid4(), 10**12)
-        )
-        gate.opened.set()
-        await it.settled()
-        assert (it.office.state, it.charges) == (State.RELEASED, [])
 
 
 # What is not delivered
@@ -551,19 +468,6 @@ async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
         await store.cold.resume("shop", "charge", AUDIT)
         await it.poll()
         assert it.charges == [b"k1", b"k2"]
-
-
-async def test_credentials_of_the_gateway(tmp_path: Path) -> None:
-    """They replace the caller's, which may have expired; and nobody but the gateway counts attempts."""
-    headers = {"X-Tenant": "ours", "Authorization": "Bearer service"}
-    async with depot(tmp_path, route=accepting(accept={"identity": "unverified", "headers": headers})) as it:
-        await it.accept()
-        await it.poll()
-        (sent,) = it.office.upstream.requests
-        assert [sent.values(name) for name in headers] == [[b"ours"], [b"Bearer service"]]
-        await it.office.reply("k2", headers=[("Idempotency-Attempt", "7"), ("idempotency_attempt", "8")])
-        (_, direct) = it.office.upstream.requests
-        assert (direct.values("Idempotency-Attempt"), direct.values("X-Tenant")) == ([b"1"], [b"t1"])
 
 
 # The end of a gateway

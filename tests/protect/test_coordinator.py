@@ -8,7 +8,6 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +18,7 @@ from gateway.core.identity.fingerprint import Fingerprinter, FingerprintKey, Fin
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import LeaseLost, OperationSettled, RequestAnswered, WriteRefused
+from gateway.observe.facts import OperationSettled, RequestAnswered, WriteRefused
 from gateway.protect import claiming, duplicates, operation
 from gateway.protect.operation import Operation
 from gateway.protect.reply import Reply
@@ -499,24 +498,6 @@ async def test_a_lease_that_is_over_before_it_is_sent_again(tmp_path: Path) -> N
         assert isinstance(again, Reply)
         assert (heard(again), again.headers, again.body) == (heard(first), first.headers, first.body)
         assert (office.state, len(office.upstream.requests)) == (State.IN_DOUBT, 1)
-
-
-def renewed(office: Office, times: int) -> bool:
-    return office.store.said.count("renew") == times
-
-
-async def test_a_slow_operation_keeps_its_claim(tmp_path: Path) -> None:
-    """Renewed while it runs, an operation of many leases' length is recorded as if it had been quick."""
-    async with coordination(tmp_path) as office:
-        task, hold = await office.begin()
-        for number in range(1, 21):
-            office.pass_time(LEASE_SECONDS / 3)
-            office.leases.run_once()
-            await eventually(partial(renewed, office, number))
-        assert office.state is State.CLAIMED
-        hold.set()
-        assert heard(await task) == (200, Verdict.STORED)
-        assert office.told(LeaseLost) == []
 
 
 # Those who wait

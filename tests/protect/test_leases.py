@@ -75,25 +75,6 @@ async def test_trust_ends_a_margin_before_the_lease() -> None:
 
 
 @in_virtual_time
-async def test_a_short_lease_keeps_a_second_too() -> None:
-    """A pause before the first byte is no shorter because the lease is."""
-    it = Bench(lease_seconds=3.0)
-    lease = await it.hold()
-    it.pass_time(1.999)
-    assert lease.is_trusted()
-    it.pass_time(0.002)
-    assert not lease.is_trusted()
-
-
-@in_virtual_time
-async def test_a_slow_answer_stretches_no_lease() -> None:
-    """Trust counts from before the call, however late the answer came."""
-    it = Bench()
-    lease = await it.hold(answer_seconds=TRUST_SECONDS)
-    assert not lease.is_trusted()
-
-
-@in_virtual_time
 async def test_short_operations_cost_no_renewal() -> None:
     """Nothing is renewed in the first third of a lease."""
     it = Bench()

@@ -12,7 +12,7 @@ from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Verdict
 from gateway.protect import claiming
 from gateway.store.base import Indefinite
-from tests.support.coordination import LEASE_SECONDS, coordination, heard, spooled_files
+from tests.support.coordination import LEASE_SECONDS, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import dropped
 from tests.support.memory_store import Memory, MemoryStore
@@ -46,34 +46,6 @@ async def completed(directory: Path, memory: Memory, body: bytes) -> Snapshot:
         assert heard(await other.reply(body=body)) == (200, Verdict.STORED)
     (operation_id,) = memory.records
     return MemoryStore(memory).read_now(operation_id)
-
-
-@BODIES
-async def test_what_is_found_is_replayed(tmp_path: Path, body: bytes) -> None:
-    """Without a claim and without a run."""
-    memory, fast = Memory(), FastTier()
-    snapshot = await completed(tmp_path / "other", memory, body)
-    async with coordination(tmp_path, memory=memory, look=fast.look) as office:
-        task = office.ask(body=body)
-        await fast.wait_asked()
-        assert office.coordinator.in_flight == 0
-        fast.asked[0].set_result(snapshot)
-        assert heard(await task) == (200, Verdict.REPLAYED)
-        assert (office.store.said, office.upstream.requests) == ([], [])
-        assert spooled_files(tmp_path) == []
-
-
-@BODIES
-async def test_another_request_under_the_key_is_refused(tmp_path: Path, body: bytes) -> None:
-    """Also by a copy."""
-    memory, fast = Memory(), FastTier()
-    snapshot = await completed(tmp_path / "other", memory, b'{"other":1}')
-    async with coordination(tmp_path, memory=memory, look=fast.look) as office:
-        task = office.ask(body=body)
-        await fast.wait_asked()
-        fast.asked[0].set_result(snapshot)
-        assert heard(await task) == (422, Verdict.KEY_REUSED)
-        assert office.store.said == []
 
 
 @BODIES

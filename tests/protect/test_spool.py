@@ -27,10 +27,6 @@ BYTES_MAX = 1024 * KIB
 SPOOL_OVER_BYTES = 64 * KIB
 
 
-class Cut(Exception):
-    """The client went."""
-
-
 class Body:
     """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it.
 
@@ -174,27 +170,6 @@ async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: in
     """A body that turns out to be too long is refused, and neither file nor source is left open."""
     body = Body(*pieces(bytes_max + 10_000))
     assert await take(spool, body, bytes_max) is None
-    assert body.is_closed
-    assert descriptors(tmp_path) == []
-
-
-@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1], ids=["in-memory", "in-a-file"])
-async def test_cut_short(spool: Spool, tmp_path: Path, begun: int) -> None:
-    """Half a body raises what cut it, and leaves nothing."""
-    with pytest.raises(Cut):
-        await take(spool, Body(*pieces(begun), Cut()))
-    assert descriptors(tmp_path) == []
-
-
-@pytest.mark.parametrize("begun", [1, SPOOL_OVER_BYTES + 1, 400 * KIB], ids=["in-memory", "in-a-file", "written"])
-async def test_cancelled_between_two_pieces(spool: Spool, tmp_path: Path, begun: int) -> None:
-    """Whoever stops taking a body in leaves no file and no open source."""
-    body = Body(*pieces(begun), asyncio.Event())
-    taking = asyncio.create_task(take(spool, body))
-    await body.reached.wait()
-    taking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await taking
     assert body.is_closed
     assert descriptors(tmp_path) == []
 

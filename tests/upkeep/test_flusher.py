@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Result, State, operation_id_of
-from gateway.observe.facts import Events, FlushRefused, OperationSettled
+from gateway.observe.facts import Events, FlushRefused
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.journal.view import view_journals
@@ -82,28 +82,6 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
     finally:
         await home.journal.close()
         await home.store.close()
-
-
-async def test_what_was_kept_is_recorded(home: Home) -> None:
-    """Every outcome gets into the store, out of the journal, and is told as settled, late."""
-    hands = await home.claimed(150)
-    await home.keep(hands)
-    await home.flusher.run_once()
-    assert {await state(home.store, hand) for hand in hands} == {State.COMPLETED}
-    assert home.journal.tally.waiting == 0
-    settled = [fact for fact in home.ear.facts if isinstance(fact, OperationSettled)]
-    assert [(fact.route, fact.event, fact.is_late, fact.upstream_seconds) for fact in settled] == [
-        ("charge", Event.COMPLETE, True, None)
-    ] * 150
-
-
-async def test_one_that_was_recorded_before_is_harmless(home: Home) -> None:
-    """An outcome that the store took although nobody heard it is recognised when it is said again."""
-    (hand,) = await home.claimed(1)
-    await home.keep([hand])
-    await do(home.store, hand, Hand.complete)
-    await home.flusher.run_once()
-    assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 0)
 
 
 async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path) -> None:
@@ -328,24 +306,6 @@ async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home:
         with pytest.raises(NotApplied):
             await home.flusher.run_once()
     assert {command for command in home.store.said if operation_id_of(command) == stuck.operation_id} == {early}
-
-
-async def test_what_a_dead_neighbour_left_is_found(home: Home, tmp_path: Path) -> None:
-    """From time to time it is looked whether somebody in the directory is gone, and its outcomes are recorded."""
-    (hand,) = await home.claimed(1)
-    neighbour = SqliteJournal(tmp_path / "journal", "shop")
-    await neighbour.start()
-    command = hand.complete()
-    assert isinstance(command, Complete)
-    await neighbour.append("charge", command)
-    await home.flusher.run_once()
-    home.now += 60
-    await home.flusher.run_once()
-    assert await state(home.store, hand) is State.CLAIMED
-    await neighbour.close()
-    home.now += 60
-    await home.flusher.run_once()
-    assert await state(home.store, hand) is State.COMPLETED
 
 
 async def test_it_goes_on_by_itself_with_growing_pauses(home: Home) -> None:

@@ -68,21 +68,6 @@ async def test_what_time_has_done_is_written_down_and_told(store: Scripted, swee
     assert {operation_id for _, operation_id in told.named} <= store.memory.records.keys()
 
 
-async def test_what_expired_is_counted(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
-    """Over all batches of the pass."""
-    store.sweeps = [Swept(expired=500, more=True), Swept(expired=2)]
-    assert (await sweeper.run_once()).expired == 502
-    (told,) = ear.facts
-    assert isinstance(told, SweepDone)
-    assert told.expired == 502
-
-
-async def test_a_pass_that_finds_nothing_is_told_too(sweeper: Sweeper, store: Scripted, ear: Ear) -> None:
-    """That upkeep still happens can be seen."""
-    assert await sweeper.run_once() == Swept()
-    assert [type(fact) for fact in ear.facts] == [SweepDone]
-
-
 async def test_a_pass_is_bounded(store: Scripted, sweeper: Sweeper) -> None:
     """However much there is, a pass ends, and says that something is left."""
     store.sweeps = [FULL] * 1000

@@ -45,12 +45,6 @@ async def alarm(passes: Passes) -> AsyncIterator[Alarm]:
         await task
 
 
-async def test_a_pause_comes_before_the_first_pass(alarm: Alarm, passes: Passes) -> None:
-    """A gateway that starts has other things to do, and gateways that start together do not sweep together."""
-    assert passes.count == 0
-    assert 0 <= alarm.asked[0] <= 12.0
-
-
 async def test_what_is_due_at_once_is_tried_again_like_all_else(passes: Passes) -> None:
     """No pause comes before the first pass, and its failure does not end the timer either."""
     passes.endings = [KeyError("a bug")]
@@ -64,16 +58,6 @@ async def test_what_is_due_at_once_is_tried_again_like_all_else(passes: Passes) 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_the_pass_says_how_long_to_pause(alarm: Alarm, passes: Passes) -> None:
-    """The pause is the pass's own, give or take a fifth."""
-    passes.endings = [100.0, 1.0]
-    await alarm.pass_one()
-    await alarm.pass_one()
-    assert passes.count == 2
-    assert 80.0 <= alarm.asked[1] <= 120.0
-    assert 0.8 <= alarm.asked[2] <= 1.2
 
 
 async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: Passes) -> None:

@@ -58,29 +58,6 @@ def pass_time(store: Scripted, *processes: Process, seconds: float) -> None:
         clock.advance(seconds)
 
 
-async def test_one_process_has_the_turn(store: Scripted, pair: tuple[Process, Process]) -> None:
-    """For as long as it asks for it in time."""
-    one, other = pair
-    for _ in range(5):
-        for process in pair:
-            await process.turns.run_once()
-        assert (one.turns.has(Duty.SWEEP), other.turns.has(Duty.SWEEP)) == (True, False)
-        assert not one.turns.has(Duty.RECOVERY)
-        pass_time(store, *pair, seconds=LEASE_SECONDS / 3)
-
-
-async def test_another_one_takes_over_from_one_that_died(store: Scripted, pair: tuple[Process, Process]) -> None:
-    """When its lease is over, and not before."""
-    one, other = pair
-    await one.turns.run_once()
-    pass_time(store, other, seconds=LEASE_SECONDS - 1)
-    await other.turns.run_once()
-    assert not other.turns.has(Duty.SWEEP)
-    pass_time(store, other, seconds=1)
-    await other.turns.run_once()
-    assert other.turns.has(Duty.SWEEP)
-
-
 async def test_whoever_was_frozen_has_no_turn_when_it_goes_on(store: Scripted, pair: tuple[Process, Process]) -> None:
     """It knows by its own clock, before it has asked anybody."""
     one, other = pair
@@ -117,15 +94,6 @@ async def test_a_stop_leaves_the_turn(store: Scripted, pair: tuple[Process, Proc
     await one.turns.run_once()
     await other.turns.run_once()
     assert (one.turns.has(Duty.SWEEP), other.turns.has(Duty.SWEEP)) == (False, True)
-
-
-async def test_another_name_is_another_turn(store: Scripted, pair: tuple[Process, Process]) -> None:
-    """Where the routes are others, so is whose tally it is."""
-    one, other = pair
-    await one.turns.run_once()
-    other.turns = Turns(store, {**NAMES, Duty.TALLY: "tally shop 2"}, clock=lambda: other.clock() / 1e6)
-    await other.turns.run_once()
-    assert [other.turns.has(duty) for duty in (Duty.SWEEP, Duty.TALLY)] == [False, True]
 
 
 async def stepped(run: Callable[[], object], alarm: Alarm, steps: int) -> None:

@@ -50,19 +50,19 @@ def asked(
 @pytest.mark.parametrize(
     "target",
     [
-        b"//x/v1/payments",
-        b"//x:1/v1/payments?q",
-        b"///x/v1/payments",
-        b"//user@x/v1/payments",
-        b"/\\x/v1/payments",
-        b"/%2Fx/v1/payments",
-        b"/%5cx/v1/payments",
-        b"//pay.test/v2/payments",
-        b"http://api.test//x/v1/payments",
+        # Two slashes begin an authority for those who read the target as a reference (RFC 3986 section 4.2).
+        b"//x/v1/payments", b"//x:1/v1/payments?q", b"///x/v1/payments", b"//user@x/v1/payments", b"/\\x/v1/payments",
+        b"/%2Fx/v1/payments", b"/%5cx/v1/payments", b"//pay.test/v2/payments", b"http://api.test//x/v1/payments",
+        # `..` takes `//` back for a service that does not fold it before (RFC 3986 section 5.2.4).
+        b"/v1//../payments", b"/v1//%2e%2e/payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture",
+        # Whether the service tells upper from lower case is not known.
+        b"/v1/Payments", b"/V1/PAYMENTS", b"/v1/payments/7/capture", b"/V1/%50ayments", b"http://h/v1/Payments",
+        # Some services trim blanks around a segment, as Spring did before 4.3 (CVE-2016-5007).
+        b"/v1/payments%20", b"/v1/%0aPayments", b"/v1%09/payments/?x", b"/v1/payments%2520",
     ],
-)
-def test_a_network_path_is_not_a_way_round_a_route(target: bytes) -> None:
-    """Two slashes begin an authority for those who read the target as a reference (RFC 3986 section 4.2)."""
+)  # fmt: skip
+def test_another_spelling_is_not_a_way_round_a_route(target: bytes) -> None:
+    """What some service reads as a protected path is refused."""
     route, fault = asked(target)
     assert route is not None
     assert fault is not None
@@ -86,26 +86,6 @@ def test_a_host_in_the_target_is_not_a_way_round_a_route_of_the_host_field(targe
 
 
 @pytest.mark.parametrize(
-    "target", [b"/v1//../payments", b"/v1//%2e%2e/payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture"]
-)
-def test_an_empty_segment_is_a_segment_to_those_who_resolve_dots_first(target: bytes) -> None:
-    """`..` takes `//` back for a service that does not fold it before (RFC 3986 section 5.2.4)."""
-    route, fault = asked(target)
-    assert route is not None
-    assert fault is not None
-
-
-@pytest.mark.parametrize(
-    "target", [b"/v1/Payments", b"/V1/PAYMENTS", b"/v1/payments/7/capture", b"/V1/%50ayments", b"http://h/v1/Payments"]
-)
-def test_another_case_is_not_a_way_round_a_route(target: bytes) -> None:
-    """Whether the service tells upper from lower case is not known, so the request is refused."""
-    route, fault = asked(target)
-    assert route is not None
-    assert fault is not None
-
-
-@pytest.mark.parametrize(
     ("target", "method", "path"),
     [
         (b"/V1/payments", b"POST", "/v1/payments"),
@@ -119,16 +99,6 @@ def test_a_path_in_another_spelling_is_answered_with_the_right_one(target: bytes
     _, fault = asked(target, method)
     assert fault is not None
     assert f"can be read as {path}, which is protected" in fault.detail
-
-
-@pytest.mark.parametrize(
-    "target", [b"/v1/payments%20", b"/v1/%0aPayments", b"/v1%09/payments/?x", b"/v1/payments%2520"]
-)
-def test_blanks_around_a_segment_are_not_a_way_round_a_route(target: bytes) -> None:
-    """Some services trim them, as Spring did before 4.3 (CVE-2016-5007)."""
-    route, fault = asked(target)
-    assert route is not None
-    assert fault is not None
 
 
 @pytest.mark.parametrize("method", [b"POST", b"GET"])
@@ -209,7 +179,7 @@ def test_many_other_methods_take_no_longer_than_one() -> None:
 def least_seconds(work: Callable[[], object]) -> float:
     """What this takes of the processor when nothing comes between."""
     found = []
-    for _ in range(15):
+    for _ in range(7):
         began = time.thread_time()
         work()
         found.append(time.thread_time() - began)

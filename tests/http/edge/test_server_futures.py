@@ -22,9 +22,6 @@ from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
 from tests.support.upstream import RecordingUpstream
 
-# More than the buffers of two sockets take.
-LONG_BYTES = 16 * 1024 * 1024
-
 
 class Futures:
     """What the requests of an edge wait for."""
@@ -52,50 +49,6 @@ async def walked(answer: Reply) -> Reply:
     return answer
 
 
-async def failing() -> Reply:
-    raise ValueError("as the test wants it")
-
-
-@pytest.mark.parametrize("way", ["reply", "rest of the way", "stream"])
-async def test_what_comes_is_written(way: str) -> None:
-    """Be it an answer, a stream, or a way that is yet to be walked; and the connection serves on."""
-    async with waiting() as (edge, connection, future):
-        match way:
-            case "reply":
-                future.set_result(reply())
-            case "rest of the way":
-                future.set_result(walked(reply()))
-            case _:
-                future.set_result(reply(Stream(b"do", b"ne"), length=4))
-        response = await connection.read_response()
-        assert (response.status, response.body) == (200, b"done")
-        await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
-        await connection.send(b"GET /other HTTP/1.1\r\nHost: gateway.test\r\n\r\n")
-        assert (await connection.read_response()).status == 404
-
-
-@pytest.mark.parametrize("place", ["the future", "the rest of the way"])
-async def test_a_failure_is_answered(place: str) -> None:
-    """With a 500 that does not say that nothing happened, and the end of the connection."""
-    async with waiting() as (edge, connection, future):
-        if place == "the future":
-            future.set_exception(ValueError("as the test wants it"))
-        else:
-            future.set_result(failing())
-        response = await connection.read_response()
-        assert (response.status, response.header("connection")) == (500, "close")
-        assert b"not known whether" in response.body
-        await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
-
-
-async def test_a_reply_that_cannot_be_written_is_answered_otherwise() -> None:
-    """A field with a line end in it is a defect of whoever made it."""
-    async with waiting() as (edge, connection, future):
-        future.set_result(reply(headers=((b"X-Bad", b"a\r\nb: c"),)))
-        assert (await connection.read_response()).status == 500
-        await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
-
-
 @pytest.mark.parametrize("answer", ["reply", "stream", "rest of the way"])
 async def test_nobody_is_there_any_more(answer: str) -> None:
     """The request is over, a stream is given up, and no way is walked."""
@@ -110,27 +63,6 @@ async def test_nobody_is_there_any_more(answer: str) -> None:
         await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
         assert stream.aborted == (answer == "stream")
         way.close()
-
-
-async def test_a_long_answer_is_in_flight_until_the_client_has_it() -> None:
-    """An edge that is being closed gives a slow client the time that it gives to all that is in flight."""
-    async with waiting() as (edge, connection, future):
-        future.set_result(reply(b"x" * LONG_BYTES))
-        await connection.reader.readexactly(1)
-        assert edge.edge.in_flight == 1
-        closing = asyncio.create_task(edge.edge.close(60.0))
-        rest = await connection.read_rest()
-        assert rest.endswith(b"x" * LONG_BYTES)
-        assert await closing == 0
-
-
-async def test_an_edge_that_is_closed_waits_for_nothing() -> None:
-    """The client sees its connection break off, and whoever holds the future that nobody waits for it."""
-    async with waiting() as (edge, connection, future):
-        assert await edge.edge.close() == 1
-        assert future.cancelled()
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await connection.read_response()
 
 
 async def test_an_answer_in_the_moment_of_closing_is_no_loose_end() -> None:

@@ -10,8 +10,7 @@ import pytest
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
 from gateway.observe.facts import RequestAnswered
-from gateway.protect.problem import Shape
-from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, RunningEdge, post, reply, serving, taken_by
+from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.http import Connection, Response, exchange
 from tests.support.upstream import RecordingUpstream
@@ -104,23 +103,6 @@ async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> N
         assert (fact.route, fact.verdict, fact.status) == ("payments", Verdict.REQUEST_INVALID, 400)
 
 
-async def test_a_stripe_route_refuses_in_stripes_shape() -> None:
-    """The route's shape holds for rule 2 as well."""
-    async with serving(route=PlainRoute(shape=Shape("stripe"))) as edge:
-        response = await exchange(edge.port, AMBIGUOUS["repeated-key"])
-        assert response.status == 400
-        assert response.json()["error"]["type"] == "invalid_request_error"
-
-
-async def test_the_host_of_an_absolute_form_does_not_slip_past_a_route() -> None:
-    """A route of one host is met by whichever of the two names it."""
-    async with RecordingUpstream() as upstream, serving(upstream=upstream, host="pay.test") as edge:
-        for line, host in ((b"http://pay.test/v1/payments", b"other.test"), (b"/v1/payments", b"pay.test:80")):
-            data = raw(b"POST " + line + b" HTTP/1.1", b"Host: " + host + b"\r\nX_Tenant_Id: a\r\n")
-            assert (await exchange(edge.port, data)).status == 400
-        assert upstream.requests == []
-
-
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -193,17 +175,6 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(fields: bytes) 
         assert got + len(await reader.read()) > LONG_BYTES
         writer.close()
         await writer.wait_closed()
-
-
-async def test_garbage_behind_a_request_does_not_touch_its_answer() -> None:
-    """The request is answered, then the garbage, then the connection is over."""
-    async with serving() as edge, Connection(edge.port) as connection:
-        await connection.send(post())
-        assert (await connection.read_response()).status == 200
-        await connection.send(b"\x00\x01garbage\r\n\r\n")
-        assert (await connection.read_response()).status == 400
-        assert await connection.read_rest() == b""
-        assert len(edge.taken) == 1
 
 
 async def test_many_garbage_connections_leave_nothing_behind() -> None:

@@ -97,17 +97,6 @@ def test_a_whole_answer_ends_where_its_framing_says(wire: bytes, body: bytes, fr
     assert parser.is_persistent
 
 
-@whole_answers
-def test_one_byte_at_a_time_says_the_same(wire: bytes, body: bytes, framing: Framing) -> None:
-    """An answer cut into single bytes is the same answer, and ends with its last byte."""
-    *bytes_before, last = (wire[i : i + 1] for i in range(len(wire)))
-    _, parser = parse(*bytes_before)
-    assert not parser.is_done
-    parser.feed(last)
-    assert parser.is_done
-    assert told_by(parser) == parse(wire)[0]
-
-
 @given(name=st.sampled_from(sorted(WHOLE)), cuts=st.lists(st.integers(0, 200), max_size=6))
 def test_segmentation_changes_nothing(name: str, cuts: list[int]) -> None:
     """However the bytes are cut, the same is told."""
@@ -194,13 +183,6 @@ def test_field_bytes_are_kept() -> None:
             (b"X-A", b""),
             (b"Content-Length", b"0"),
         )
-
-
-def test_a_reason_may_be_empty_or_missing() -> None:
-    """RFC 9112 section 4: nothing is read into it, and both are the same to whoever gets the head."""
-    for line in (b"HTTP/1.1 200\r\n", b"HTTP/1.1 200 \r\n"):
-        told, _ = parse(line + b"Content-Length: 0\r\n\r\n")
-        assert told.head == ResponseHead(200, b"", IndexedHeaders(((b"Content-Length", b"0"),)))
 
 
 MALFORMED = {

@@ -23,7 +23,7 @@ help:
 	@echo 'make story                                watch a charge, a lost answer, a retry, and what was really charged'
 	@echo 'make triangle                             watch charges, webhooks and events through a kill of the gateway'
 	@echo 'make test [ARGS="-k replay"]              run the tests, with a real Postgres and a real Redis'
-	@echo 'make test-quick                           run what of them needs no server and no process'
+	@echo 'make test-quick                           run what of them needs no server, store or process'
 	@echo 'make proof                                run everything there is, one part after the other'
 	@echo 'make test-deploy                          render the Helm chart, and validate all manifests'
 	@echo 'make test-frameworks                      what Django, Flask, FastAPI, aiohttp, Express and Fastify read as a route'

@@ -22,20 +22,6 @@ from tests.support.processes import descendants
 from tests.support.redis import GATEWAY_USER, Redis, RedisServer
 
 _SKIPPED = "skipped or expected to fail: a test that does not judge the program is a failure here"
-# The fixtures that start, or use, a server.
-_SERVERS = frozenset(
-    (
-        "postgres_server",
-        "postgres_url",
-        "migrated_url",
-        "own_postgres",
-        "redis_server",
-        "redis_url",
-        "own_redis",
-        "nats_server",
-        "server_workspace",
-    )
-)
 _numbers = itertools.count(1)
 # For each of setup, test and teardown. No test needs this long; the run is ended where this does not help.
 PATIENCE_SECONDS = float(os.environ.get("GATEWAY_TEST_PATIENCE", "100"))
@@ -188,7 +174,6 @@ _LEFT_TO_PROOF = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="only what needs no server and no process of its own")
     parser.addoption("--full", action="store_true", help="also what is left to `make proof`")
 
 
@@ -199,9 +184,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         short = [item for item in items if item.get_closest_marker("full") is None and "[asyncio" not in item.name]
         config.stash[_LEFT_TO_PROOF] = len(items) - len(short)
         items[:] = short
-    if config.getoption("quick") and (left_out := [item for item in items if not _is_quick(item)]):
-        items[:] = [item for item in items if _is_quick(item)]
-        config.hook.pytest_deselected(items=left_out)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_task_is_left")
@@ -210,18 +192,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
     number = config.stash.get(_LEFT_TO_PROOF, 0)
     return f"{number} long cases are left to `make proof`" if number else ""
-
-
-def _is_quick(item: pytest.Item) -> bool:
-    """Whether a test needs neither a server nor a process, as far as its fixtures and its name tell."""
-    if item.path.name in _OF_PROCESSES:
-        return False
-    names = set(getattr(item, "fixturenames", ()))
-    return names.isdisjoint(_SERVERS) and not any(name in item.name for name in ("postgres", "redis"))
-
-
-# These start a process in each test.
-_OF_PROCESSES = ("test_demo.py", "test_deploy.py", "test_one_transaction.py", "test_proof.py")
 
 
 class _Hung(BaseException):

@@ -1,6 +1,6 @@
 """`make test`: the suite in five processes, because much of it waits for servers and for leases.
 
-`make test-quick` is what of it needs no server and no process of its own, for the minutes between two commits.
+`make test-quick` is what needs no server, no store and no process of its own, for the moment between two edits.
 `make test ARGS=--contract` is what holds the gateway from outside, for a change of its internals.
 
 Each process has a Postgres and a Redis of its own. Where one of them is given by the environment there is one for all,
@@ -57,13 +57,11 @@ PARTS: Final = (
     ),
 )
 
-# Those of them with tests that need no server and no process, for `--quick`. Most of these wait for timers, so there
-# are more processes than cores.
+# For the moment between two edits: what decides about a request, and what is read of a file, as functions of values.
 QUICK: Final = (
-    ("core", "conformance", "docs", "config", "events"),
-    ("http/edge", "observe"),
-    ("http/gateway", "deliver", "upkeep"),
-    ("http/test_forwarding.py", "http/upstream", "protect", "store"),
+    ("core", "callers"),
+    ("config", "http/edge/test_strictness.py", "http/edge/test_problem.py", "http/upstream/test_parser.py"),
+    ("protect", "http/test_forwarding.py", "http/edge/test_decoding.py", "docs/test_maps.py", "docs/test_glossary.py"),
 )
 
 # What holds the gateway from outside, or every store to one contract: it stays as it is when internals change, and a
@@ -95,7 +93,7 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments == ["--quick"]:
-        return _together([[*pytest, "-q", "--quick", *[f"tests/{name}" for name in part]] for part in QUICK])
+        return _together([[*pytest, "-q", *[f"tests/{name}" for name in part]] for part in QUICK])
     if arguments and arguments not in (["--full"], ["--contract"]):
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     parts, options = (CONTRACT, []) if arguments == ["--contract"] else (PARTS, arguments)

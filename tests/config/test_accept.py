@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.app.stores import key_ring
 from gateway.config import ConfigError, Placeholders, notices, parse
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import microseconds
@@ -41,29 +40,6 @@ def written(*lines: str, top: str = TOP, **route: str) -> str:
 def mistakes(text: str) -> list[str]:
     """The mistakes of a file without their places in the text."""
     return [line.partition(": ")[2] for line in report(text)]
-
-
-def test_what_a_route_accepts_by_default() -> None:
-    """An empty section is enough; the limits are those of the documentation."""
-    config = parse(written())
-    policy = accept_policy(config, config.routes[0])
-    assert policy is not None
-    assert policy.delivery == DeliveryPolicy()
-    assert (policy.is_always, policy.requeue_after_us, policy.settings.withdraw) == (False, None, "allow")
-    assert policy.settings.max_pending_bytes == 1 << 30
-    assert (policy.request_bytes_max, policy.settings.max_pending, policy.pending_per_scope_max) == (
-        1 << 20,
-        100_000,
-        1000,
-    )
-    assert parse(written()).operations.path == "/_operations"
-
-
-def test_nothing_is_accepted_unless_it_is_written() -> None:
-    """Without the section nothing is accepted, and no key is needed."""
-    config = parse((TOP + ROUTE).replace("secrets:", "#"))
-    assert accept_policy(config, config.routes[0]) is None
-    assert key_ring(config) is None
 
 
 def test_a_route_overrides_the_delivery_of_all() -> None:

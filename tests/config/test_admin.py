@@ -5,18 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import notices
-from gateway.config.address import Address
-from tests.config.support import MINIMAL, read, report, with_global, with_route
+from tests.config.support import read, report, with_global, with_route
 
 TOKEN = "0123456789abcdef"
 SHORT = "expected a secret of at least 16 visible ASCII characters; make one with: openssl rand -hex 32"
-
-
-def test_off_by_default() -> None:
-    """Without the section there is an address and no token."""
-    config = read(MINIMAL)
-    assert (config.admin.listen, config.admin.token) == (Address("127.0.0.1", 8082), None)
-    assert notices(config) == ()
 
 
 def test_token() -> None:

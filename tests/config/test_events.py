@@ -33,12 +33,6 @@ def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
     return with_global(f"events: {{sinks: [{', '.join(sinks)}]{more}}}", *([top] if top else []))
 
 
-def test_without_sinks_nothing_is_written() -> None:
-    """Neither without the section, nor with an empty one."""
-    for text in (MINIMAL, with_global("events: {}"), with_global("events: {sinks: []}")):
-        assert outbox_of(read(text), NO_SEALING).subscriptions == ()
-
-
 def test_what_a_sink_receives() -> None:
     """What the section says, unless the sink says something else; the source is the service's by default."""
     own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")

@@ -15,18 +15,6 @@ def regions(*, here: str = "eu", homes: str = HOMES, key: str = KEY) -> str:
     return with_global(f"regions: {{here: {here}, key: '{key}', {homes}}}")
 
 
-def test_two_regions() -> None:
-    """They keep the order of the file; the key is a secret."""
-    found = parse(regions()).regions
-    assert found is not None
-    assert [(home.name, str(home.url)) for home in found.homes] == [
-        ("eu", "https://eu.internal:8443"),
-        ("us", "http://127.0.0.1:1"),
-    ]
-    assert KEY not in repr(found)
-    assert parse(with_global("")).regions is None
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -33,30 +33,6 @@ def issuer(text: str) -> TokenIssuer:
     return found
 
 
-def test_defaults() -> None:
-    """Four settings are enough; the limits are those of the documentation."""
-    found = issuer(route())
-    assert (found.issuer, found.audience, found.claims) == ("https://login.example/", "api", ("sub",))
-    assert (found.keys, found.algorithms) == ("discover", ("RS256", "PS256", "ES256", "EdDSA"))
-    assert (found.leeway, found.stale_for) == (30.0, 24 * 3600.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_fetched"),
-    [
-        pytest.param({"ca": "/ca.pem"}, True, id="discover"),
-        pytest.param({"keys": "https://login.example/keys"}, True, id="url"),
-        pytest.param({"keys": "http://127.0.0.1:81/k"}, True, id="this-machine"),
-        pytest.param({"keys": "'http://[::1]:81/k'"}, True, id="this-machine-ipv6"),
-        pytest.param({"keys": "/etc/keys.json"}, False, id="file"),
-        pytest.param({"keys": f"{{secret: {SECRET}}}", "algorithms": "[HS256]"}, False, id="secret"),
-    ],
-)
-def test_where_keys_are(changes: dict[str, str], is_fetched: bool) -> None:
-    """Each form is a source of its own."""
-    assert issuer(route(**changes)).is_fetched is is_fetched
-
-
 def test_a_secret_is_not_shown() -> None:
     """Not in what a defect prints."""
     assert SECRET not in repr(issuer(route(**HS256)))

@@ -2,102 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import pickle
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from gateway.config import notices, parse
 from gateway.config.address import Address, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.effective import effective
-from gateway.config.route import BodyKey, ComposedKey, HeaderKey, HeadersKey
-from gateway.config.scope import ApiKeyScope, ComposedScope, HeaderScope
 from tests.config.support import MINIMAL, read, with_global, with_route
-
-
-def test_defaults() -> None:
-    """What is left out has the documented default, in seconds and bytes."""
-    config = read(MINIMAL)
-    (route,) = config.routes
-    assert (config.service, config.state_dir) == ("default", Path("/var/lib/idempotency-gateway"))
-    assert (config.listen.address, config.listen.tls) == (Address("127.0.0.1", 8080), None)
-    assert config.status.listen == Address("127.0.0.1", 8081)
-    assert config.store.durable == SqliteUrl(Path("/var/lib/gateway/operations.db"))
-    assert (config.store.lease, config.store.cache_max_age, config.store.cache_bytes) == (30.0, 30.0, 64 * 2**20)
-    assert (config.store.fast, config.store.clear_keys) == (None, False)
-    assert (config.limits.max_in_flight, config.limits.max_header_bytes) == (1000, 65536)
-    assert (config.shutdown.delay, config.shutdown.drain_timeout) == (5.0, 30.0)
-    assert (config.log.level, config.log.format, config.log.requests) == ("info", "json", "protected")
-    assert (config.trusted_proxies, config.secrets.fingerprint_keys, config.workers) == ((), (), 1)
-    upstream = config.upstream
-    assert (upstream.connect_timeout, upstream.answer_within, upstream.response_timeout) == (2.0, 30.0, 600.0)
-    assert (upstream.host, upstream.keepalive, upstream.key, upstream.tls) == ("preserve", 2.0, "original", None)
-    assert (route.operation, route.match.methods, route.match.host) == ("pay", ("POST", "PATCH"), None)
-    assert (route.key.required, route.key.format) == (False, "any")
-    assert (route.fingerprint.body, route.fingerprint.on_recipe_change) == (None, "refuse")
-    waiting = route.in_flight
-    assert (waiting.wait, waiting.max_wait, waiting.status, waiting.max_waiters) == (5.0, 30.0, 409, 1000)
-    assert (route.recovery, route.errors, route.mismatch_status, route.status_header) == ("hold", "problem", 422, True)
-    assert (route.response.max_stored_bytes, route.response.strip, route.response.keep) == (2**20, (), ())
-    assert (route.retention.replay, route.retention.remember, route.retention.expired_status) == (
-        86400.0,
-        604800.0,
-        410,
-    )
-    assert (route.body.max_bytes, route.body.spool_over) == (10 * 2**20, 256 * 1024)
-    assert (route.store_unavailable, route.identity_change) == ("refuse", "refuse")
-
-
-@pytest.mark.parametrize(
-    ("key", "kind", "names"),
-    [
-        ("{header: A}", HeaderKey, ("A",)),
-        ("{headers: [B, a]}", HeadersKey, ("B", "a")),
-        ("{body: /a/b}", BodyKey, ()),
-        ("{compose: [{header: ce-source}, {body: /a}, {header: ce-id}]}", ComposedKey, ("ce-source", "ce-id")),
-    ],
-    ids=["header", "headers", "body", "compose"],
-)
-def test_forms_of_a_key(key: str, kind: type, names: tuple[str, ...]) -> None:
-    """Each form of a key is a type, and names the fields that it reads in order."""
-    found = read(with_route(f"key: {key}", without="key")).routes[0].key
-    assert type(found) is kind
-    assert found.header_names == names
-
-
-def test_forms_of_a_scope() -> None:
-    """Each form of a scope is a type; `shared` is a word."""
-    scopes = [
-        read(with_route(f"scope: {scope}", without="scope")).routes[0].scope
-        for scope in (
-            "shared",
-            "{api_key: Authorization}",
-            "{header: X, from: any}",
-            "{compose: [{header: X, from: [10.0.0.1, 'fd00::/8']}, {api_key: Y}]}",
-        )
-    ]
-    match scopes:
-        case [
-            "shared",
-            ApiKeyScope(api_key="Authorization"),
-            HeaderScope(header="X", from_="any"),
-            ComposedScope(compose=parts),
-        ]:
-            first = parts[0]
-            assert isinstance(first, HeaderScope)
-            assert first.from_ == (ipaddress.ip_network("10.0.0.1/32"), ipaddress.ip_network("fd00::/8"))
-        case _:
-            pytest.fail(repr(scopes))
-
-
-def test_outcome_lists() -> None:
-    """Codes and classes of the lists come as two tables."""
-    line = "outcome: {preset: standard, final: [409, 3xx], retryable: [4xx], in_doubt: [500]}"
-    outcome = read(with_route(line, without="outcome")).routes[0].status_policy
-    assert outcome.codes == {409: "final", 500: "in_doubt"}
-    assert outcome.classes == {3: "final", 4: "retryable"}
 
 
 def test_route_upstream_goes_before_the_global_one() -> None:
@@ -184,13 +97,6 @@ def test_identity_key() -> None:
     found = read(with_global(f"secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
     assert found is not None
     assert (found.id, found.key.get_secret_value()) == ("2026", b"\n" * 32)
-
-
-def test_configuration_is_immutable() -> None:
-    """Nobody changes a configuration after it was checked."""
-    config = read(MINIMAL)
-    with pytest.raises(ValidationError):
-        config.routes[0].name = "other"  # type: ignore[misc]
 
 
 def test_an_embedded_store_beside_a_shared_tier_is_noticed() -> None:

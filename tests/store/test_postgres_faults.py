@@ -373,24 +373,6 @@ async def test_a_cancelled_sweep_gives_its_connection_up(postgres_url: str) -> N
         await store.sweep(10)
 
 
-async def test_news_crosses_gateways(postgres_url: str) -> None:
-    """Who waits at one gateway is woken by a change made at another, and nothing is said of what nobody waits for."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as ear:
-        heard: list[str] = []
-        await ear.add_listener("idempotency_gateway_changed", lambda *said: heard.append(said[-1]))
-        await asyncio.gather(store.wait_listening(), other.wait_listening())
-        hand, quiet = Hand(), Hand()
-        await do(store, hand, Hand.claim)
-        await do(store, quiet, Hand.claim, Hand.complete)
-        async with other.watch(hand.operation_id) as watch:
-            assert await state(other, hand) is State.CLAIMED
-            await do(store, hand, Hand.complete)
-            assert await watch.wait_changed(PATIENCE_SECONDS) is True
-        # It listens on a connection of its own, and hears in the order in which it was said.
-        await eventually(lambda: str(hand.operation_id) in heard)
-        assert set(heard) == {str(hand.operation_id)}
-
-
 async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> None:
     """After the listening connection was lost everybody is woken to look again, and later news arrives."""
     async with Relay(own_postgres.port) as relay, opened(relayed(relay)) as store, opened(own_postgres.url) as other:

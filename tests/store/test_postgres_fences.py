@@ -6,7 +6,6 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from uuid import uuid4
 
 import pytest
 
@@ -95,34 +94,6 @@ async def test_what_a_command_waited_for_counts(name: str, postgres_url: str) ->
             await wait_waiting(2)
         assert isinstance(await doing, Applied)
         assert [type(result) for result in await both] == [Applied, Applied]
-        assert await _is_consistent(observer)
-
-
-@pytest.mark.parametrize("before", [(), _RETRIED, (Hand.accept, Hand.withdraw)], ids=["new", "released", "withdrawn"])
-async def test_of_many_claims_and_acceptances_one_is_granted(before: tuple[Speech, ...], postgres_url: str) -> None:
-    """Whoever is first on a key has it, also while others insert it, and everybody else gets that record."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as observer:
-        for _ in range(5):
-            hand = Hand()
-            await do(store, hand, *before)
-            read_token = hand.token if before else None
-            commands: list[Command] = []
-            for _ in range(10):
-                accept, attempt_id = hand.accept(), uuid4()
-                kept = replace(accept.kept, acceptance_id=attempt_id)
-                commands += (
-                    replace(hand.claim(), attempt_id=uuid4(), read_token=read_token),
-                    replace(accept, attempt_id=attempt_id, kept=kept, read_token=read_token),
-                )
-            stores = [store, other]
-            results = await asyncio.gather(*(stores[n // 2 % 2].apply(each) for n, each in enumerate(commands)))
-            granted = [result for result in results if isinstance(result, Applied)]
-            assert len(granted) == 1
-            assert {result.snapshot.record for result in results} == {granted[0].snapshot.record}
-            record, found = granted[0].snapshot.record, await store.read_kept(hand.operation_id)
-            assert record is not None
-            assert (found is not None) == (record.delivery is not None)
-            assert found is None or found.acceptance_id == record.attempt_id
         assert await _is_consistent(observer)
 
 

@@ -67,19 +67,6 @@ async def members(url: str) -> list[Member]:
         await store.close()
 
 
-async def test_a_worker_is_listed_before_it_grants_and_until_it_stops(postgres_url: str, tmp_path: Path) -> None:
-    """Its beat goes on meanwhile."""
-    async with listed(postgres_url, tmp_path / "one") as guard:
-        await do(guard, Hand(), Hand.claim)
-        (first,) = await members(postgres_url)
-
-        async def has_beaten() -> bool:
-            return (await members(postgres_url))[0].beat > first.beat
-
-        await eventually(has_beaten, PATIENCE_SECONDS)
-    assert await members(postgres_url) == []
-
-
 async def test_a_worker_that_is_silent_is_struck_off(postgres_url: str, tmp_path: Path) -> None:
     """By those that beat, and no sooner than it has surely stopped to grant."""
     gone = uuid4()

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Command, Content, Fenced, State, microseconds
+from gateway.core.operation import Command, Content, State
 from gateway.core.outbox import Outbox
 from gateway.store.operations import Query, Swept
 from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
@@ -131,46 +131,6 @@ async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, post
         assert await rows(beside) == (0, 1)
 
 
-async def test_a_key_is_free_again_at_the_moment_it_is_due(postgres_url: str) -> None:
-    """Before the sweep that deletes the narrow row; under a higher token."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store, session(postgres_url) as beside:
-        hand = Hand()
-        await retired(store, clock, hand)
-        command = hand.claim()
-        clock.advance(REMEMBER_SECONDS - REPLAY_SECONDS - 2)
-        assert isinstance(await store.apply(command), Fenced)
-        assert await store.cold.sweep(100) == Swept()
-        clock.advance(1)
-        assert isinstance(await store.apply(command), Applied)
-        assert await rows(beside) == (1, 0)
-        assert await store.cold.sweep(100) == Swept()
-        await do(store, hand)
-        assert hand.tokens == sorted(set(hand.tokens))
-
-
-async def test_tombstones_of_two_gateways(postgres_url: str) -> None:
-    """Two that sweep at once retire, move and collect each key once."""
-    clock = ManualClock()
-    async with (
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as one,
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as other,
-        session(postgres_url) as beside,
-    ):
-        hands = [Hand() for _ in range(250)]
-        await asyncio.gather(*(do(one, hand, Hand.claim, Hand.complete) for hand in hands))
-        for seconds, of in ((REPLAY_SECONDS + 1, "retired"), (REMEMBER_SECONDS, "collected")):
-            clock.advance(seconds)
-            swept = Swept()
-            while getattr(swept, of) < len(hands):
-                for each in await asyncio.gather(*(store.cold.sweep(40) for store in (one, other))):
-                    swept += each
-            assert getattr(swept, of) == len(hands)
-            assert sum(await rows(beside)) == (len(hands) if of == "retired" else 0)
-        # What they have in common is there once.
-        assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.kind") == 1
-
-
 async def test_tombstones_of_both_tables_are_found_in_order(postgres_url: str) -> None:
     """An operator who lists them page by page sees each once, wherever it is."""
     clock = ManualClock()
@@ -187,18 +147,3 @@ async def test_tombstones_of_both_tables_are_found_in_order(postgres_url: str) -
         assert found == sorted(hand.operation_id for hand in hands)
         assert await store.cold.find(replace(query, after=None, routes=frozenset({"another"}))) == []
         assert await store.cold.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []
-
-
-@pytest.mark.parametrize("verb", ["claim", "accept"])
-async def test_a_content_is_held_by_a_narrow_tombstone(verb: str, postgres_url: str) -> None:
-    """Whose operation completed is still found to be a repeat, for as long as the route says."""
-    clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store:
-        content = Content(sha256(b"content").digest(), microseconds(2 * REPLAY_SECONDS))
-        hand, repeat = Hand(), Hand()
-        await do(store, hand, lambda hand: replace(hand.claim(), content=content), Hand.complete)
-        clock.advance(REPLAY_SECONDS + 1)
-        assert (await store.cold.sweep(100)).retired == 1
-        refused = await store.apply(replace(getattr(repeat, verb)(), content=content))
-        assert isinstance(refused, Fenced)
-        assert refused.content_holder == hand.operation_id

@@ -51,14 +51,6 @@ async def test_what_is_noted_takes_no_token_back(postgres_url: str, beyond: Call
         assert await drawing == [0, 0]
 
 
-@pytest.mark.parametrize("beyond", [1, 2, 1_000_000])
-async def test_the_first_token_is_beyond_what_was_noted(postgres_url: str, beyond: int) -> None:
-    """Also where nobody has drawn a token yet, the next one is higher than the one that was noted."""
-    async with opened(postgres_url) as store, session(postgres_url) as beside:
-        await store.begin_epoch(b"", beyond)
-        assert await beside.fetchval("SELECT nextval('idempotency_gateway.token')") > beyond
-
-
 async def test_the_sequence_is_moved_by_one_at_a_time(postgres_url: str) -> None:
     """While one gateway notes something of the memory no other moves the sequence: it changes nothing and says so."""
     last_token = "SELECT last_value FROM idempotency_gateway.token"

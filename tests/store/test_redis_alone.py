@@ -31,7 +31,7 @@ from gateway.store.redis.copies import CHANGES_CHANNEL
 from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
-from tests.conformance.hand import OTHER_ANSWER, Hand, Script, Speech, do, new_identity, state
+from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, state
 from tests.store.redis_alone import alone, guarded, started
 from tests.support.eventually import eventually
 from tests.support.redis import GATEWAY_USER, RedisServer
@@ -284,25 +284,6 @@ async def test_a_user_that_may_not_listen(server: RedisServer, caplog: pytest.Lo
         assert line.startswith("no news between gateways through Redis, so waiters poll: its user may not")
     finally:
         await store.close()
-
-
-@pytest.mark.parametrize("ends", [Hand.complete, Hand.release, Hand.abandon], ids=["complete", "release", "abandon"])
-async def test_what_other_gateways_are_told(server: RedisServer, ends: Speech, patient: None) -> None:
-    """The end of an attempt wakes who waits for it elsewhere; a claim and its renewal wake nobody."""
-    store, other = alone(server.durable_url), alone(server.durable_url)
-    await store.start()
-    await other.start()
-    try:
-        ended, held = Hand(), Hand()
-        await do(store, ended, Hand.claim)
-        async with other.watch(ended.operation_id) as watch, other.watch(held.operation_id) as quiet:
-            await do(store, held, Hand.claim, Hand.renew)
-            await do(store, ended, ends)
-            assert await watch.wait_changed(PATIENCE_SECONDS)
-            assert not await quiet.wait_changed(0)
-    finally:
-        await store.close()
-        await other.close()
 
 
 async def _is_told(store: Store, url: str) -> bool:

@@ -215,34 +215,6 @@ async def test_nothing_can_be_read_beside_the_store(backend: Backend) -> None:
     assert any(SECRET.encode() in each.event.data() for each in events)
 
 
-@pytest.mark.parametrize("column", ["headers", "body"])
-async def test_a_response_of_another_operation_is_not_replayed(backend: Backend, column: str) -> None:
-    """Two callers' rows are exchanged: each is told that its operation completed, and nothing of the other."""
-    unreadable: list[UUID] = []
-    store = await backend.store(sealing_by(K1, unreadable=unreadable))
-    hands = [secretive(), secretive()]
-    for hand in hands:
-        await do(store, hand, claim, complete)
-    table, one, other = _places(backend, hands, column)
-    await backend.swap(table, column, one, other)
-    for hand in hands:
-        assert is_status_alone(await read(store, hand))
-        assert hand.operation_id in unreadable
-
-
-def _places(backend: Backend, hands: list[Hand], column: str) -> tuple[str, str, str]:
-    """The table that has this column of a response, and the conditions for the rows of two operations."""
-    one, other = (f"token = {hand.token}" for hand in hands)
-    if column == "headers" or not _is_sqlite(backend):
-        return "operation" if column == "headers" else "response", one, other
-    row = "row = (SELECT row FROM operation WHERE {})"
-    return "response", row.format(one), row.format(other)
-
-
-def _is_sqlite(backend: Backend) -> bool:
-    return isinstance(backend.stores[0].behind, SqliteStore)
-
-
 async def test_a_response_of_an_earlier_attempt_is_not_replayed(backend: Backend) -> None:
     """It is of the same operation, and of another request under the key."""
     store = await backend.store(sealing_by(K1))
@@ -253,19 +225,6 @@ async def test_a_response_of_an_earlier_attempt_is_not_replayed(backend: Backend
     await do(store, hand, Hand.purge, Hand.erase, claim, complete)
     await backend.execute(f"UPDATE operation SET headers = {backend.blob(kept)}")
     assert is_status_alone(await read(store, hand))
-
-
-async def test_what_is_probed_is_not_of_another_operation(backend: Backend) -> None:
-    """A probe that asked about another one could free this key."""
-    store = await backend.store(sealing_by(K1))
-    hands = [secretive(), secretive()]
-    for hand in hands:
-        await do(store, hand, claim, Hand.abandon)
-    one, other = (f"token = {hand.token}" for hand in hands)
-    await backend.swap("operation", "probe_target", one, other)
-    for hand in hands:
-        record = await read(store, hand)
-        assert (record.state, record.probe, record.request) == (State.IN_DOUBT, None, None)
 
 
 async def test_reasons_are_of_their_row(backend: Backend) -> None:
@@ -286,19 +245,6 @@ async def test_reasons_are_of_their_row(backend: Backend) -> None:
         await backend.swap("pause_audit", column, one, end)
     whys = [entry.why for entry in await store.cold.pause_audits(SERVICE)]
     assert [why[:1] == "(" for why in whys] == [True, True, False, False]
-
-
-async def test_an_event_says_nothing_of_another_one(backend: Backend) -> None:
-    """What two events have to say is exchanged: neither is published."""
-    store = await backend.store(sealing_by(K1))
-    hands = [secretive(), secretive()]
-    for hand in hands:
-        await do(store, hand, claim, complete)
-    ids = [each for (each,) in await backend.execute("SELECT event_id FROM event")]
-    await backend.swap("event", "response", *(f"event_id = '{each}'" for each in ids))
-    assert await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    dead = await store.cold.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
-    assert ["belongs to another" in each.why for each in dead] == [True, True]
 
 
 async def failed(store: ManagedStore, fate: EventFate, why: str) -> str:

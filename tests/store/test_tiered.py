@@ -298,22 +298,6 @@ async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, re
     assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
-async def test_a_frozen_redis_delays_and_breaks_nothing(memory: Memory, own_redis: RedisServer) -> None:
-    """With Redis frozen operations are claimed, completed and replayed; afterwards it is used again."""
-    async with gateway(memory, own_redis.url) as here, gateway(memory, own_redis.url) as there:
-        own_redis.pause()
-        hands = await asyncio.gather(*(complete(here.store) for _ in range(50)))
-        for hand in hands:
-            assert is_replay(await repeat(here.store, hand), hand)
-            assert is_replay(await repeat(there.store, hand), hand)
-        assert here.tiers[-1][:2] == ("fast", False)
-        own_redis.resume()
-        await eventually(lambda: here.store.fast_up, what="Redis is used again here")
-        await eventually(lambda: there.store.fast_up, what="Redis is used again there")
-        await in_redis(own_redis.url, await complete(here.store))
-    assert here.tiers.count(("fast", True, "")) >= 2
-
-
 async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: RedisServer) -> None:
     """While Redis does not answer, copies beyond the bounds are shed instead of piling up."""
     async with gateway(memory, own_redis.url, cache_bytes=0) as here:
@@ -325,32 +309,6 @@ async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: Red
         assert here.store.stats.shed == 200
         own_redis.resume()
     assert here.store.stats.shed == 200
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        ("claim", "release"),
-        ("claim", "forget"),
-        ("claim", "abandon"),
-        ("claim", "complete"),
-        ("claim", "abandon", "disprove"),
-        ("accept", "withdraw"),
-        ("accept", "dispatch", "postpone"),
-        ("accept", "dispatch", "bury"),
-        ("accept", "dispatch", "bury", "requeue"),
-        ("accept", "dispatch", "abandon", "reinstate"),
-    ],
-    ids=lambda history: history[-1],
-)
-async def test_waiters_at_another_gateway_are_woken(here: Gateway, there: Gateway, history: tuple[str, ...]) -> None:
-    """Whatever ends an attempt, or decides what is to become of the request, wakes who waits for it elsewhere."""
-    hand, (*earlier, event) = Hand(), history
-    for each in earlier:
-        await say(here.store, hand, getattr(hand, each)())
-    async with there.store.watch(hand.operation_id) as watch:
-        await say(here.store, hand, getattr(hand, event)())
-        assert await watch.wait_changed(LONG_SECONDS)
 
 
 async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
@@ -367,33 +325,6 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
                 pass
             await say(here.store, hand, hand.release())
             assert await watch.wait_changed(LONG_SECONDS)
-
-
-async def test_copies_answer_before_the_durable_store_has_come(memory: Memory, redis_url: str, no_haste: None) -> None:
-    """A gateway that starts without its durable store replays from Redis, and may be started again."""
-
-    class LateStore(CountingStore):
-        async def start(self) -> None:
-            if self.is_away:
-                raise NotApplied("away")
-            await super().start()
-
-    async with gateway(memory, redis_url) as here:
-        hand = await complete(here.store)
-    durable = LateStore(memory)
-    durable.is_away = True
-    fast = RedisFastTier(redis_url)
-    fast.bind(STORE)
-    store = Tiered(durable, fast, cache_bytes=CACHE_BYTES, cache_max_age_seconds=AGE_SECONDS)
-    try:
-        with pytest.raises(NotApplied):
-            await store.start()
-        assert is_replay(await repeat(store, hand), hand)
-        durable.is_away = False
-        await store.start()
-        assert isinstance(await store.apply(Hand().claim()), Applied)
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("error", [NotApplied, Indefinite])

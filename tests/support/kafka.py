@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
-from tests.support.processes import end, run, spawn
+from tests.support.processes import end, spawn
 
 
 class KafkaServer:
@@ -50,9 +50,6 @@ class KafkaServer:
     def thaw(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
-
-    def add_user(self, name: str, password: str) -> None:
-        run([_program(), "user", "create", "--broker", f"tcp://{self.address}", name, password])
 
     async def add_topic(self, name: str, partitions: int = 3) -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=self.address)

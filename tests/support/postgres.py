@@ -215,11 +215,6 @@ class PostgresServer(Postgres, ServerProcess):
     def _make(self) -> None:
         self._installation.copy_cluster(self.directory)
 
-    @property
-    def socket_url(self) -> str:
-        """The same server by way of its Unix socket."""
-        return f"postgresql://gateway@/postgres?host={self.directory}&port={self.port}"
-
     def start(self) -> None:
         """Start, recovering from a crash when there was one, and return when connections are accepted."""
         self.launch()

@@ -6,6 +6,7 @@ import asyncio
 import select
 import socket
 from collections.abc import AsyncIterator
+from hashlib import sha256
 
 import pytest
 
@@ -54,6 +55,36 @@ async def test_an_error_of_the_listener_for_interim_answers_ends_the_exchange() 
         with pytest.raises(ZeroDivisionError):
             await send(client, on_interim=fail)
         await eventually(lambda: client.stats.closed == 1)
+
+
+async def test_a_slow_reader_slows_the_upstream_down() -> None:
+    """No more than a buffer is held of a body that nobody reads, and nothing of it is lost."""
+    total = 64 * 1024 * 1024
+    piece = bytes(range(256)) * 256
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % total)
+        for _ in range(total // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body.is_unread_for(0.0))
+        assert got.body._buffered_bytes <= BUFFER_BYTES_MAX + 256 * 1024
+        digest, count, largest = sha256(), 0, 0
+        while data := await got.body.read():
+            assert isinstance(data, bytes)
+            digest.update(data)
+            count += len(data)
+            largest = max(largest, len(data))
+        assert count == total
+        assert largest <= BUFFER_BYTES_MAX + 256 * 1024
+        assert digest.digest() == sha256(piece * (total // len(piece))).digest()
+        # The connection reads again, and serves the next request.
+        assert client.stats.closed == 0
 
 
 @pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])

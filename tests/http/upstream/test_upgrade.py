@@ -43,6 +43,30 @@ async def test_bytes_go_both_ways() -> None:
         await all_closed(client)
 
 
+async def test_both_directions_have_flow_control() -> None:
+    """A megabyte-wise echo neither overflows nor deadlocks."""
+    total, piece = 32 * 1024 * 1024, bytes(range(256)) * 1024
+    async with serving(echo) as server, upstream_to(server.port) as client:
+        with await answer(client, ASKING, b"") as got:
+            duplex = got.upgraded
+            assert duplex is not None
+
+            async def write() -> None:
+                for _ in range(total // len(piece)):
+                    assert await duplex.write(piece)
+                duplex.write_eof()
+
+            writing = asyncio.create_task(write())
+            await eventually(lambda: got.body.is_unread_for(0.0))
+            assert not writing.done()
+            received = bytearray()
+            while data := await duplex.read():
+                assert isinstance(data, bytes)
+                received += data
+            await writing
+            assert received == b"hello" + piece * (total // len(piece)) + b"bye"
+
+
 async def test_an_upgraded_connection_has_no_clock_of_ours_while_nobody_reads() -> None:
     """Silence between reads is no reason to end it."""
     async with serving(echo) as server, upstream_to(server.port, response_timeout_seconds=0.2) as client:

@@ -1,4 +1,4 @@
-"""Requests that try to be read in two ways: refused, nothing handed on, and nothing of them repeated."""
+"""Clients that send garbage, never end, or do not read: they are given up, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -7,77 +7,14 @@ import socket
 
 import pytest
 
-from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
-from gateway.observe.facts import RequestAnswered
-from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, post, reply, serving, taken_by
+from tests.http.edge.harness import PROTECTED, post, reply, serving, taken_by
 from tests.support.eventually import eventually
-from tests.support.http import Connection, Response, exchange
-from tests.support.upstream import RecordingUpstream
+from tests.support.http import Connection, exchange
 
 P = PROTECTED.encode()
 # More than the buffers of the system take.
 LONG_BYTES = 16 << 20
-SMUGGLED = b"POST /smuggled HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: 0\r\n\r\n"
-
-
-def raw(line: bytes, fields: bytes = HOST, body: bytes = b"") -> bytes:
-    return line + b"\r\n" + fields + b"\r\n" + body
-
-
-def chunked(body: bytes, fields: bytes = b"Transfer-Encoding: chunked\r\n") -> bytes:
-    return raw(b"POST " + P + b" HTTP/1.1", HOST + fields, body)
-
-
-# What the parser lets through and a protected route does not.
-AMBIGUOUS = {
-    "absolute-form": raw(b"POST http://gateway.test" + P + b" HTTP/1.1"),
-    "absolute-form-elsewhere": raw(b"POST http://other.test" + P + b" HTTP/1.1"),
-    "fragment": raw(b"POST " + P + b"#x HTTP/1.1"),
-    "version-0.9": raw(b"POST " + P + b" HTTP/0.9"),
-    "version-2.0": raw(b"POST " + P + b" HTTP/2.0"),
-    "two-codings": chunked(b"0\r\n\r\n", b"Transfer-Encoding: gzip, chunked\r\n"),
-    "chunked-on-1.0": raw(b"POST " + P + b" HTTP/1.0", HOST + b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
-    "dot-segments": raw(b"POST /x/../v1/payments HTTP/1.1"),
-    "dot-segments-out": raw(b"POST /v1/payments/../payments HTTP/1.1"),
-    "escaped-dot-segments": raw(b"POST /x/%2e%2E/v1/payments HTTP/1.1"),
-    "doubly-escaped-dot-segments": raw(b"POST /pay/%252e%252e HTTP/1.1"),
-    "dot-segment-behind-an-escaped-slash": raw(b"POST /pay/..%2fx HTTP/1.1"),
-    "escaped-slash": raw(b"POST /v1%2Fpayments HTTP/1.1"),
-    "backslash": raw(b"POST /v1\\payments HTTP/1.1"),
-    "path-parameter": raw(b"POST /v1/payments;x=y HTTP/1.1"),
-    "repeated-key": post(b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n"),
-    "repeated-equal-key": post(b"Idempotency-Key: a\r\nidempotency-key: a\r\n"),
-    "repeated-authorization": post(b"Authorization: a\r\nAuthorization: b\r\n"),
-    "repeated-scope": post(b"X-Tenant-Id: a\r\nX-Tenant-Id: b\r\n"),
-    "key-with-underscore": post(b"Idempotency_Key: a\r\n"),
-    "scope-with-underscore": post(b"X-Tenant-Id: a\r\nX_Tenant_Id: b\r\n"),
-    "connection-names-the-key": post(b"Connection: close, Idempotency-Key\r\nIdempotency-Key: a\r\n"),
-    "connection-names-the-scope": post(b"Connection: X-Tenant-Id\r\n"),
-    "connection-names-the-credential": post(b"Connection: authorization\r\n"),
-    "connection-names-the-length": post(b"Connection: content-length\r\n"),
-    "two-values-of-host": raw(b"POST " + P + b" HTTP/1.1", b"Host: a, b\r\n"),
-    "host-with-a-path": raw(b"POST " + P + b" HTTP/1.1", b"Host: a/b\r\n"),
-}
-
-
-async def refused(edge: RunningEdge, data: bytes) -> Response:
-    """The one answer to `data`; the connection is closed after it."""
-    async with Connection(edge.port) as connection:
-        await connection.send(data)
-        response = await connection.read_response("POST")
-        assert response.complete
-        try:
-            rest = await connection.read_rest()
-        except ConnectionError:
-            rest = b""
-        assert rest == b""
-    assert response.header("server") is None
-    assert response.header("content-type") == "application/problem+json"
-    assert b"aiohttp" not in response.body
-    assert b"gateway.test" not in response.body
-    assert b"smuggled" not in response.body
-    return response
 
 
 async def test_garbage_behind_a_request_in_one_piece() -> None:
@@ -86,55 +23,6 @@ async def test_garbage_behind_a_request_in_one_piece() -> None:
         response = await exchange(edge.port, post() + b"garbage\r\n\r\n")
         assert response.status == 400
         assert edge.taken == []
-
-
-@pytest.mark.parametrize("name", AMBIGUOUS)
-async def test_what_is_ambiguous_is_refused_on_a_protected_route(name: str) -> None:
-    """The verdict is `request-invalid`, told once, and neither the handler nor the upstream sees the request."""
-    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
-        response = await refused(edge, AMBIGUOUS[name])
-        assert response.status == 400
-        assert response.json()["code"] == "request-invalid"
-        assert response.values("idempotency-status") == [b"request-invalid"]
-        assert edge.taken == []
-        assert upstream.requests == []
-        (fact,) = edge.facts
-        assert isinstance(fact, RequestAnswered)
-        assert (fact.route, fact.verdict, fact.status) == ("payments", Verdict.REQUEST_INVALID, 400)
-
-
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        (raw(b"GET / HTTP/2.0"), 400),
-        (b"GET /\r\n\r\n", 400),
-        (raw(b"PUT / HTTP/1.1", HOST + b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400),
-        (raw(b"PUT / HTTP/1.0", HOST + b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400),
-        (raw(b"CONNECT gateway.test:80 HTTP/1.1"), 501),
-        (raw(b"GET / HTTP/1.1", HOST + b"X: " + b"a" * 70_000 + b"\r\n"), 431),
-        (raw(b"GET /" + b"a" * 70_000 + b" HTTP/1.1"), 431),
-        (raw(b"GET / HTTP/1.1", HOST + b"".join(b"X-%d: %b\r\n" % (n, b"a" * 1000) for n in range(70))), 431),
-        (raw(b"GET / HTTP/1.1", HOST + b"X: a\r\n" * 200), 431),
-    ],
-    ids=[
-        "version-2.0",
-        "version-0.9",
-        "two-codings",
-        "chunked-on-1.0",
-        "connect",
-        "field-too-long",
-        "target-too-long",
-        "head-too-long",
-        "too-many-fields",
-    ],
-)
-async def test_what_cannot_be_forwarded_is_refused_beside_the_routes(data: bytes, status: int) -> None:
-    """Unprotected traffic gets a plain problem without a word of any verdict."""
-    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge:
-        response = await refused(edge, data + SMUGGLED)
-        assert response.status == status
-        assert response.values("idempotency-status") == []
-        assert upstream.requests == []
 
 
 async def test_a_head_that_never_ends_is_given_up() -> None:

@@ -286,8 +286,8 @@ the charge of tok_error. `make run ARGS=--traffic` sends all of this by itself.
 
 _TRAFFIC: Final = """\
 Callers send some five requests a second: charges, repeats, copies at once, another amount under a used key, payouts
-that are accepted and delivered later, webhooks, lost responses. Every 40 seconds the service is gone for five, and the
-consumer of events acknowledges none. After a minute the console has something of everything:
+that are accepted and delivered later, webhooks, lost responses. Now and then the service is gone for five
+seconds, or the consumer of events silent. After a minute the console has something of everything:
 
   operations in doubt   charges whose response was lost: open one, and end its doubt
   dead letters          payouts whose API key had expired: requeue one, or withdraw it

@@ -21,6 +21,7 @@ from gateway.demo.upstream import EXPIRED, CardService
 _PAUSE_SECONDS: Final = 0.4
 _OUTAGE_SECONDS: Final = 5.0
 _OPEN_ROUNDS: Final = 8
+_CREDENTIALS: Final = ("sk_test_alice", "sk_test_bob", "sk_test_carol")
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
@@ -42,8 +43,8 @@ class Traffic:
         needs_person = (self._lose_response, self._dead_letter)
         async with asyncio.TaskGroup() as steps:
             for number in itertools.count():
-                opens, breaks = number < _OPEN_ROUNDS, number % 2 == 0
-                for step in (*needs_person * opens, *usual, *(self._break,) * breaks):
+                opens, outage = number < _OPEN_ROUNDS, self._fall_silent if number % 2 else self._break
+                for step in (*needs_person * opens, *usual, outage):
                     steps.create_task(_without_loss(step))
                     await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -105,25 +106,23 @@ class Traffic:
             await self._caller.send("POST", "/webhooks/stripe", self._keys.signed(body), body)
 
     async def _break(self) -> None:
-        """The service is gone for a while, and the consumer acknowledges nothing."""
+        """The service is gone for a while."""
         await self._service.stop()
+        await asyncio.sleep(_OUTAGE_SECONDS)
+        await self._service.start()
+
+    async def _fall_silent(self) -> None:
+        """The consumer acknowledges no event for a while."""
         self._consumer.acknowledges.clear()
         try:
             await asyncio.sleep(_OUTAGE_SECONDS)
         finally:
             self._consumer.acknowledges.set()
-        await self._service.start()
 
     async def _send(
-        self,
-        what: str,
-        key: str,
-        card: str = "",
-        *,
-        amount: int = 1200,
-        later: bool = False,
-        credential: str = "sk_test",
+        self, what: str, key: str, card: str = "", *, amount: int = 1200, later: bool = False, credential: str = ""
     ) -> None:
+        credential = credential or _CREDENTIALS[sum(key.encode()) % len(_CREDENTIALS)]
         headers = {"Authorization": f"Bearer {credential}", "Idempotency-Key": key, "Content-Type": _FORM}
         headers |= {"Prefer": "respond-async"} if later else {}
         body = f"amount={amount}&currency=eur&{card}".encode()

@@ -120,6 +120,48 @@ DEFECTS = (
         ("tests/admin/test_console.py::test_an_upload_is_in_no_file",),
     ),
     Defect(
+        "spoofed-header-is-believed",
+        "whoever reaches the console directly is whom a header names",
+        (Edit("admin/vouching.py", "if not _is_within(peer, networks):", "if peer is None:"),),
+        ("tests/admin/test_sign_in.py::test_a_spoofed_header",),
+    ),
+    Defect(
+        "token-is-read-and-not-verified",
+        "a signed token names a person for the console, whoever signed it",
+        (Edit("admin/vouching.py", "isinstance(found, ScopeMissing | IdentityUnavailable)", "found is None"),),
+        ("tests/admin/test_sign_in.py::test_a_token_that_names_nobody",),
+    ),
+    Defect(
+        "bearer-behind-a-proxy-needs-no-form",
+        "what a proxy adds to the requests of a browser is taken for the token of a program",
+        (
+            Edit(
+                "admin/access.py",
+                "if values and not (self._vouchers and is_page(request) and _is_of_a_proxy(values)):",
+                "if values:",
+            ),
+        ),
+        ("tests/admin/test_sign_in.py::test_a_token_names_a_person",),
+    ),
+    Defect(
+        "many-whatever-matches-by-now",
+        "dead letters are decided about that nobody has seen: others match by now",
+        (Edit("admin/actions.py", "if asked.matching not in (None, bulk.matching):", "if asked.matching == 0:"),),
+        ("tests/admin/test_pages.py::test_another_number_by_now",),
+    ),
+    Defect(
+        "preview-shows-what-was-redacted",
+        "the preview of a resolution shows the response as it was pasted, with the values that are not kept",
+        (
+            Edit(
+                "admin/pages/console.py",
+                "body = whole if response.body is None else response.body",
+                "body = whole or response.body or b''",
+            ),
+        ),
+        ("tests/admin/test_pages.py::test_what_is_redacted_is_not_shown",),
+    ),
+    Defect(
         "observed-is-given-less-time",
         "the probe of an observed route, which never probes, bounds how long its responses may take",
         (Edit("protect/route.py", "route.upstream.over(config.upstream)", "config.upstream_for(route)"),),

@@ -103,29 +103,26 @@ class People:
     """All who have a token, by (name, token, role)."""
 
     def __init__(self, tokens: Iterable[tuple[str, str, str]]) -> None:
-        self._people = {
-            name: Person(
+        self._people = [
+            Person(
                 name,
                 Role(role),
                 sha256(token.encode()).digest(),
                 hmac.digest(token.encode(), b"idempotency gateway console session", "sha256"),
             )
             for name, token, role in tokens
-        }
+        ]
 
     def with_token(self, token: bytes) -> Person | None:
         """Who has this token. Takes the same time for every wrong one."""
         digest, found = sha256(token).digest(), None
-        for person in self._people.values():
+        for person in self._people:
             if hmac.compare_digest(digest, person.digest):
                 found = person
         return found
 
-    def named(self, name: str) -> Person | None:
-        return self._people.get(name)
-
     def __iter__(self) -> Iterator[Person]:
-        return iter(self._people.values())
+        return iter(self._people)
 
 
 @dataclass(frozen=True, slots=True)

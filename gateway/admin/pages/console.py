@@ -485,6 +485,8 @@ class Console:
                     bulk = await listed(self._operations, query, _STEP_RATE)
                 except Malformed as error:
                     status, mistake = 400, mistake or str(error)
+            elif form:
+                status, mistake = 400, mistake or "say which: by route, by reason, or by how long they are dead"
             written = {"why": text_in(form, "why"), "rate": text_in(form, "rate") or str(_STEP_RATE)}
             values = {"change": page, "chosen": chosen, "bulk": bulk, "step_max": _STEP_MAX, **written}
             return self._page(request, "bulk", status, **values, mistake=mistake)

@@ -17,7 +17,7 @@ from gateway.admin.fault import Malformed
 from gateway.admin.history import Told, told
 from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
 from gateway.admin.memory import MemoryState
-from gateway.admin.reports import Report, paused_line
+from gateway.admin.reports import Report, events_text, paused_line
 from gateway.admin.resolution import Treatment
 from gateway.admin.view import advice, ago, described, foreign, moment, printable, span, stranded_advice, times_of
 from gateway.admin.view import since_us as record_since_us
@@ -166,6 +166,8 @@ class Inspected:
     """The pause of its operation name, if it is accepted."""
     is_stranded: bool = False
     """It is accepted, and no route of this configuration delivers it."""
+    sinks: tuple[Report, ...] = ()
+    """What each sink has yet to receive of it."""
 
     @property
     def doubt(self) -> Doubt | None:
@@ -198,6 +200,8 @@ def full_json(inspected: Inspected) -> dict[str, Any]:
     about["history"] = [each.document for each in happened.happenings]
     if happened.dropped:
         about["history_dropped"] = happened.dropped
+    if inspected.sinks:
+        about["sinks"] = inspected.sinks
     return {**about, "audits": audits, "next": next_step(inspected)}
 
 
@@ -296,6 +300,7 @@ def full_text(inspected: Inspected) -> Iterator[str]:
     happened = inspected.told
     rows += [("history", f"{moment(each.at_us)} {each.text}") for each in happened.happenings]
     rows.append(("history", happened.dropped_text or None))
+    rows += [(f"sink {each['sink']}", events_text(each)) for each in inspected.sinks]
     rows += [
         ("audit", f"{moment(entry.at_us)} {entry.event} by {entry.who}: {entry.why}") for entry in inspected.audits
     ]

@@ -163,7 +163,12 @@ class Operations:
         if record is not None and record.state is State.ACCEPTED:
             pause = next((each for each in await self.paused() if each["operation"] == record.identity.operation), None)
             is_stranded = self.policies.is_own(record) and not self.policies.is_delivered(record)
-        return Inspected(operation_id, snapshot, tuple(audits), treatment, journal, lost, probes, pause, is_stranded)
+        sinks: tuple[Report, ...] = ()
+        if treatment is not None and self.policies.sinks:
+            kept = self.store.cold, self.policies.service, self.policies.sinks
+            sinks = await bounded(reports.events_of(*kept, operation_id))
+        about = operation_id, snapshot, tuple(audits), treatment, journal
+        return Inspected(*about, lost, probes, pause, is_stranded, sinks)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await bounded(self.store.read(operation_id))

@@ -6,20 +6,23 @@ the last day. A gateway that was just switched to `enforce` remembers none of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from gateway.admin.fault import NoSuch
 from gateway.admin.resolution import Policies, named
 from gateway.admin.view import moment, printable, span
 from gateway.core.operation import microseconds
 from gateway.store.observations import ObservationStore, ObservedCount
-from gateway.store.operations import KeptEvent, Pause, PauseAudit, SinkBacklog
+from gateway.store.operations import KeptEvent, Pause, PauseAudit, Publications, SinkBacklog
 
 Report = dict[str, Any]
 
 # So long a publication takes at most, and the search for it.
 _BEHIND_SECONDS: Final = 60.0
+# Of more events of a sink than these, waiting or dead, no more are looked through for those of one operation.
+_EVENTS_SEARCHED_MAX: Final = 500
 
 NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new key, and its next repeat runs once more."
 """What an operator has to know before the switch."""
@@ -103,6 +106,31 @@ def event(kept: KeptEvent) -> Report:
         "tries": kept.tries,
         "last_error": kept.why or None,
     }
+
+
+async def events_of(store: Publications, service: str, sinks: Iterable[str], operation_id: UUID) -> tuple[Report, ...]:
+    """What each of these sinks has yet to receive of an operation; an event that was published is gone. Not `is_whole`
+    where the sink has so many events that not all were looked through."""
+    found = []
+    for sink in sorted(sinks):
+        events, is_whole = list[Report](), True
+        for is_dead in (False, True):
+            page = await store.find_events(service, sink, is_dead=is_dead, after=None, limit=_EVENTS_SEARCHED_MAX)
+            is_whole = is_whole and len(page) < _EVENTS_SEARCHED_MAX
+            events += (event(each) for each in page if each.operation_id == operation_id)
+        found.append({"sink": sink, "events": events, "is_whole": is_whole})
+    return tuple(found)
+
+
+def events_text(of_sink: Report) -> str:
+    """What a sink has yet to receive, in words."""
+    told = [
+        f"{each['type']} of {each['time']}: {each['state']}, {each['tries']} tries{_because(': ', each)}"
+        for each in of_sink["events"]
+    ]
+    if not of_sink["is_whole"]:
+        told.append(f"more wait or are dead than the {_EVENTS_SEARCHED_MAX} of each that were looked through")
+    return "; ".join(told) or "it has received what it was to get"
 
 
 def event_line(event: Report) -> str:

@@ -140,3 +140,48 @@ def test_a_sink_that_nobody_publishes_to() -> None:
         "active",
         "behind",
     ]
+
+
+async def test_what_an_operation_has_yet_to_tell(store: Store, tmp_path: Path) -> None:
+    """Until a sink has the events of an operation, they are shown with it, with why the last try failed."""
+    async with Receiver(status(410, "moved away")) as ledger:
+        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
+        changes = {
+            "events": {"sinks": [sink]},
+            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
+        }
+        async with served(store, tmp_path, **changes) as (running, admin):
+            shell = shell_for(running, store, tmp_path, **changes)
+            running.upstream.on("/charges", Answer(201))
+            assert (await running.send("k1")).status == 201
+            (sent,) = running.upstream.requests
+            operation_id = sent.values("Idempotency-Operation")[0].decode()
+            place = f"/operations/{operation_id}"
+
+            async def has_failed() -> bool:
+                (found,) = (await admin("GET", place)).json()["sinks"]
+                return bool(found["events"]) and found["events"][0]["last_error"] is not None
+
+            await eventually(has_failed, 20.0, "the sink has answered")
+            (found,) = (await admin("GET", place)).json()["sinks"]
+            (waiting,) = found["events"]
+            assert (found["sink"], found["is_whole"], waiting["state"], waiting["tries"]) == (
+                "ledger",
+                True,
+                "waiting",
+                1,
+            )
+            lines = (await shell("inspect", operation_id)).out.splitlines()
+            (line,) = (each for each in lines if each.startswith("sink ledger"))
+            assert "operation.completed of " in line
+            assert line.endswith(": waiting, 1 tries: HTTP 410 moved away")
+            assert (await admin("POST", "/sinks/ledger/resume", {"why": "it is back"})).status == 200
+            running.gateway._parts.relay.wake()
+            await ledger.wait_received(2)
+
+            async def has_all() -> bool:
+                (found,) = (await admin("GET", place)).json()["sinks"]
+                return bool(found["events"] == [])
+
+            await eventually(has_all, 20.0, "the sink has it")
+            assert "it has received what it was to get" in (await shell("inspect", operation_id)).out

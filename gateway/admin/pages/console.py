@@ -675,7 +675,10 @@ def _request_in(form: access.Form) -> bytes:
 
 
 _TOLD_ELSEWHERE: Final = frozenset(
-    ("operation_id", "audits", "history", "history_dropped", "journal", "recovery", "next", "state", "now", "request")
+    (
+        *("operation_id", "state", "now", "request", "audits", "history", "history_dropped", "journal", "recovery"),
+        *("sinks", "next"),
+    )
 )
 
 

@@ -22,6 +22,7 @@ from gateway import __version__
 from gateway.admin import listing
 from gateway.admin.access import ENTER, PERSON, SESSION, Endpoint
 from gateway.admin.actions import ACTIONS
+from gateway.admin.reports import events_text
 from gateway.admin.view import ago, doubt_text, moment, since_us, span
 from gateway.core.operation import State
 from gateway.observe.status import terse
@@ -97,6 +98,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "prose": _prose,
     "doubt": doubt_text,
     "since": since_us,
+    "unreceived": events_text,
     "back": _back,
     "labelled": _labelled,
     "subject": listing.subject,

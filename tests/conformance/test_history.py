@@ -47,6 +47,7 @@ async def test_how_an_attempt_ended(store: Store, other_store: Store) -> None:
     await do(store, hand, lambda hand: replace(hand.release(), why="answered_503"))
     released_us = hand.snapshot.now_us
     await do(other_store, hand, Hand.retry, Hand.complete)
+    assert await told(other_store, hand) == [Event.RELEASE]
     (ended,) = (await history(other_store, hand)).entries
     assert 0 <= released_us - ended.at_us < 1_000_000
     wanted = Entry(Event.RELEASE, ended.at_us, first.token, "answered_503", first.claimed_us, first.holder, "POST")

@@ -46,7 +46,7 @@ _DECISION: Final = Markup(
 )
 _LEGEND: Final = Markup(
     '<p class="hint">An attempt lasts from its claim to its end, and is filled if its end is known. Circles are probes,'
-    " diamonds what was decided or came late. Long waits are shortened.</p>"
+    " diamonds what was decided or came late. Numbers are those of the list; long waits are shortened.</p>"
 )
 _ROWS: Final = (("attempts", _ATTEMPTS), ("in doubt", _DOUBTS), ("events", _MARKS))
 
@@ -81,11 +81,9 @@ def strip(told: Told, now_us: int) -> Markup:
         _bar("doubt", axis, since_us, until_us, _DOUBTS, f"in doubt from {moment(since_us)} to {moment(until_us)}")
         for since_us, until_us in doubts
     ]
-    number = 0
-    for each in told.happenings:
+    for number, each in enumerate(told.happenings, 1):
         text = f"{moment(each.at_us)} {each.text}"
         if each.event == ATTEMPT:
-            number += 1
             kind = "attempt well" if each.ended in _ENDED_WELL else "attempt"
             parts.append(_bar(kind, axis, each.at_us, _until(each, now_us), _ATTEMPTS, text))
             parts.append(_LABEL.format(x=axis[each.at_us], y=_ATTEMPTS - _BAR / 2 - 3, anchor="start", text=number))

@@ -495,4 +495,25 @@ DEFECTS = (
         (Edit("store/memory/guard.py", "(Claim, Accept, Dispatch, Withdraw)", "(Claim, Dispatch, Withdraw)"),),
         ("tests/store/test_guard.py::test_a_request_kept_before_the_loss_is_not_delivered",),
     ),
+    Defect(
+        "history-without-what-had-no-effect",
+        "the next attempt hides that, and why, the one before it had no effect",
+        (Edit("core/lifecycle.py", "(Accept, Release, Forget, Abandon,", "(Accept, Forget, Abandon,"),),
+        ("tests/conformance/test_history.py::test_how_an_attempt_ended[sqlite]",),
+    ),
+    Defect(
+        "history-of-probes-alone",
+        "an operation that is probed for long is no more known to have been attempted",
+        (Edit("core/history.py", "del entries[next(probes, FIRST)]", "del entries[FIRST]"),),
+        ("tests/conformance/test_history.py::test_probes_leave_room_for_attempts[sqlite]",),
+    ),
+    Defect(
+        "history-lost-with-a-late-answer",
+        "an answer that came after the lease hides that the operation was in doubt",
+        (
+            Edit("store/relational/executor.py", "if granted.lease_until_us <= now_us:", "if False:"),
+            Edit("store/relational/sql/update_granted.sql", "state = 'claimed' AND lease_until_us > ?", "? > 0"),
+        ),
+        ("tests/conformance/test_history.py::test_a_late_answer[sqlite]",),
+    ),
 )

@@ -333,8 +333,10 @@ _PATTERNS: Final = Markup(
 def _steps(values: Values, left: float, right: float, y: Callable[[float], float], base: float | None = None) -> str:
     """A path from bucket to bucket, broken where there is no number; down to the `base` and closed, if there is one."""
     width = (right - left) / len(values)
+    # The last bucket is not over yet, and would look like a fall.
+    whole = values[:-1] if len(values) > 1 and values[-2] is not None else values
     parts, before = list[str](), None
-    for at, value in enumerate([*values, None]):
+    for at, value in enumerate([*whole, None]):
         x = left + at * width
         if value == before:
             continue

@@ -247,7 +247,9 @@ def _sum(bucket: Numbers, kind: str, labels: Collection[str] | None) -> float:
 
 def _quantile(bucket: Numbers, kind: str, share: float) -> float | None:
     """Between two bounds as if what lies there were spread evenly, as PromQL has it."""
-    counts = sorted((float(bound), number) for bound, number in bucket.get(kind, {}).items())
+    found = bucket.get(kind, {}).items()
+    # A row may have any label.
+    counts = sorted((float(bound), n) for bound, n in found if bound == "+Inf" or bound.replace(".", "", 1).isdecimal())
     sums = list(accumulate(number for _, number in counts))
     if not sums:
         return None

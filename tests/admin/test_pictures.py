@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from gateway.admin.pages.pictures import Picture, pictures
-from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window
+from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from gateway.store.base import NotApplied
+from gateway.store.operations import ActivityRow
 from tests.admin.test_console import consoled, text_of
 from tests.admin.test_pages import HOSTILE, Page
 from tests.observe.test_activity import of
@@ -114,6 +118,20 @@ async def test_the_overview_shows_them(tmp_path: Path) -> None:
         assert "/ui/#pictures" in week.links
         for query in ("?window=year", "?window=hour&window=week", "?other=1"):
             assert (await browser.get(f"/ui/{query}")).status == 400
+
+
+async def test_names_of_any_kind(tmp_path: Path) -> None:
+    """What a row of the store has as a name is text, wherever it stands."""
+    async with consoled(tmp_path) as it:
+        now_us = time.time_ns() // 1_000
+        at_us = now_us - now_us % HOUR.row_us - HOUR.row_us
+        names = {kind: {HOSTILE: 3.0} for kind in ("verdict", "route", "lag", "mark", "gateway", HOSTILE)}
+        row = ActivityRow(uuid4(), HOUR.row_us, at_us, now_us + HOUR.length_us, encoded([(0, names)]))
+        await it.house.gateway._store.cold.save_activity("shop", row, replace(row, span_us=WEEK.row_us))
+        browser = await it.signed_in("vera")
+        page = (await browser.get("/ui/")).body.decode()
+        assert HOSTILE in text_of(page.encode())
+        assert "<script>alert" not in page
 
 
 async def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

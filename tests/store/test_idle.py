@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import apsw
 
+from gateway.core.operation import MICROSECONDS
 from gateway.deliver import worker
 from gateway.events import relay
+from gateway.observe.activity import LONGER_US, MINUTE_US
 from gateway.store.memory.promotion import BEAT_SECONDS
-from gateway.store.operations import ManagedStore, Serving
+from gateway.store.operations import ActivityRow, ManagedStore, Serving
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep import timer
@@ -26,6 +28,8 @@ TURNS: Final = ("sweep", "recovery shop 1", "tally shop 1")
 NOTES_SECONDS: Final = 15.0
 TALLY_SECONDS: Final = 15.0
 SWEEP_SECONDS: Final = 30.0
+ACTIVITY_SECONDS: Final = MINUTE_US / MICROSECONDS
+COUNTED: Final = [ActivityRow(HOLDER, each, 0, 2**60, b"[]") for each in (MINUTE_US, LONGER_US)]
 
 # What is asked, and how many seconds apart.
 ASKED: Final[Mapping[str, tuple[Callable[[Any], Awaitable[object]], float]]] = {
@@ -36,6 +40,7 @@ ASKED: Final[Mapping[str, tuple[Callable[[Any], Awaitable[object]], float]]] = {
     "backlog": (lambda store: store.backlog(SERVICE), TALLY_SECONDS),
     "sinks": (lambda store: store.sinks(SERVICE), TALLY_SECONDS),
     "sweep": (lambda store: store.sweep(500), SWEEP_SECONDS),
+    "save_activity": (lambda store: store.save_activity(SERVICE, *COUNTED), ACTIVITY_SECONDS),
     "check_memory": (lambda store: store.check_memory(), NOTES_SECONDS),
 }
 NOTE: Final = (lambda store: store.note_running(HOLDER, is_running=True), NOTES_SECONDS)

@@ -23,7 +23,7 @@ Values = Sequence[float | None]
 
 # The place of the plot in its picture, in units of the picture.
 _WIDTH, _HEIGHT = 640.0, 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 634.0, 22.0, 166.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 622.0, 22.0, 166.0
 _SMALL_WIDTH, _SMALL_HEIGHT = 200.0, 48.0
 _ROWS: Final = {"hour": 12, "week": 28}
 _SMALL_MAX: Final = 12

@@ -381,11 +381,11 @@ def _framed(activity: Activity, id_: str, title: str, about: str, inside: Markup
     for tick in scale.ticks:
         y, text = scale.y(tick), scale.text(tick)
         back.append(Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(_LEFT, y, _RIGHT))
-        back.append(Markup('<text class="axis end" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 5, y + 4, text))
+        back.append(Markup('<text class="end" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 5, y + 4, text))
     for at_us, text in _times(activity):
         x = _x((at_us - activity.since_us) / activity.window.span_us, count)
-        back.append(Markup('<path class="tick" d="M{:.1f} {}v5"/>').format(x, _BOTTOM))
-        back.append(Markup('<text class="axis middle" x="{:.1f}" y="{}">{}</text>').format(x, _HEIGHT - 8, text))
+        back.append(Markup('<path class="grid" d="M{:.1f} {}v5"/>').format(x, _BOTTOM))
+        back.append(Markup('<text class="middle" x="{:.1f}" y="{}">{}</text>').format(x, _HEIGHT - 8, text))
     front = []
     for at, bucket in enumerate(activity.buckets):
         for mark in (bucket or {}).get("mark", ()):

@@ -57,6 +57,7 @@ from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError, listen_fault
+from gateway.observe.activity import METRICS_READ
 from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
@@ -156,7 +157,10 @@ class Gateway:
         else:
             self._edge, self.seating = before.edge, before.seating
         self._activity = ActivitySampler(
-            self.metrics.take, self._store.cold, config.service, wall_seconds=environment.wall_seconds
+            lambda: self.metrics.take(METRICS_READ),
+            self._store.cold,
+            config.service,
+            wall_seconds=environment.wall_seconds,
         )
         self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
         self._admin = admin_api(

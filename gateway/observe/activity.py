@@ -17,8 +17,8 @@ from uuid import UUID
 import orjson
 
 from gateway.core.operation import MICROSECONDS, Event
-from gateway.observe.facts import METRICS, Labels
-from gateway.observe.metrics import Counted, Rows
+from gateway.observe.facts import METRICS
+from gateway.observe.metrics import Counted
 
 BUCKET_US: Final = 30 * MICROSECONDS
 MINUTE_US: Final = 60 * MICROSECONDS
@@ -57,45 +57,49 @@ _GAUGES: Final = (
     ("lag", "idempotency_oldest_event_seconds", max, 0),
 )
 _GREATEST: Final = frozenset(("mark", *(kind for kind, *_ in _GAUGES)))
+METRICS_READ: Final = tuple(
+    {*(each[1] for each in (*_COUNTERS, *_HISTOGRAMS, *_GAUGES)), *(name for name, *_ in _OPENED)}
+)
+"""All metrics that pictures are made of."""
 
 
 # -- a bucket ----------------------------------------------------------------------------------------------------------
 
 
-def difference(before: Counted, now: Counted) -> Numbers:
-    """What was counted in between, and how the gauges stand."""
+def totals(counted: Counted) -> Numbers:
+    """What a process has counted so far, over all series that pictures do not tell apart, and how its gauges stand."""
     found: Numbers = {}
     for kind, name, place in _COUNTERS:
-        for labels, (number, *_) in _grown(name, before, now):
-            _add(found, kind, "" if place is None else str(labels[place]), number)
+        of = found.setdefault(kind, {})
+        for labels, (number, *_) in counted.get(name, {}).items():
+            label = "" if place is None else str(labels[place])
+            of[label] = of.get(label, 0.0) + number
+    found["opened"] = {"": 0.0}
     for name, place, event in _OPENED:
-        for labels, (number, *_) in _grown(name, before, now):
-            if labels[place] == event:
-                _add(found, "opened", "", number)
+        found["opened"][""] += sum(row[0] for each, row in counted.get(name, {}).items() if each[place] == event)
     for kind, name in _HISTOGRAMS:
-        for _, (*counts, _seconds) in _grown(name, before, now):
-            for bound, number in zip((*map(str, METRICS[name].bounds), "+Inf"), counts, strict=True):
-                _add(found, kind, bound, number)
+        bounds = (*map(str, METRICS[name].bounds), "+Inf")
+        # The last number of a row is the sum of the seconds.
+        found[kind] = dict(zip(bounds, map(sum, zip(*counted.get(name, {}).values(), strict=True)), strict=False))
     for kind, name, combine, place in _GAUGES:
         values: dict[str, list[float]] = {}
-        for labels, (number, *_) in now.get(name, {}).items():
+        for labels, (number, *_) in counted.get(name, {}).items():
             values.setdefault("" if place is None else str(labels[place]), []).append(number)
-        if values:
-            found[kind] = {label: float(combine(each)) for label, each in values.items()}
-    return {kind: _bounded(kind, each) for kind, each in found.items()}
+        found[kind] = {label: float(combine(each)) for label, each in values.items()}
+    return found
 
 
-def _grown(name: str, before: Counted, now: Counted) -> Iterable[tuple[Labels, Sequence[float]]]:
-    old: Rows = before.get(name, {})
-    for labels, row in now.get(name, {}).items():
-        was = old.get(labels, [0.0] * len(row))
-        yield labels, [max(0.0, number - earlier) for number, earlier in zip(row, was, strict=True)]
-
-
-def _add(found: Numbers, kind: str, label: str, number: float) -> None:
-    if number:
-        labels = found.setdefault(kind, {})
-        labels[label] = labels.get(label, 0.0) + number
+def difference(before: Numbers, now: Numbers) -> Numbers:
+    """What was counted between these totals, and how the gauges stand."""
+    found: Numbers = {}
+    for kind, labels in now.items():
+        was = {} if kind in _GREATEST else before.get(kind, {})
+        grown = {label: number - was.get(label, 0.0) for label, number in labels.items()}
+        if kind not in _GREATEST:
+            grown = {label: number for label, number in grown.items() if number > 0}
+        if grown:
+            found[kind] = _bounded(kind, grown)
+    return found
 
 
 def _bounded(kind: str, labels: dict[str, float]) -> dict[str, float]:

@@ -439,11 +439,13 @@ class Metrics:
 
     # -- several workers, and gateways one after the other -----------------------------------------------------------
 
-    def take(self) -> Counted:
-        """All numbers as of now, for the supervisor to merge."""
-        self._put_readings()
-        found = {name: packed for name, family in self._families.items() if (packed := family.packed())}
-        for numbers in self._of_earlier():
+    def take(self, names: Sequence[str] | None = None) -> Counted:
+        """All numbers as of now, for the supervisor to merge; or those of some metrics, none of which is read."""
+        if names is None:
+            self._put_readings()
+        wanted = self._families if names is None else {name: self._families[name] for name in names}
+        found = {name: packed for name, family in wanted.items() if (packed := family.packed())}
+        for numbers in self._of_earlier(names):
             for name, rows in numbers.items():
                 found[name] = self._families[name].merged(found.get(name, {}), [rows])
         return found
@@ -457,9 +459,9 @@ class Metrics:
         self._earlier.remove(before)
         self.absorb(before.take())
 
-    def _of_earlier(self) -> list[Counted]:
+    def _of_earlier(self, names: Sequence[str] | None = None) -> list[Counted]:
         """What counts together with this. Of the rest only the gateway that serves knows the present state."""
-        found = [each.take() for each in self._earlier]
+        found = [each.take(names) for each in self._earlier]
         return [{name: rows for name, rows in each.items() if self._families[name].is_summed} for each in found]
 
     def absorb(self, numbers: Counted) -> None:

@@ -29,6 +29,7 @@ from gateway.observe.activity import (
     difference,
     encoded,
     merge,
+    totals,
 )
 from gateway.observe.metrics import Counted
 from gateway.store.base import StoreError
@@ -63,7 +64,7 @@ class ActivitySampler:
         self._is_over = False
         self._writer = uuid4()
         self._marks = ["start"]
-        self._counted: Counted = {}
+        self._counted: Numbers = {}
         self._buckets: dict[tuple[UUID, int], Numbers] = {}
         # The minutes that the store has yet to take.
         self._unsaved: dict[tuple[UUID, int], None] = {}
@@ -102,7 +103,7 @@ class ActivitySampler:
             self._marks.append("clock set back")
         # A sample in between may have begun the next one.
         at_us = max(at_us, self._last_us)
-        now = self._take()
+        now = totals(self._take())
         numbers = difference(self._counted, now)
         numbers["mark"] = dict.fromkeys(self._marks, 1.0)
         self._counted, self._last_us, self._marks = now, at_us, []

@@ -222,7 +222,7 @@ DEFECTS: Final = (
     Defect(
         "pictures-grow-with-the-routes",
         "a configuration of thousands of routes fills the store with pictures",
-        (Edit("observe/activity.py", "{kind: _bounded(kind, each) for", "{kind: each for"),),
+        (Edit("observe/activity.py", "= _bounded(kind, grown)", "= grown"),),
         (_PICTURES + "test_rows_and_bytes_are_bounded",),
     ),
     Defect(

@@ -319,7 +319,7 @@ class Console:
         return {
             "records": shown,
             "heads": heads,
-            "count": f"{len(records)}" if is_whole else f"more than {len(records)}" if len(records) > size else "some",
+            "count": f"{len(records)}{'' if is_whole else '+'}",
             "is_whole": is_whole,
             "looked": found.looked,
             "now_us": found.now_us,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,14 +12,14 @@ from gateway.app.tls_files import stamp_of
 from gateway.callers.client_certificate import ClientCertificates
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import (
-    DiscoveredSource,
-    FileSource,
     KeySet,
     KeySetInvalid,
     Source,
-    UrlSource,
+    discovered_source,
+    fetch_file,
     read_key_file,
     secret_key,
+    url_source,
 )
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config
@@ -151,11 +152,11 @@ def _source(issuer: str, place: str, ca: Path | None) -> Source:
     """Where the keys of an issuer come from, by its setting `keys`."""
     try:
         if place == "discover":
-            return DiscoveredSource(issuer, client_context(ca))
+            return discovered_source(issuer, client_context(ca))
         if not place.startswith("/"):
-            return UrlSource(place, client_context(ca))
+            return url_source(place, client_context(ca))
         read_key_file(Path(place))
-        return FileSource(Path(place))
+        return partial(fetch_file, Path(place))
     except KeySetInvalid as error:
         raise StartError(f"the keys in {place} cannot be used: {error}") from error
     except OSError as error:

@@ -16,11 +16,11 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -98,14 +98,8 @@ class Document:
     max_age_seconds: float | None = None
 
 
-class Source(Protocol):
-    """Where a document with keys comes from."""
-
-    async def fetch(self) -> Document:
-        """The document. Raises `Unfetched`. Takes a limited time."""
-
-    async def close(self) -> None:
-        """Release connections."""
+Source = Callable[[], Awaitable[Document]]
+"""Fetches a document with keys, in a limited time. Raises `Unfetched`."""
 
 
 def secret_key(secret: bytes, algorithms: frozenset[str]) -> Key:
@@ -125,8 +119,12 @@ def read_keys(content: bytes) -> tuple[Key, ...]:
 
 def read_key_file(path: Path) -> tuple[Key, ...]:
     """The usable keys in this file. Raises `KeySetInvalid`, or `OSError` where it cannot be read."""
+    return read_keys(_read(path))
+
+
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        return read_keys(file.read(DOCUMENT_BYTES_MAX + 1))
+        return file.read(DOCUMENT_BYTES_MAX + 1)
 
 
 def _limited(keys: list[_T]) -> list[_T]:
@@ -235,8 +233,6 @@ class KeySet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._source is not None:
-            await self._source.close()
 
     @property
     def is_known(self) -> bool:
@@ -291,7 +287,7 @@ class KeySet:
         if self._source is None:
             return
         try:
-            document = await self._source.fetch()
+            document = await self._source()
             keys = read_keys(document.content)
         except (Unfetched, KeySetInvalid) as error:
             if not self._is_failing:
@@ -328,72 +324,49 @@ _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?([0-9]{1,9})"?(?:[,\s]|$)', 
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"idempotency-gateway/{__version__}"}
 
 
-class FileSource:
-    """A file on this machine, which is read anew as if it were fetched."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def fetch(self) -> Document:
-        try:
-            return Document(await asyncio.to_thread(self._read))
-        except OSError as error:
-            raise Unfetched(f"{self._path}: {error.strerror}") from None
-
-    async def close(self) -> None:
-        """There is nothing to release."""
-
-    def _read(self) -> bytes:
-        with self._path.open("rb") as file:
-            return file.read(DOCUMENT_BYTES_MAX + 1)
+async def fetch_file(path: Path) -> Document:
+    """A file on this machine, which is read anew as if it were fetched. Raises `Unfetched`."""
+    try:
+        return Document(await asyncio.to_thread(_read, path))
+    except OSError as error:
+        raise Unfetched(f"{path}: {error.strerror}") from None
 
 
-class UrlSource:
-    """A document at a URL. Lives on one event loop."""
+def url_source(url: str, tls: ssl.SSLContext) -> Source:
+    """A document at a URL. `tls` says whom to trust where that is https."""
+    names = Names()
 
-    def __init__(self, url: str, tls: ssl.SSLContext) -> None:
-        """`tls` says whom to trust where the URL is https."""
-        self._url = url
-        self._tls = tls
-        self._names = Names()
+    async def fetch() -> Document:
+        async with _session(tls, names) as session:
+            return await _get(session, url)
 
-    async def fetch(self) -> Document:
-        async with _session(self._tls, self._names) as session:
-            return await _get(session, self._url)
-
-    async def close(self) -> None:
-        """A connection is closed after each fetch."""
+    return fetch
 
 
-class DiscoveredSource:
+def discovered_source(issuer: str, tls: ssl.SSLContext) -> Source:
     """The key set that the issuer's configuration names."""
+    url, names = f"{issuer.rstrip('/')}/.well-known/openid-configuration", Names()
 
-    def __init__(self, issuer: str, tls: ssl.SSLContext) -> None:
-        self._issuer = issuer
-        self._tls = tls
-        self._names = Names()
-
-    async def fetch(self) -> Document:
-        url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        async with _session(self._tls, self._names) as session:
+    async def fetch() -> Document:
+        async with _session(tls, names) as session:
             configuration = await _get(session, url)
-            return await _get(session, self._key_set_url(configuration.content, url))
+            return await _get(session, _key_set_url(issuer, configuration.content, url))
 
-    async def close(self) -> None:
-        """As with `UrlSource`."""
+    return fetch
 
-    def _key_set_url(self, configuration: bytes, url: str) -> str:
-        try:
-            document = orjson.loads(configuration)
-        except orjson.JSONDecodeError:
-            raise Unfetched(f"{url}: it is not JSON") from None
-        found = document.get("jwks_uri") if isinstance(document, dict) else None
-        if not isinstance(found, str) or document.get("issuer") != self._issuer:
-            raise Unfetched(f"{url}: it is not the configuration of this issuer")
-        # It is shown to operators where it cannot be fetched.
-        if len(found) > _URL_CHARACTERS_MAX or not found.isprintable() or "@" in found:
-            raise Unfetched(f"{url}: its jwks_uri is no URL of a key set")
-        return found
+
+def _key_set_url(issuer: str, configuration: bytes, url: str) -> str:
+    try:
+        document = orjson.loads(configuration)
+    except orjson.JSONDecodeError:
+        raise Unfetched(f"{url}: it is not JSON") from None
+    found = document.get("jwks_uri") if isinstance(document, dict) else None
+    if not isinstance(found, str) or document.get("issuer") != issuer:
+        raise Unfetched(f"{url}: it is not the configuration of this issuer")
+    # It is shown to operators where it cannot be fetched.
+    if len(found) > _URL_CHARACTERS_MAX or not found.isprintable() or "@" in found:
+        raise Unfetched(f"{url}: its jwks_uri is no URL of a key set")
+    return found
 
 
 def _session(tls: ssl.SSLContext, names: Names) -> ClientSession:

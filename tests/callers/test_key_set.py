@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,12 +19,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from gateway.callers import key_set as fetching
 from gateway.callers.key_set import (
     FETCH_PAUSE_SECONDS,
-    DiscoveredSource,
     KeySet,
     KeySetInvalid,
+    Source,
     Unfetched,
-    UrlSource,
+    discovered_source,
     read_keys,
+    url_source,
 )
 from gateway.core.identity.token import Token, read_token
 from gateway.upstream.tls import client_context
@@ -155,7 +157,7 @@ async def fetched(
 ) -> AsyncIterator[tuple[KeySet, Clock]]:
     """The key set of a running issuer, after its first fetch."""
     clock = Clock()
-    source = (DiscoveredSource if discovers else UrlSource)(
+    source = (discovered_source if discovers else url_source)(
         issuer.url if discovers else issuer.keys_url, client_context(None)
     )
     keys = KeySet("https://a.example", source=source, stale_seconds=3600.0, clock=clock)
@@ -220,13 +222,13 @@ async def test_an_issuer_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> 
         assert not keys.may_refresh
 
 
-@pytest.mark.parametrize("source", [UrlSource, DiscoveredSource])
+@pytest.mark.parametrize("source", [url_source, discovered_source])
 async def test_a_name_server_that_hangs_delays_this_fetch_alone(
-    monkeypatch: pytest.MonkeyPatch, source: type[UrlSource | DiscoveredSource]
+    monkeypatch: pytest.MonkeyPatch, source: Callable[[str, ssl.SSLContext], Source]
 ) -> None:
     """What callers need threads for is done meanwhile."""
     async with silent_name_server(monkeypatch) as names:
-        fetch = asyncio.create_task(source("https://issuer.hangs", client_context(None)).fetch())
+        fetch = asyncio.create_task(source("https://issuer.hangs", client_context(None))())
         await eventually(lambda: names.running == 1)
         async with asyncio.timeout(5):
             await asyncio.to_thread(lambda: None)

@@ -10,7 +10,7 @@ operators' commands need, and `rekeying` encrypts what is kept with the current 
 
 *Several processes.* `supervisor` starts, watches and stops workers. `share` counts processors and workers, and each
 one's share of the limits; `seats` are the sockets that they accept connections on. `worker` runs inside a worker, and
-`channel` carries the messages between the two.
+`channel` carries the calls between the two.
 
 Entered by life.run, gateway.Gateway. Imports admin, callers, config, core, deliver, events, explain, http, observe,
 protect, store, upkeep, upstream.

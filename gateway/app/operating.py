@@ -27,6 +27,7 @@ from gateway.app.stores import (
     delivered_by,
     is_migrated,
     journal_directory,
+    journals_of,
     make_fast_tier,
     name_of,
     refuse_unreadable_journals,
@@ -49,7 +50,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
 from gateway.protect.identification import Callers
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
-from gateway.store.journal.view import HostJournalFiles, view_journals
+from gateway.store.journal.view import view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.recipes import agree, strays
@@ -154,7 +155,7 @@ def admin_api(
         before=None if before is None else before.authentication,
     )
     operations = operations_on(config, store, journal_view(config), observations, counted)
-    journals = HostJournalFiles(journal_directory(config), name_of(config), sealing_of(config))
+    journals = journals_of(config, sealing_of(config))
     process = Process(
         health.parts,
         lambda: effective(config),
@@ -191,7 +192,7 @@ def _vouchers_of(sign_in: SignIn | None, callers: Callers) -> list[Voucher]:
 async def operate(config: Config, job: Job) -> int:
     """Carry out a command on the stores that it needs; returns its exit code. Raises `CommandError`."""
     sealing = sealing_of(config)
-    journals = HostJournalFiles(journal_directory(config), name_of(config), sealing)
+    journals = journals_of(config, sealing)
     bare = bare_store(config, sealing)
     store: Store = SealedStore(bare, sealing)
     operations = Operations(store, policies_of(config), journal=journal_view(config), observations=bare)

@@ -32,7 +32,7 @@ from gateway.core.sealing import KeyRing
 from gateway.deliver.worker import DeliveryWorker, Places
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events, UpstreamChanged
-from gateway.observe.tracing import Sampling, Tracing
+from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming
@@ -87,13 +87,11 @@ def tracing_of(config: Config) -> Tracing | None:
     upstreams = {route.name: config.upstream_for(route).url for route in config.routes}
     try:
         return Tracing(
-            Sampling(
-                traces.sample,
-                config.trusted_proxies if traces.accept == "trusted" else (),
-                accepts_all=traces.accept == "all",
-            ),
+            traces.sample,
             f"{traces.endpoint.service}{traces.endpoint.target}",
             {name: value.get_secret_value() for name, value in traces.headers.items()},
+            trusted=config.trusted_proxies if traces.accept == "trusted" else (),
+            accepts_all=traces.accept == "all",
             service=config.service,
             version=__version__,
             templates={route.name: route.match.path.text for route in config.routes},

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway import PROGRAM, CommandError
-from gateway.app.stores import bare_store, is_migrated, journal_directory, key_ring, make_fast_tier, name_of
+from gateway.app.stores import bare_store, is_migrated, journals_of, key_ring, make_fast_tier
 from gateway.config import Config
 from gateway.core.confidential import Sealing
 from gateway.store.base import StoreError
-from gateway.store.journal.view import HostJournalFiles
 from gateway.store.rekeying import Place, rekey
 
 # Records last: a start asks them which keys are still needed.
@@ -49,9 +48,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
                 left += done.left
                 why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
                 say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")
-            changed, stuck = await asyncio.to_thread(
-                HostJournalFiles(journal_directory(config), name_of(config), sealing).reseal
-            )
+            changed, stuck = await asyncio.to_thread(journals_of(config, sealing).reseal)
             left += stuck
             say(
                 f"journals of this host: encrypted {changed}"

@@ -213,6 +213,11 @@ def journal_directory(config: Config) -> Path:
     return config.state_dir / "journal"
 
 
+def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournalFiles:
+    """The journals of this host."""
+    return HostJournalFiles(journal_directory(config), name_of(config), sealing)
+
+
 def name_of(config: Config) -> str:
     """The name of service and durable store together, without a secret.
 
@@ -325,6 +330,6 @@ async def refuse_unreadable_journals(config: Config) -> None:
     where that cannot be read."""
     if config.secrets.unreadable == "accept":
         return
-    sealed = await asyncio.to_thread(HostJournalFiles(journal_directory(config), name_of(config)).sealed)
+    sealed = await asyncio.to_thread(journals_of(config).sealed)
     if why := why_unreadable(sealed, [key.id for key in config.secrets.encryption]):
         raise StartRefused(why)

@@ -34,7 +34,6 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
@@ -94,27 +93,21 @@ _CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("ca
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 
-@immutable
-class Sampling:
-    """Which requests are traced: `share` of those whose caller does not decide.
-
-    A `traceparent` of a `trusted` peer decides, and is the parent; with `accepts_all`, that of anybody.
-    """
-
-    share: float
-    trusted: tuple[IPv4Network | IPv6Network, ...] = ()
-    accepts_all: bool = False
-
-
 class Tracing:
-    """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to."""
+    """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to.
+
+    Traced is this `share` of the requests whose caller does not decide. A `traceparent` of a `trusted` peer decides,
+    and is the parent; with `accepts_all`, that of anybody.
+    """
 
     def __init__(
         self,
-        sampling: Sampling,
+        share: float,
         endpoint: str,
         headers: Mapping[str, str],
         *,
+        trusted: tuple[IPv4Network | IPv6Network, ...],
+        accepts_all: bool,
         service: str,
         version: str,
         templates: Mapping[str, str],
@@ -126,7 +119,7 @@ class Tracing:
         ids. Raises `ModuleNotFoundError` without the extra `otel`."""
         if find_spec("opentelemetry") is None:
             raise ModuleNotFoundError("traces need a package: pip install 'idempotency-gateway[otel]'")
-        self._sampling = sampling
+        self._trusted, self._accepts_all = trusted, accepts_all
         self._endpoint = endpoint
         self._headers = dict(headers)
         self._service = service
@@ -135,7 +128,7 @@ class Tracing:
         self._upstreams = upstreams
         self._store_system = store_system
         self._secret = blake2b(secret, digest_size=32, person=b"trace ids").digest()
-        self._drawn_below = round(sampling.share * _DRAWS)
+        self._drawn_below = round(share * _DRAWS)
         self._queue: deque[tuple[int, _Traced]] = deque()
         self._wake = threading.Event()
         self._is_closing = False
@@ -150,7 +143,6 @@ class Tracing:
 
     def begin(self, head: RequestHead, hop: Hop) -> tuple[RequestHead, TraceContext] | None:
         """The request with the `traceparent` that the service gets, and its context; None if it is not sampled."""
-        sampling = self._sampling
         draw = random.getrandbits(64)  # which requests are sampled is no secret
         is_drawn = draw < self._drawn_below
         values = header_values(head.headers, b"traceparent")
@@ -158,7 +150,7 @@ class Tracing:
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
             return None
         found = None
-        if len(values) == 1 and (sampling.accepts_all or _is_in(hop.peer, sampling.trusted)):
+        if len(values) == 1 and (self._accepts_all or _is_in(hop.peer, self._trusted)):
             # What is malformed counts as absent: W3C Trace Context, section 4.3.
             found = _TRACEPARENT.match(values[0])
         if not (is_drawn if found is None else int(found[4], 16) & 1):

@@ -95,7 +95,7 @@ DEFECTS = (
         (
             Edit(
                 "observe/tracing.py",
-                "(sampling.accepts_all or _is_in(hop.peer, sampling.trusted))",
+                "(self._accepts_all or _is_in(hop.peer, self._trusted))",
                 "True",
             ),
         ),

@@ -58,6 +58,8 @@ class Document:
     tree: Tree = None
     values: dict[Path, Position] = field(default_factory=dict)
     keys: dict[Path, Position] = field(default_factory=dict)
+    nothing: list[Path] = field(default_factory=list)
+    """Where nothing is written."""
     substituted: set[Path] = field(default_factory=set)
     empty: dict[Path, str] = field(default_factory=dict)
     """The name of a reference that has an empty value, by the path where it is written."""
@@ -202,7 +204,10 @@ class _Reader:
                 return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
             case yaml.ScalarNode():
                 self._refuse_tag(node, path, "str")
-                return None if node.style is None and node.value in NOTHING else self._substitute(node.value, path)
+                if node.style is not None or node.value not in NOTHING:
+                    return self._substitute(node.value, path)
+                self._document.nothing.append(path)
+                return None
             case _:
                 raise TypeError(type(node))
 

@@ -7,14 +7,14 @@ docstrings), so that the report and the schema cannot differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
-from gateway.config.document import Document, Mistake, Path, Tree, alternatives, nearest, path_of
+from gateway.config.document import Document, Mistake, Path, alternatives, nearest, path_of
 from gateway.config.effective import descriptions
 from gateway.config.place import ROOT, Place
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD
@@ -58,23 +58,13 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 def empty_values(document: Document) -> Iterator[Mistake]:
     """The known keys and the list items without a value."""
-    return _empty_values(document.tree, ROOT, document)
-
-
-def _empty_values(tree: Tree, place: Place, document: Document) -> Iterator[Mistake]:
-    parts: Iterable[tuple[str | int, Tree]] = ()
-    match tree:
-        case None:
-            hint = "leave it out, or quote a word such as 'null'"
-            if place.models:
-                hint = "indent its keys below it, or leave it out"
-            yield document.mistake(place.path, "nothing is written here", hint)
-        case dict():
-            parts = [(key, value) for key, value in tree.items() if key in place.keys]
-        case list():
-            parts = enumerate(tree)
-    for part, value in parts:
-        yield from _empty_values(value, place.below(part), document)
+    for path in document.nothing:
+        place = _place(path)
+        if place.forms:
+            hint = "indent its keys below it, or leave it out" if place.models else ""
+            yield document.mistake(
+                path, "nothing is written here", hint or "leave it out, or quote a word such as 'null'"
+            )
 
 
 def _unsupported_key(place: Place, given: object) -> str | None:

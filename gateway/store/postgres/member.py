@@ -32,7 +32,6 @@ _VOUCH: Final = load("vouch")
 _ACCEPT: Final = load("accept_promotion")
 _BEGIN_EPOCH: Final = load("begin_epoch")
 _NOTE_RUNNING: Final = load("note_running")
-_NOTE_STOPPED: Final = load("note_stopped")
 
 
 class Members(RelationalStore):
@@ -70,13 +69,11 @@ class Members(RelationalStore):
             self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        if self.is_portable:
-            await super().note_running(gateway_id, is_running=is_running)
-        elif is_running:
+        if is_running and not self.is_portable:
             arguments = self._dialer.clock_us(), gateway_id.bytes, self._days.longest_us
             await self._fetch(_NOTE_RUNNING, *arguments, is_compared=False)
         else:
-            await self._fetch(_NOTE_STOPPED, gateway_id.bytes, is_compared=False)
+            await self._note(lambda cursor: inquiry.note_running(cursor, gateway_id, is_running=is_running))
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         taken: frozenset[str] = await self._note(lambda cursor: inquiry.take_turns(cursor, holder, names, lease_us))

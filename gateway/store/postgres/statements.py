@@ -93,7 +93,7 @@ def statement_texts() -> Mapping[str, str]:
     return _texts(subjects, *_MANY, response=_RESPONSE)
 
 
-_EACH: Final = "SELECT value FROM jsonb_array_elements_text(?::TEXT::JSONB) AS j (value)"
+_EACH: Final = "jsonb_array_elements_text(?::TEXT::JSONB)"
 _MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
 
 

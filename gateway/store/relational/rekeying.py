@@ -27,11 +27,30 @@ _TABLES: Final[Mapping[Place, tuple[str, tuple[str, ...], tuple[Any, ...] | None
     Place.SUSPENSIONS: ("suspension", ("service", "sink"), ("", ""), SEALED[Place.SUSPENSIONS].about),
     Place.EVENTS: ("event", ("row",), None, SEALED[Place.EVENTS].about),
 }
+# The columns with the ids of keys that something of a row is encrypted with, each with an index.
+_KEY_IDS: Final = (
+    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
+    ("pause_audit", "sealed_by"), ("suspension", "sealed_by"), ("event", "sealed_by"), ("event", "why_sealed_by"),
+)  # fmt: skip
+_COUNTED: Final = " UNION ALL ".join(
+    f"SELECT 1 FROM (SELECT 1 FROM {table} AS t WHERE t.{column} = ?1 LIMIT ?2) AS t{place}"  # noqa: S608
+    for place, (table, column) in enumerate(_KEY_IDS)
+)
+_NEXT: Final = " UNION ALL ".join(
+    f"SELECT (SELECT t.{column} FROM {table} AS t WHERE t.{column} > ?1 ORDER BY t.{column} LIMIT 1) AS key_ids"  # noqa: S608
+    for table, column in _KEY_IDS
+)
 
 
 def texts() -> dict[str, str]:
-    """The statements that read pages of each place, and replace values, by their names."""
-    found = {}
+    """The statements that read pages of each place, and replace values, by their names; and those that find what is
+    encrypted with which keys, from indexes alone, but of small tables."""
+    found = {
+        # no row of the table: how many rows are encrypted with these keys, of each column up to a bound
+        "count_sealed": f"SELECT count(*) FROM ({_COUNTED}) AS counted",  # noqa: S608
+        # no row of the table: the next ids of keys that rows are encrypted with, each set of them once
+        "select_next_sealed": f"SELECT min(n.key_ids) FROM ({_NEXT}) AS n",  # noqa: S608
+    }
     for place, (source, keys, _, about) in _TABLES.items():
         values, table = SEALED[place].values, source.partition(" ")[0]
         named, places = ", ".join(keys), ", ".join("?" for _ in keys)

@@ -62,7 +62,7 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
     `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
     named; `response`, by which `r` is the response of the operation `o`; `locked`, which locks what is read; `bytes`,
-    the type; `each`, which selects the texts of a list (JSON) that is bound to the parameter behind `{each of`;
+    the type; `each`, the rows with a `value` each of a list (JSON) of texts, which stands behind `{each of`;
     `among`, which compares a column with the keys of `Cursor.among`; and `keys`, these as rows, where there can be
     many. A text with `{key}` is about one key, and is executed for each.
     """
@@ -81,7 +81,7 @@ def texts_of(package: str) -> dict[str, str]:
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")
-_EACH: Final = re.compile(r"\{each of (\?\d)\}")
+_EACH: Final = re.compile(r"\{each of ([\w.?]+)\}")
 
 
 def numbered(text: str) -> str:

@@ -29,7 +29,7 @@ TEXTS: Final[Mapping[str, str]] = statements(
         "response": "r.row = o.row",
         "locked": "",
         "bytes": "BLOB",
-        "each": "SELECT value FROM json_each(?)",
+        "each": "json_each(?)",
     },
 )
 

@@ -203,13 +203,7 @@ DEFECTS = (
     Defect(
         "key-of-a-kept-request-not-counted",
         "a start without the key of a kept request is accepted, if its operation has another one",
-        (
-            Edit(
-                "store/relational/sql/select_next_sealed.sql",
-                "UNION ALL SELECT (SELECT t.key_id FROM request AS t WHERE t.key_id > ?1 ORDER BY t.key_id LIMIT 1)",
-                "",
-            ),
-        ),
+        (Edit("store/relational/rekeying.py", '("request", "key_id"), ', ""),),
         (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
     ),
     Defect(

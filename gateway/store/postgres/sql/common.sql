@@ -51,11 +51,6 @@ GROUP BY w.route, w.reason
 -- absent | released --accept--> accepted: the last number in a lane
 SELECT max(d.lane_number) FROM delivery AS d WHERE d.lane = ?
 
--- name: select_running
--- no row of the table: what the other running gateways serve. A time in the future is from before the clock was set back.
-SELECT DISTINCT g.service, o.value FROM gateway AS g, jsonb_array_elements_text(g.operations::JSONB) AS o (value)
-WHERE g.id <> ?1 AND g.seen_us BETWEEN ?2 AND ?3
-
 -- name: level
 -- no row of the table: what may be written here
 SELECT e.level FROM epoch AS e

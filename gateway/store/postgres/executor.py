@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Claims of new keys and usual completions are one generated statement each (`hot`). Whatever such a statement
-changed nothing for is `Unclear`, and so is the key's record: the caller reads it. All other commands lock their records
+changed nothing for is unclear, and so is the key's record: the caller reads it. All other commands lock their records
 in one transaction, execute the table, and write what it returns.
 
 A batch that lost against another transaction is repeated. One with a value that cannot be stored is executed in halves,
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -74,12 +73,8 @@ _LOCKED_MAX: Final = 2
 _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Unclear:
-    """Nothing was changed, and the statement does not show the result: read the record."""
-
-
-BatchResult = Result | Unclear
+BatchResult = Result | None
+"""None: nothing was changed, and the statement does not show the result. Read the record."""
 Results = list[BatchResult | Exception]
 
 
@@ -119,14 +114,14 @@ class Executor:
     async def apply(self, command: Command) -> Result:
         result = await self._commands.submit(command)
         for _ in range(_TRIES):
-            if not isinstance(result, Unclear):
+            if result is not None:
                 return result
             read = await _known(self._read(operation_id_of(command)))
             result = result_of_read(read, command)
             if isinstance(result, Applied):
                 await self._link.touch()
                 self._announce((command,), (result,))
-            elif isinstance(result, Unclear):
+            elif result is None:
                 result = await _known(self._changes.submit(command))
         # Every try returned, and changed nothing.
         raise Unreadable("the operation changed each time between the statement and the read after it")
@@ -141,7 +136,7 @@ class Executor:
         by_id = await self._in_parts(claims, self._claim) | await self._in_parts(completions, self._complete)
         if self._link.is_portable:
             # There it may be the number of the next token that was in the way: no record is known.
-            by_id = {each: result for each, result in by_id.items() if not isinstance(result, Unclear)}
+            by_id = {each: result for each, result in by_id.items() if result is not None}
         if len(by_id) < len(commands):
             rest = [each for each in commands if operation_id_of(each) not in by_id]
             by_id |= await self._in_parts(rest, self._change)
@@ -237,7 +232,7 @@ class Executor:
         results: Results = []
         for command, operation_id in zip(commands, given["id"], strict=True):
             row = changed.get(operation_id)
-            results.append(Unclear() if row is None else granted(command, row[2], row[0]))
+            results.append(None if row is None else granted(command, row[2], row[0]))
         return results
 
     async def _change(self, commands: Sequence[Command]) -> Results:
@@ -298,9 +293,9 @@ async def repeated(once: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def result_of_read(snapshot: Snapshot, command: Command) -> BatchResult:
-    """The result of a command on a record that was only read; unclear when the command would change it."""
+    """The result of a command on a record that was only read; None when the command would change it."""
     result, after = step(snapshot.record, command, snapshot.now_us, lambda: 0)
-    return result if after is snapshot.record else Unclear()
+    return result if after is snapshot.record else None
 
 
 def _refusal(command: Command, refused: ServerRefused) -> StoreError:

@@ -51,7 +51,7 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, Watch
-from gateway.store.batching import QUEUE_MAX, Batcher
+from gateway.store.batching import Batcher
 from gateway.store.level import PROGRAM_LEVEL, check
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
 from gateway.store.memory.witness import Reading, WitnessFiles
@@ -60,7 +60,7 @@ from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.copies import CHANGES_CHANNEL, PURGES_CHANNEL
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import Change, Kept, Witnessed, lesson
+from gateway.store.redis.layout import Change, Kept, lesson
 from gateway.store.redis.members import Members, new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
@@ -170,8 +170,8 @@ class RedisStore(Members):
             await self.primary.close()
             raise
         self._running = _Running(
-            Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
-            Batcher(self._read_all, size_max=_BATCH_SIZE_MAX, queue_max=QUEUE_MAX),
+            Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX),
+            Batcher(self._read_all, size_max=_BATCH_SIZE_MAX),
             asyncio.create_task(self.primary.look()),
         )
         self._news.start()
@@ -267,8 +267,8 @@ class RedisStore(Members):
             result, change = self._step(commands[place], each, floor, audited, now_us)
             results[place] = result
             if change is not None:
-                witness = Witnessed(self._link, self._acknowledged, first + len(calls))
-                calls[place] = change.call(self._identity, None if self._files is None else witness)
+                witness = () if self._files is None else ((self._link.bytes, self._acknowledged, first + len(calls)),)
+                calls[place] = change.call(self._identity, *witness)
                 news += _news(commands[place], result.snapshot.state)
         self._number, left = first + len(calls), list[int]()
         for place, outcome in zip(calls, await self._done(list(calls.values()), news, first, now_us), strict=True):

@@ -132,13 +132,9 @@ def unpacked(value: bytes) -> tuple[Any, ...]:
     return unpack(value, _HEAD)
 
 
-@dataclass(slots=True)
-class Witnessed:
-    """The witness that a change raises: the link, the number that was acknowledged last, and the next one."""
-
-    link: UUID
-    acknowledged: int
-    number: int
+Witnessed = tuple[bytes, int, int]
+"""The witness that a change raises: the link, the number that was acknowledged last, and the next one."""
+_UNWITNESSED: Final[Any] = ("", 0, 0)
 
 
 @dataclass(slots=True)
@@ -163,12 +159,9 @@ class Change:
         deletion needs none."""
         self.then("DEL", TRIAL)
 
-    def call(self, identity: str, witnessed: Witnessed | None = None) -> RedisCommand:
+    def call(self, identity: str, witnessed: Witnessed = _UNWITNESSED) -> RedisCommand:
         """The call, on this memory."""
-        witness = ("", 0, 0) if witnessed is None else (witnessed.link.bytes, witnessed.acknowledged, witnessed.number)
-        held = "" if self.floor is None else self.floor
-        conditions = len(self._conditions) // 2
-        head = (identity, held, *witness, conditions)
+        head = (identity, "" if self.floor is None else self.floor, *witnessed, len(self._conditions) // 2)
         return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
 
     def count_sealed(self, before: str | None, after: str | None) -> None:

@@ -43,7 +43,6 @@ PUT_SECONDS: Final = 2.0
 ENTRY_BYTES_MAX: Final = 256 * 1024
 
 _BATCH_SIZE_MAX: Final = 64
-_QUEUE_MAX: Final = 10_000
 
 # The keeper checks the server this often; while it is down, it pauses between these bounds.
 _CHECK_SECONDS: Final = 5.0
@@ -103,18 +102,13 @@ class Node:
         self.is_reached = False
         """Whether the server was reachable at the last call. While False, verbs fail at once."""
         self.why_down = ""
-        self.gets: Batcher[Get, Snapshot | None] = Batcher(
-            self._execute_gets, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
-        )
+        self.gets: Batcher[Get, Snapshot | None] = Batcher(self._execute_gets, size_max=_BATCH_SIZE_MAX)
         self.writes: Batcher[Write, None] = Batcher(
             self._execute_writes,
             key=lambda write: write.operation_id.int,
             size_max=_BATCH_SIZE_MAX,
-            queue_max=_QUEUE_MAX,
         )
-        self.firsts: Batcher[First, UUID | None] = Batcher(
-            self._execute_firsts, size_max=_BATCH_SIZE_MAX, queue_max=_QUEUE_MAX
-        )
+        self.firsts: Batcher[First, UUID | None] = Batcher(self._execute_firsts, size_max=_BATCH_SIZE_MAX)
         self._access = access
         self._keys = keys
         self._clock = clock

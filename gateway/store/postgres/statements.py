@@ -15,7 +15,7 @@ from typing import Final, Literal
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.store.operations import WITNESS_KEEP_US
 from gateway.store.relational.rows import DELIVERY, NARROW
-from gateway.store.relational.statements import numbered, statements
+from gateway.store.relational.statements import SHARED_TABLES, numbered, statements
 
 Dialect = Literal["postgres", "portable"]
 """`store.dialect`: what PostgreSQL has, or what it has in common with CockroachDB, YugabyteDB and Citus."""
@@ -66,7 +66,7 @@ _WORDS: Final = {
 }
 
 _SQL: Final = files("gateway.store.postgres").joinpath("sql")
-SCHEMA: Final = _SQL.joinpath("tables/0001_portable.sql").read_text("utf-8")
+SCHEMA: Final = re.sub(r" --sqlite:.*", "", SHARED_TABLES)
 """The first schema, with its comments."""
 _TABLES: Final = "|".join(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", SCHEMA))
 _TABLE: Final = re.compile(rf"\b(FROM|INTO|JOIN|UPDATE) ({_TABLES})\b")
@@ -122,9 +122,8 @@ def migrations(dialect: Dialect) -> list[tuple[int, str, str]]:
     PostgreSQL's first one begins with the tables of the other dialect, with the columns that only PostgreSQL has.
     """
     found = _scripts("tables" if dialect == "portable" else "migrations")
-    if dialect == "postgres":
-        number, name, text = found[0]
-        found[0] = (number, name, f"{SCHEMA.replace('--postgres: ', '')}\n{text}")
+    number, name, text = found[0]
+    found[0] = (number, name, SCHEMA if dialect == "portable" else f"{SCHEMA.replace('--postgres: ', '')}\n{text}")
     return found
 
 

@@ -55,6 +55,10 @@ _PLACEHOLDERS: Final = {
 }
 
 
+SHARED_TABLES: Final = files("gateway.store").joinpath("postgres/sql/tables/0001_portable.sql").read_text("utf-8")
+"""The tables of all stores, as distributed SQL has them, with what SQLite has instead."""
+
+
 def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, str]:
     """The statements by their names: those that are generated, those in files that all dialects share, and a dialect's
     own. Without comments, because drivers cache statements by their text.

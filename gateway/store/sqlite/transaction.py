@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from gateway.store import level
 from gateway.store.base import StartRefused
 from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import statements, texts_of
+from gateway.store.relational.statements import SHARED_TABLES, statements, texts_of
 from gateway.store.relational.sweep import SWEPT
 
 SCHEMA_VERSION: Final = 1
@@ -17,8 +18,37 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x69677779
 _LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
 
+# What tables have here, in place of what distributed SQL has.
+_INSTEAD: Final = {
+    "CREATE TABLE IF NOT EXISTS": "CREATE TABLE",
+    " row BYTEA NOT NULL PRIMARY KEY": " row INTEGER PRIMARY KEY",
+    "'\\x01'::BYTEA": "x'01'",
+    "split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)": (
+        "CAST(substr(response, 2, instr(response, x'3a') - 2) AS TEXT)"
+    ),
+    "left(why, 1) = E'\\x01'": "substr(why, 1, 1) = char(1)",
+    "split_part(substr(why, 2), ':', 1)": "substr(why, 2, instr(why, ':') - 2)",
+    " GENERATED ALWAYS AS": " AS",
+    " STORED": "",
+    "BYTEA": "BLOB",
+    "BIGINT": "INTEGER",
+    "BOOLEAN": "INTEGER",
+}
+_TABLE: Final = re.compile(r"CREATE TABLE .*?\n\)(?=;)", re.DOTALL)
+_IS_NUMBERED: Final = re.compile(r"\n *(?:row|one) ")
+
+
+def _tables() -> str:
+    """The shared tables. What has no row number of its own is in the order of its key."""
+    text = re.sub(r"^ *--(?!sqlite:).*\n", "", re.sub(r".*--sqlite:", "", SHARED_TABLES), flags=re.MULTILINE)
+    for before, after in _INSTEAD.items():
+        text = text.replace(before, after)
+    return _TABLE.sub(lambda made: made[0] + ("" if _IS_NUMBERED.search(made[0]) else " WITHOUT ROWID"), text)
+
+
+_OWN: Final = texts_of("gateway.store.sqlite")
 TEXTS: Final[Mapping[str, str]] = statements(
-    texts_of("gateway.store.sqlite"),
+    {**_OWN, "schema_0001": _tables() + _OWN["schema_0001"]},
     {
         "row": "row",
         "row_of": "(SELECT row FROM operation WHERE id = ?)",

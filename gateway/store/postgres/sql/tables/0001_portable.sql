@@ -1,6 +1,7 @@
 -- The first schema. One row per operation; the response body and the kept request are in other tables. Times are microseconds of
 -- the store's clock, digests and ids are bytes, states and events are the values of the table. `version` is that of the row
 -- format: a program that does not know it leaves the row alone. Each statement may be repeated, and no table needs a sequence.
+-- Of a line with `sqlite:`, SQLite has what stands behind that. Its tables that have no `row` are in the order of their key.
 CREATE TABLE IF NOT EXISTS operation (
     -- Those that a completion leaves as they are come first and last: a log then leaves them out of an update.
     token BIGINT NOT NULL,
@@ -44,7 +45,7 @@ CREATE TABLE IF NOT EXISTS operation (
     --postgres:     WHEN state IN ('in_doubt', 'dead_letter') THEN state
     --postgres:     WHEN state = 'claimed' AND last_event = 'renew' THEN 'renewed'
     --postgres: END) STORED,
-    id BYTEA NOT NULL PRIMARY KEY,
+    id BYTEA NOT NULL PRIMARY KEY, --sqlite: row INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE,
     kind BYTEA,
     attempt_id BYTEA,
     holder TEXT,
@@ -148,9 +149,9 @@ CREATE INDEX IF NOT EXISTS delivery_age ON delivery (service, route, accepted_us
 -- The lines of lanes. Unique, so that no two operations of a lane are under way or in doubt.
 CREATE UNIQUE INDEX IF NOT EXISTS delivery_lane ON delivery (lane, lane_rank) WHERE lane_rank IS NOT NULL;
 -- The last number of a lane.
-CREATE INDEX IF NOT EXISTS delivery_number ON delivery (lane, lane_number) WHERE lane IS NOT NULL;
+CREATE INDEX IF NOT EXISTS delivery_number ON delivery (lane, lane_number) WHERE lane IS NOT NULL; --sqlite:
 -- The dead letters.
-CREATE INDEX IF NOT EXISTS delivery_dead ON delivery (service, route, reason) WHERE reason IS NOT NULL;
+CREATE INDEX IF NOT EXISTS delivery_dead ON delivery (service, route, reason) WHERE reason IS NOT NULL; --sqlite:
 -- The heads that stop their lanes.
 CREATE INDEX IF NOT EXISTS delivery_stopped ON delivery (service, route, stopped_us) WHERE stopped_us IS NOT NULL AND NOT is_behind;
 
@@ -187,7 +188,7 @@ CREATE TABLE IF NOT EXISTS pause (
     why TEXT NOT NULL,
     resumed_us BIGINT,
     place_us BIGINT NOT NULL DEFAULT 9223372036854775807,
-    place_row BYTEA NOT NULL,
+    place_row BYTEA NOT NULL, --sqlite: place_row INTEGER NOT NULL,
     sealed_by TEXT GENERATED ALWAYS AS (CASE WHEN left(why, 1) = E'\x01' THEN split_part(substr(why, 2), ':', 1) END) STORED,
     PRIMARY KEY (service, operation)
 );
@@ -333,12 +334,13 @@ CREATE TABLE IF NOT EXISTS epoch (
     -- Changes with each purge and erasure, to invalidate copies; empty before the first.
     generation TEXT NOT NULL DEFAULT '',
     -- No token up to `floor` is drawn any more, and none above `ceiling` has been.
-    floor BIGINT NOT NULL DEFAULT 0,
-    ceiling BIGINT NOT NULL DEFAULT 0,
+    floor BIGINT NOT NULL DEFAULT 0, --sqlite:
+    ceiling BIGINT NOT NULL DEFAULT 0, --sqlite:
     -- What may be written here, and which programs may do it (`level`).
     level BIGINT NOT NULL DEFAULT 1
 );
-INSERT INTO epoch (one, identity, memo) VALUES (1, gen_random_uuid()::TEXT, '') ON CONFLICT (one) DO NOTHING;
+INSERT INTO epoch (one, identity, memo)
+VALUES (1, gen_random_uuid()::TEXT, '') ON CONFLICT (one) DO NOTHING; --sqlite: VALUES (1, lower(hex(randomblob(16))), x'');
 
 -- The witness of each link of a gateway: a number raised by every transaction in which a command took effect. If the host
 -- noted a higher number, this is an older state of the data. A witness that was not raised between two checks at `check_us`

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -248,25 +248,6 @@ class Dialer:
         witnesses = {UUID(bytes=row["link"]): row["number"] for row in rows if row["link"] is not None}
         return Epoch(identity, token, now_us, memo, generation, witnesses, parent, level_)
 
-    def _check_epoch(
-        self, found: Epoch, known: Epoch, seen_token: int, notes: Iterable[WitnessNote], beyond: int
-    ) -> None:
-        """Raise `EpochChanged` if this is another memory than the known one, or an older state of it.
-
-        Also if another gateway changed its memo meanwhile, because that has to be read first. `notes` and `beyond` as
-        in `missing`.
-        """
-        engine = self.engine
-        if found.identity != known.identity:
-            promoted = "" if self.is_portable else ", or to one that was promoted"
-            raise EpochChanged(f"the address leads to another {engine} than before{promoted}")
-        if found.token < max(known.token, seen_token):
-            raise EpochChanged(f"{engine} is in an older state than before")
-        if (why := missing(notes, found, beyond)) is not None:
-            raise EpochChanged(why)
-        if found.memo != known.memo:
-            raise EpochChanged(f"another gateway changed the memo of {engine}'s memory")
-
     def draw(self, least: int) -> int:
         """A token of the portable dialect that is no lower than this and higher than all others drawn by this
         process."""
@@ -301,17 +282,28 @@ class Dialer:
         return {**self._limits, **_UNCOMPILED, **(_BY_INDEX if self.pgbouncer else {}), **(more or {})}
 
     async def compare(self, connection: Connection, *, compares_notes: bool = True) -> Compared | None:
-        """Raise `EpochChanged` for another memory than the known one; None while none is known.
+        """Raise `EpochChanged` for another memory than the known one, or an older state of it; None while none
+        is known.
 
-        What is known is read before the server: a token that is seen, or a number that is acknowledged in between must
-        not look like an older state.
+        Also if another gateway changed its memo meanwhile, because that has to be read first. What is known is read
+        before the server: a token that is seen, or a number that is acknowledged in between must not look like an older
+        state.
         """
         known, seen_token, files = self.epoch, self.seen_token, self.witness_files if compares_notes else None
         if known is None:
             return None
         reading, beyond = (Reading(), 0) if files is None else (files.read(), files.beyond)
         found = await self.check_memory(connection, [note.link for note in reading.notes])
-        self._check_epoch(found, known, seen_token, reading.notes, beyond)
+        engine = self.engine
+        if found.identity != known.identity:
+            promoted = "" if self.is_portable else ", or to one that was promoted"
+            raise EpochChanged(f"the address leads to another {engine} than before{promoted}")
+        if found.token < max(known.token, seen_token):
+            raise EpochChanged(f"{engine} is in an older state than before")
+        if (why := missing(reading.notes, found, beyond)) is not None:
+            raise EpochChanged(why)
+        if found.memo != known.memo:
+            raise EpochChanged(f"another gateway changed the memo of {engine}'s memory")
         return found, reading
 
     async def connect_ungreeted(self) -> Connection:

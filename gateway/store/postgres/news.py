@@ -29,7 +29,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.store.base import WORK, StoreError
+from gateway.store.base import WORK, StoreError, end_tasks
 from gateway.store.postgres.connection import Connection, Link
 from gateway.store.watching import LocalWatch, Watchers
 
@@ -95,9 +95,7 @@ class News:
         self._task = asyncio.create_task(self._run(link), name="postgres-news")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await end_tasks((self._task,))
         if self._link is not None:
             await self._send_last(self._link)
 

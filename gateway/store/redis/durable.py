@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Self
 from uuid import UUID, uuid4
@@ -50,7 +49,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, Watch
+from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.level import PROGRAM_LEVEL, check
 from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
@@ -137,6 +136,7 @@ class RedisStore(Members):
         self._files = witness_files
         self._outbox = outbox
         self._news = News(primary.news_link, _channel_of)
+        self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._link = uuid4()
         # The witness's number that was used last, and the one that was acknowledged last.
         self._number = self._acknowledged = 0
@@ -188,8 +188,7 @@ class RedisStore(Members):
         running, self._running = self._running, None
         if running is None:
             return
-        running.looking.cancel()
-        await asyncio.gather(running.looking, return_exceptions=True)
+        await end_tasks((running.looking,))
         await running.commands.close()
         await running.reads.close()
         await self._news.close()
@@ -204,13 +203,6 @@ class RedisStore(Members):
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)
-
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._news.watch(operation_id)
-
-    def on_purge(self, listener: Callable[[UUID], None]) -> None:
-        """Call `listener` with each operation that a gateway purged, as far as the news arrives."""
-        self._news.on_purge(listener)
 
     def announce_work(self) -> None:
         self._news.wake(WORK)

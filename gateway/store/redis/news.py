@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.store.base import NotApplied, StoreError
+from gateway.store.base import NotApplied, StoreError, end_tasks
 from gateway.store.redis.connection import CAUSES, CONNECT_SECONDS, Address, Link, RedisCommand, refusal
 from gateway.store.redis.copies import PURGES_CHANNEL
 from gateway.store.watching import LocalWatch
@@ -33,9 +33,8 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 @dataclass(slots=True)
 class _Channel:
-    """An operation with listeners. `missed`: news of it may have been lost."""
+    """That of an operation with listeners. `missed`: news of it may have been lost."""
 
-    operation_id: UUID
     listeners: set[LocalWatch] = field(default_factory=set)
     subscribed: asyncio.Event = field(default_factory=asyncio.Event)
     missed: bool = False
@@ -46,7 +45,7 @@ class _Channel:
 
 
 class News:
-    """The listeners by operation, and the link that brings the news. Several stores may share it."""
+    """The listeners by operation, and the link that brings the news."""
 
     def __init__(self, dial: Callable[[], Awaitable[Link]], channel_of: Callable[[UUID], str]) -> None:
         """`dial` makes a link to any server that has the news; it raises StoreError without one."""
@@ -54,7 +53,6 @@ class News:
         self._link: Link | None = None
         self._channel_of = channel_of
         self._purge_listeners: list[Callable[[UUID], None]] = []
-        self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._why_refused = ""
         self._channels: dict[bytes, _Channel] = {}
@@ -65,17 +63,12 @@ class News:
         self._pause_seconds = _PAUSE_SECONDS_MIN
 
     def start(self) -> None:
-        """Listen until all who have called this have called `close`."""
-        self._users += 1
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        """Listen until `close`."""
+        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        self._users -= 1
-        if not self._users and self._task is not None:
-            task, self._task = self._task, None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        task, self._task = self._task, None
+        await end_tasks((task,))
 
     def on_purge(self, listener: Callable[[UUID], None]) -> None:
         """Call `listener` with each operation whose purge is published."""
@@ -113,7 +106,7 @@ class News:
         name = self._channel_of(operation_id).encode()
         channel = self._channels.get(name)
         if channel is None:
-            channel = self._channels[name] = _Channel(operation_id)
+            channel = self._channels[name] = _Channel()
             self._note_change(name)
         watch = LocalWatch()
         channel.listeners.add(watch)

@@ -18,7 +18,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.sealing import Unopenable
-from gateway.store.base import NotApplied, StoreError
+from gateway.store.base import NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.redis.connection import (
     CAUSES,
@@ -159,9 +159,7 @@ class Node:
 
     async def close(self) -> None:
         self.is_reached = False
-        if (keeper := self._keeper) is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        await end_tasks((self._keeper,))
         for batcher in (self.gets, self.writes, self.firsts):
             await batcher.close()
         await self._reader.close()

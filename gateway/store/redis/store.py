@@ -51,14 +51,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import Snapshot, State
-from gateway.store.base import NotApplied, StoreError, Watch, boot_seconds
+from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
 from gateway.store.memory.epoch import lineage
 from gateway.store.redis.connection import Address, Link, find_masters, listen_for_masters, parse, refusal, slot_of
 from gateway.store.redis.copies import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
@@ -100,6 +100,7 @@ class RedisFastTier:
         # By the first byte of an operation's id.
         self._routes: list[Node | None] = [None] * PARTS
         self._news = News(self._news_link, self._channel_of)
+        self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._change_listeners: list[Callable[[bool, str], None]] = []
         self._look_seconds: float | None = None
         self._is_reached = False
@@ -161,9 +162,6 @@ class RedisFastTier:
         finally:
             await link.close()
 
-    def on_purge(self, listener: Callable[[UUID], None]) -> None:
-        self._news.on_purge(listener)
-
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
 
@@ -177,11 +175,8 @@ class RedisFastTier:
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
-        if tasks:
-            await self._news.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._news.close()
+        await end_tasks(tasks)
         nodes, self._nodes, self._left = [*self._nodes.values(), *self._left], {}, []
         self._routes = [None] * PARTS
         await asyncio.gather(*(node.close() for node in nodes))
@@ -226,9 +221,6 @@ class RedisFastTier:
     def announce(self, operation_id: UUID) -> Awaitable[None]:
         node = self._node_for(operation_id.int >> 120)
         return node.writes.submit(Write(self._keys.key_of(operation_id), operation_id))
-
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        return self._news.watch(operation_id)
 
     def _node_for(self, part: int) -> Node:
         """Raises NotApplied where its node is down."""

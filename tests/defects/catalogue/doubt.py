@@ -318,7 +318,7 @@ DEFECTS = (
         (
             Edit(
                 "store/postgres/dialer.py",
-                "if (why := missing(notes, found, beyond)) is not None:",
+                "if (why := missing(reading.notes, found, beyond)) is not None:",
                 "if (why := None) is not None:",
             ),
         ),

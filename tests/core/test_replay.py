@@ -48,6 +48,18 @@ def kept(method: bytes = b"POST", status: int = 200, policy: KeepPolicy | None =
     return (policy or KeepPolicy()).kept_headers(method, ResponseHead(status, b"", IndexedHeaders(FIELDS)))
 
 
+def test_kept_in_order_and_to_the_byte() -> None:
+    """End-to-end fields stay in order, with repeats, spelling and bytes; what belongs to a moment or a caller goes."""
+    assert kept() == (
+        (b"Content-Type", b"application/json"),
+        (b"X-Twice", b"1"),
+        (b"x-twice", b"\xff2"),
+        (b"Location", b"/charges/1"),
+        (b"X-Internal", b"secret"),
+        (b"Vary", b"*"),
+    )
+
+
 def test_route_keeps_and_strips() -> None:
     """A route may keep personal fields, each line of them, and leave out more."""
     policy = KeepPolicy(strip=frozenset({b"x-internal"}), keep=frozenset({b"set-cookie"}))
@@ -74,6 +86,13 @@ def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) ->
     head = ResponseHead(400, b"", IndexedHeaders(sent))
     assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
     assert KeepPolicy().kept_headers(b"POST", head) == sent
+
+
+def test_stored_response_without_body() -> None:
+    """A response whose body is not kept keeps its status and its fields."""
+    stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())
+    assert (stored.status, stored.reason, stored.body) == (201, b"Made", None)
+    assert (b"Location", b"/charges/1") in stored.headers
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,14 @@ async def test_an_idle_gateway_on_sqlite(tmp_path: Path) -> None:
     assert 1.0 < rate <= TARGET
 
 
-async def test_an_idle_gateway_on_postgres(postgres_url: str, postgres_server: Postgres) -> None:
+async def test_an_idle_gateway_on_postgres(migrated_url: str, postgres_server: Postgres) -> None:
     """At most two statements a second, the beats of `store.promotion` among them."""
-    name = urlsplit(postgres_url).path.removeprefix("/")
+    name = urlsplit(migrated_url).path.removeprefix("/")
     await postgres_server.fetch(f"ALTER DATABASE {name} SET log_statement = 'all'")
 
     def statements() -> int:
         logged = LOGGED.findall(postgres_server.log.read_text(errors="replace"))
         return sum(not text.startswith(AROUND) for text in logged)
 
-    rate = await rate_of(PostgresStore(postgres_url), {**ASKED, "beat": BEAT}, statements)
+    rate = await rate_of(PostgresStore(migrated_url), {**ASKED, "beat": BEAT}, statements)
     assert 1.0 < rate <= TARGET

@@ -104,18 +104,18 @@ async def plan_of(connection: Connection, text: str) -> list[str]:
     return scans_of_tables(json.loads(found)[0]["Plan"])
 
 
-async def test_statements_go_by_index(postgres_url: str) -> None:
+async def test_statements_go_by_index(migrated_url: str) -> None:
     """None looks through a table of thousands of records or kept requests, whatever its arguments are."""
-    async with session(postgres_url) as admin:
-        await complete_many(postgres_url, admin)
-        await accept_many(postgres_url, admin, 5_000)
+    async with session(migrated_url) as admin:
+        await complete_many(migrated_url, admin)
+        await accept_many(migrated_url, admin, 5_000)
     texts = {name: text for name, text in statement_texts().items() if "schema" not in name}
     # The walk for lapsed claims finds these here.
     del texts["select_ahead"]
     for name, write in writes(is_numbered=False).items():
         if name in AT_ONCE:
             texts[f"{name} of many"] = qualified(of_many(name, [[""] * len(write.given)])[0])
-    link = Dialer(postgres_url).link()
+    link = Dialer(migrated_url).link()
     large = "Seq Scan: (operation|delivery|request|response.*)"
     slow = {}
     try:
@@ -177,38 +177,38 @@ async def rows_read_by_delivery(url: str, admin: Any) -> int:
     return await read_so_far(admin) - before
 
 
-async def test_what_waits_makes_nothing_dearer(postgres_url: str) -> None:
+async def test_what_waits_makes_nothing_dearer(migrated_url: str) -> None:
     """With twenty thousand pending requests, ten thousand of them in one lane, claims, dispatches and the
     search for what is due read no more rows; nor do acceptances in that lane or another one."""
-    async with session(postgres_url) as admin:
-        await accept_many(postgres_url, admin, 20)
-        with_few = await rows_read_by_delivery(postgres_url, admin)
-        await accept_many(postgres_url, admin, 20_000)
-        with_many = await rows_read_by_delivery(postgres_url, admin)
+    async with session(migrated_url) as admin:
+        await accept_many(migrated_url, admin, 20)
+        with_few = await rows_read_by_delivery(migrated_url, admin)
+        await accept_many(migrated_url, admin, 20_000)
+        with_many = await rows_read_by_delivery(migrated_url, admin)
     assert 0 < with_many <= with_few + 100, with_few
 
 
-async def test_what_nobody_delivers_is_not_read(postgres_url: str) -> None:
+async def test_what_nobody_delivers_is_not_read(migrated_url: str) -> None:
     """However much waits of routes that are gone, a search for what is due passes over all of it at once."""
     delivering = Delivering(frozenset((("new", "many"),)), frozenset(("new", "r")), frozenset(("few",)))
-    async with session(postgres_url) as admin:
-        await accept_many(postgres_url, admin, 20_000)
+    async with session(migrated_url) as admin:
+        await accept_many(migrated_url, admin, 20_000)
         before = await read_so_far(admin)
-        async with opened(postgres_url) as store:
+        async with opened(migrated_url) as store:
             opened_by = await admin.fetchval(_READ)
             assert (await store.find_due(SERVICE, delivering, 10)).found == []
         assert await read_so_far(admin) - max(before, opened_by) <= 100
 
 
-async def test_what_is_in_doubt_is_found_among_what_is_in_doubt(postgres_url: str) -> None:
+async def test_what_is_in_doubt_is_found_among_what_is_in_doubt(migrated_url: str) -> None:
     """However many records there are, a look at what is in doubt reads those alone."""
-    async with session(postgres_url) as admin:
-        await complete_many(postgres_url, admin)
-        async with opened(postgres_url) as store:
+    async with session(migrated_url) as admin:
+        await complete_many(migrated_url, admin)
+        async with opened(migrated_url) as store:
             hands = [Hand() for _ in range(5)]
             await asyncio.gather(*(do(store, hand, Hand.claim, Hand.abandon) for hand in hands))
         before = await read_so_far(admin)
-        async with opened(postgres_url) as store:
+        async with opened(migrated_url) as store:
             for recoverable in (False, True):
                 found = await store.find(Query(frozenset((State.IN_DOUBT,)), recoverable=recoverable))
                 assert len(found) == len(hands)
@@ -222,12 +222,12 @@ FROM generate_series(1, $1::integer) AS n
 """
 
 
-async def test_a_large_backlog_is_estimated(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
     monkeypatch.setattr(backlog, "BACKLOG_COUNT_MAX", 1_000)
     monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 20)
-    async with session(postgres_url) as admin, opened(postgres_url) as store:
-        await accept_many(postgres_url, admin, 20_000)
+    async with session(migrated_url) as admin, opened(migrated_url) as store:
+        await accept_many(migrated_url, admin, 20_000)
         (waiting,) = (await store.backlog(SERVICE)).waiting.values()
         assert 10_000 < waiting.accepted < 40_000
         assert waiting.accepted != 20_001
@@ -264,31 +264,31 @@ async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:
     return read
 
 
-async def test_events_that_wait_make_no_publication_dearer(postgres_url: str) -> None:
+async def test_events_that_wait_make_no_publication_dearer(migrated_url: str) -> None:
     """With two thousand of them a relay reads hardly more rows, though it began while there were none."""
-    async with opened(postgres_url):
+    async with opened(migrated_url):
         pass
-    async with session(postgres_url) as admin:
-        with_few, with_many = [await rows_read_by_relay(postgres_url, admin, number) for number in (20, 2_000)]
+    async with session(migrated_url) as admin:
+        with_few, with_many = [await rows_read_by_relay(migrated_url, admin, number) for number in (20, 2_000)]
     # The sinks are counted once.
     assert with_few < with_many <= with_few + 2_000 + 100, with_few
 
 
-async def test_many_at_once_take_few_statements(postgres_url: str) -> None:
+async def test_many_at_once_take_few_statements(migrated_url: str) -> None:
     """What arrives together goes together: a round trip serves many operations."""
-    async with opened(postgres_url) as store, session(postgres_url) as admin:
+    async with opened(migrated_url) as store, session(migrated_url) as admin:
         await do(store, Hand(), Hand.claim, Hand.complete)
         committed = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
         before = await admin.fetchval(committed)
         await asyncio.gather(*(do(store, Hand(), Hand.claim, Hand.complete) for _ in range(400)))
-    async with session(postgres_url) as admin:
+    async with session(migrated_url) as admin:
         assert await admin.fetchval(committed) - before <= 2 * 400 / 8
 
 
-async def test_a_sweep_goes_on_beside_locked_records(postgres_url: str) -> None:
+async def test_a_sweep_goes_on_beside_locked_records(migrated_url: str) -> None:
     """A record that a command holds is left for the next pass: the sweep waits for nobody."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as holder:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as holder:
         hands = [Hand() for _ in range(10)]
         await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in hands))
         lapsing = [Hand() for _ in range(5)]
@@ -303,14 +303,14 @@ async def test_a_sweep_goes_on_beside_locked_records(postgres_url: str) -> None:
         assert await store.sweep(100) == Swept(lapsed=1, collected=1)
 
 
-async def test_a_witness_outlives_two_sweeps_at_once(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_witness_outlives_two_sweeps_at_once(migrated_url: str, tmp_path: Path) -> None:
     """One that was raised since the last check is kept by both: the one that is second sees what the first has done."""
     clock, files = ManualClock(), WitnessFiles(tmp_path / "witness")
     files.open()
     try:
         async with (
-            opened(postgres_url, clock_us=clock, witness_files=files) as store,
-            opened(postgres_url, clock_us=clock) as other,
+            opened(migrated_url, clock_us=clock, witness_files=files) as store,
+            opened(migrated_url, clock_us=clock) as other,
         ):
             await do(store, Hand(), Hand.claim)
             (note,) = files.read().notes
@@ -321,11 +321,11 @@ async def test_a_witness_outlives_two_sweeps_at_once(postgres_url: str, tmp_path
         files.close()
 
 
-async def test_a_long_key_costs_no_correctness(postgres_url: str) -> None:
+async def test_a_long_key_costs_no_correctness(migrated_url: str) -> None:
     """A record that does not fit half a page is kept like any other."""
     hand = Hand()
     hand.script.identity = Identity(uuid4(), "r", "o", b"s" * 9_000, b"k" * 9_000, "k" * 9_000)
-    async with opened(postgres_url) as store:
+    async with opened(migrated_url) as store:
         result = await store.apply(replace(hand.claim(), fingerprint=replace(SAME, raw=b"w" * 9_000)))
         assert isinstance(result, Applied)
         hand.see(hand.claim(), result)

@@ -69,9 +69,9 @@ def kept_long(hand: Hand) -> Complete:
     return replace(hand.complete(), replay_us=LONG_US, remember_us=LONG_US)
 
 
-async def test_there_is_room_from_the_start(postgres_url: str) -> None:
+async def test_there_is_room_from_the_start(migrated_url: str) -> None:
     """For today and for two days more, for every window that is no longer than the longest one."""
-    async with opened(postgres_url, clock_us=ManualClock()) as store, session(postgres_url) as admin:
+    async with opened(migrated_url, clock_us=ManualClock()) as store, session(migrated_url) as admin:
         await serve(store, REPLAY_US)
         assert await days(admin) == [TODAY + 1, TODAY + 2, TODAY + 3]
         await serve(store, LONG_US)
@@ -83,11 +83,11 @@ async def test_there_is_room_from_the_start(postgres_url: str) -> None:
         assert store.partitions_late == 0
 
 
-async def test_no_completion_makes_room(postgres_url: str) -> None:
+async def test_no_completion_makes_room(migrated_url: str) -> None:
     """Day after day a sweep makes it, also for a window that only a response declared, and beside a table that is
     analysed."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await serve(store, 0)
         await do(store, Hand(), Hand.claim, kept_for(LONG_US))
         assert store.partitions_late == 1
@@ -104,11 +104,11 @@ async def test_no_completion_makes_room(postgres_url: str) -> None:
         assert store.partitions_late == 1
 
 
-async def test_no_partition_is_late_at_midnight(postgres_url: str) -> None:
+async def test_no_partition_is_late_at_midnight(migrated_url: str) -> None:
     """Whoever sweeps makes the partitions of all: also for a window that another gateway has changed since."""
     to_midnight = DAY_SECONDS - EPOCH_US / 1_000_000 % DAY_SECONDS
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as owner, opened(postgres_url, clock_us=clock) as other:
+    async with opened(migrated_url, clock_us=clock) as owner, opened(migrated_url, clock_us=clock) as other:
         await serve(owner, REPLAY_US)
         await serve(other, REPLAY_US, UUID(int=2))
         clock.advance(to_midnight - 60)
@@ -123,16 +123,16 @@ async def test_no_partition_is_late_at_midnight(postgres_url: str) -> None:
         assert (owner.partitions_late, other.partitions_late) == (0, 0)
 
 
-async def test_a_start_makes_room_for_its_window(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_start_makes_room_for_its_window(migrated_url: str, tmp_path: Path) -> None:
     """At once, also if nothing else changes: whoever sweeps may look for it later."""
-    store, served = PostgresStore(postgres_url, clock_us=ManualClock()), replace(serving(), replay_us=REPLAY_US)
+    store, served = PostgresStore(migrated_url, clock_us=ManualClock()), replace(serving(), replay_us=REPLAY_US)
     window_us = microseconds(60)
     seen_file = SeenFile(tmp_path / "seen.json")
     guard = EpochGuard(store, Events(), served, seen_file=seen_file, amnesia_window_us=window_us)
     await guard.start()
     try:
         changed = replace(served, replay_us=LONG_US, gateway_id=uuid4())
-        beside = PostgresStore(postgres_url, clock_us=ManualClock())
+        beside = PostgresStore(migrated_url, clock_us=ManualClock())
         follower = EpochGuard(beside, Events(), changed, seen_file=seen_file, amnesia_window_us=window_us)
         await follower.start()
         await do(follower, Hand(), Hand.claim, kept_for(LONG_US))
@@ -142,13 +142,13 @@ async def test_a_start_makes_room_for_its_window(postgres_url: str, tmp_path: Pa
         await guard.close()
 
 
-async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
+async def test_a_start_waits_for_nobody(migrated_url: str) -> None:
     """Where room cannot be made at the start, the gateway starts, and a sweep makes it when it can."""
-    async with opened(postgres_url), session(postgres_url) as beside:
+    async with opened(migrated_url), session(migrated_url) as beside:
         async with beside.transaction():
             await beside.execute(_ANALYZE)
             async with asyncio.timeout(SOON_SECONDS):
-                store = PostgresStore(postgres_url, clock_us=ManualClock())
+                store = PostgresStore(migrated_url, clock_us=ManualClock())
                 await store.start()
                 await serve(store, REPLAY_US)
         try:
@@ -160,10 +160,10 @@ async def test_a_start_waits_for_nobody(postgres_url: str) -> None:
             await store.close()
 
 
-async def test_without_room_a_response_is_not_refused(postgres_url: str) -> None:
+async def test_without_room_a_response_is_not_refused(migrated_url: str) -> None:
     """While room cannot be made it is soon known not to be recorded; its neighbours are, and later it is too."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await do(store, Hand(), Hand.claim, kept_long)
         hands = [Hand() for _ in range(12)]
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
@@ -177,10 +177,10 @@ async def test_without_room_a_response_is_not_refused(postgres_url: str) -> None
         assert [type(each) for each in again] == [Applied] * len(hands)
 
 
-async def test_a_day_that_was_detached_is_used_again(postgres_url: str) -> None:
+async def test_a_day_that_was_detached_is_used_again(migrated_url: str) -> None:
     """Where the clock was set back, what a past day's responses were detached as is where they are recorded again."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await do(store, before := Hand(), Hand.claim, Hand.complete)
         for day in await days(beside):
             await beside.execute(
@@ -195,9 +195,9 @@ async def test_a_day_that_was_detached_is_used_again(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["response", "operation"])
-async def test_a_check_of_somebody_else_is_no_bad_value(what: str, postgres_url: str) -> None:
+async def test_a_check_of_somebody_else_is_no_bad_value(what: str, migrated_url: str) -> None:
     """A row that is refused by a constraint that is not ours may be recorded when that is gone: it is not rejected."""
-    async with opened(postgres_url) as store, session(postgres_url) as admin:
+    async with opened(migrated_url) as store, session(migrated_url) as admin:
         await do(store, hand := Hand(), Hand.claim)
         await do(store, Hand(), Hand.claim, Hand.complete)
         await admin.execute(f"ALTER TABLE idempotency_gateway.{what} ADD CONSTRAINT theirs CHECK (false) NOT VALID")
@@ -207,9 +207,9 @@ async def test_a_check_of_somebody_else_is_no_bad_value(what: str, postgres_url:
         await do(store, hand, Hand.complete)
 
 
-async def test_many_gateways_make_a_day_at_once(postgres_url: str) -> None:
+async def test_many_gateways_make_a_day_at_once(migrated_url: str) -> None:
     """The day is made once, and everybody's response is recorded."""
-    stores = [PostgresStore(postgres_url, clock_us=ManualClock()) for _ in range(4)]
+    stores = [PostgresStore(migrated_url, clock_us=ManualClock()) for _ in range(4)]
     for store in stores:
         await store.start()
     try:

@@ -198,9 +198,9 @@ async def test_a_claim_under_way_is_not_granted_by_another_memory(own_postgres: 
         await closing
 
 
-async def test_a_loss_that_another_gateway_wrote_down(postgres_url: str) -> None:
+async def test_a_loss_that_another_gateway_wrote_down(migrated_url: str) -> None:
     """Whoever connects again hears of it before anything is granted; whoever wrote it goes on."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as beside:
+    async with opened(migrated_url) as store, opened(migrated_url) as other, session(migrated_url) as beside:
         for each in (store, other):
             await do(each, Hand(), Hand.claim)
         await store.begin_epoch(b"lost", 10)
@@ -266,9 +266,9 @@ async def test_a_server_that_is_away_is_not_stormed(own_postgres: PostgresServer
         await insist(store, Hand(), Hand.claim)
 
 
-async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: str) -> None:
+async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(migrated_url: str) -> None:
     """Of a batch with poison in it, the poison is rejected and everything else is done."""
-    async with opened(postgres_url) as store:
+    async with opened(migrated_url) as store:
         hands = [Hand() for _ in range(60)]
         claims: list[Claim] = [hand.claim() for hand in hands]
         claims[7] = replace(claims[7], holder="a\x00b")
@@ -295,9 +295,9 @@ async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(postgres_url: st
         assert isinstance(told[5], Unstorable)
 
 
-async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
+async def test_a_deadlock_is_nobodys_fault(migrated_url: str) -> None:
     """Commands that the server kills to resolve a deadlock are said again and done."""
-    async with opened(postgres_url, command_seconds=20.0) as store, session(postgres_url) as rival:
+    async with opened(migrated_url, command_seconds=20.0) as store, session(migrated_url) as rival:
         await rival.execute("SET deadlock_timeout = '10s'")
         name = await rival.fetchval("SELECT current_database()")
         await rival.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
@@ -308,12 +308,12 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
 
-        async with opened(postgres_url, command_seconds=20.0) as victim:
+        async with opened(migrated_url, command_seconds=20.0) as victim:
             transaction = rival.transaction()
             await transaction.start()
             await rival.fetch(lock, hands[1].operation_id.bytes)
             done = asyncio.gather(*(victim.apply(hand.complete()) for hand in hands))
-            async with session(postgres_url) as observer:
+            async with session(migrated_url) as observer:
 
                 async def is_waiting() -> bool:
                     return bool(await observer.fetchval(waiting))
@@ -327,9 +327,9 @@ async def test_a_deadlock_is_nobodys_fault(postgres_url: str) -> None:
         assert await eventually(lambda: rival.fetchval(deadlocks)) >= 1
 
 
-async def test_a_lock_held_for_long_is_no_hang(postgres_url: str) -> None:
+async def test_a_lock_held_for_long_is_no_hang(migrated_url: str) -> None:
     """A command that waits for somebody's transaction gives up in time, knowing that nothing was done."""
-    async with opened(postgres_url, command_seconds=0.5) as store, session(postgres_url) as holder:
+    async with opened(migrated_url, command_seconds=0.5) as store, session(migrated_url) as holder:
         hand, free = Hand(), Hand()
         await do(store, hand, Hand.claim)
         async with holder.transaction():
@@ -343,9 +343,9 @@ async def test_a_lock_held_for_long_is_no_hang(postgres_url: str) -> None:
         assert hand.snapshot.state is State.COMPLETED
 
 
-async def test_a_cancelled_command_disturbs_no_other(postgres_url: str) -> None:
+async def test_a_cancelled_command_disturbs_no_other(migrated_url: str) -> None:
     """Whoever stops waiting for a batch takes nothing from the others in it."""
-    async with opened(postgres_url) as store:
+    async with opened(migrated_url) as store:
         for _ in range(20):
             hands = [Hand() for _ in range(30)]
             tasks = [asyncio.create_task(store.apply(hand.claim())) for hand in hands]
@@ -360,9 +360,9 @@ async def test_a_cancelled_command_disturbs_no_other(postgres_url: str) -> None:
                 assert hand.snapshot.state is State.CLAIMED
 
 
-async def test_a_cancelled_sweep_gives_its_connection_up(postgres_url: str) -> None:
+async def test_a_cancelled_sweep_gives_its_connection_up(migrated_url: str) -> None:
     """Upkeep that is stopped in the middle leaves no task, and the next pass works."""
-    async with opened(postgres_url) as store:
+    async with opened(migrated_url) as store:
         for turns in range(6):
             task = asyncio.create_task(store.sweep(10))
             for _ in range(turns):
@@ -386,9 +386,9 @@ async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> 
             assert await watch.wait_changed(PATIENCE_SECONDS) is True
 
 
-async def test_every_row_is_fenced_after_a_takeover_elsewhere(postgres_url: str) -> None:
+async def test_every_row_is_fenced_after_a_takeover_elsewhere(migrated_url: str) -> None:
     """Two gateways, one doubt: whoever took over last holds it, and the first holder changes nothing any more."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other:
+    async with opened(migrated_url) as store, opened(migrated_url) as other:
         hand = Hand()
         await do(store, hand, Hand.claim)
         first = hand.complete()

@@ -64,14 +64,14 @@ CROSSINGS = {
 
 
 @pytest.mark.parametrize("name", CROSSINGS)
-async def test_what_a_command_waited_for_counts(name: str, postgres_url: str) -> None:
+async def test_what_a_command_waited_for_counts(name: str, migrated_url: str) -> None:
     """A command that waits for another one is applied to what that leaves, and its neighbours in the batch are too."""
     crossing = CROSSINGS[name]
     async with AsyncExitStack() as stack:
         store, other = [
-            await stack.enter_async_context(opened(postgres_url, command_seconds=COMMAND_SECONDS)) for _ in range(2)
+            await stack.enter_async_context(opened(migrated_url, command_seconds=COMMAND_SECONDS)) for _ in range(2)
         ]
-        holder, observer = [await stack.enter_async_context(session(postgres_url)) for _ in range(2)]
+        holder, observer = [await stack.enter_async_context(session(migrated_url)) for _ in range(2)]
 
         async def wait_waiting(number: int) -> None:
             async def is_waiting() -> bool:
@@ -127,13 +127,13 @@ async def _is_consistent(observer: Any) -> bool:
     return all(alike)
 
 
-async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(postgres_url: str) -> None:
+async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(migrated_url: str) -> None:
     """Its row is another one then."""
     outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))
     async with (
-        opened(postgres_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
-        session(postgres_url) as rekeying,
-        session(postgres_url) as observer,
+        opened(migrated_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
+        session(migrated_url) as rekeying,
+        session(migrated_url) as observer,
     ):
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
@@ -152,11 +152,11 @@ async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(post
         assert [each.event.type for each in leased] == [EventType.COMPLETED]
 
 
-async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(postgres_url: str) -> None:
+async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(migrated_url: str) -> None:
     """What the end has come to keeps the time that it has then, although the name is paused until all is done."""
     within_seconds, number = 1_800, 1_200
     audit = Audit("operator", "repair")
-    async with opened(postgres_url) as store, opened(postgres_url) as other, session(postgres_url) as locker:
+    async with opened(migrated_url) as store, opened(migrated_url) as other, session(migrated_url) as locker:
 
         def accept(hand: Hand) -> Command:
             return replace(hand.accept(), deliver_within_us=within_seconds * MICROSECONDS)

@@ -10,8 +10,8 @@ SECONDS = 2.5
 SEED = 7
 
 
-async def test_concurrent_verbs_do_what_the_model_does(postgres_url: str) -> None:
+async def test_concurrent_verbs_do_what_the_model_does(migrated_url: str) -> None:
     """Whatever is applied at once, each result and each change is one that the model has in some order."""
-    history = await fuzz(postgres_url, SEED, SECONDS)
+    history = await fuzz(migrated_url, SEED, SECONDS)
     assert judge(history) == []
     assert history.applied == EVENT_OF.keys()

@@ -67,10 +67,10 @@ async def members(url: str) -> list[Member]:
         await store.close()
 
 
-async def test_a_worker_that_is_silent_is_struck_off(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_is_silent_is_struck_off(migrated_url: str, tmp_path: Path) -> None:
     """By those that beat, and no sooner than it has surely stopped to grant."""
     gone = uuid4()
-    async with session(postgres_url) as other, listed(postgres_url, tmp_path / "one"):
+    async with session(migrated_url) as other, listed(migrated_url, tmp_path / "one"):
         await other.execute(
             "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
             " VALUES ($1, 'shop', '[]', 0, 1, 5, 'gone')",
@@ -78,16 +78,16 @@ async def test_a_worker_that_is_silent_is_struck_off(postgres_url: str, tmp_path
         )
 
         async def is_struck_off() -> bool:
-            return gone not in [each.gateway_id for each in await members(postgres_url)]
+            return gone not in [each.gateway_id for each in await members(migrated_url)]
 
         await eventually(is_struck_off, PATIENCE_SECONDS)
 
 
-async def test_a_worker_that_was_struck_off_is_listed_anew(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_was_struck_off_is_listed_anew(migrated_url: str, tmp_path: Path) -> None:
     """It notices with its next beat, and goes on."""
-    async with session(postgres_url) as other, listed(postgres_url, tmp_path / "one") as guard:
+    async with session(migrated_url) as other, listed(migrated_url, tmp_path / "one") as guard:
         await other.execute("UPDATE idempotency_gateway.gateway SET beat = NULL")
-        await eventually(lambda: _has_members(postgres_url, 1), PATIENCE_SECONDS)
+        await eventually(lambda: _has_members(migrated_url, 1), PATIENCE_SECONDS)
         await do(guard, Hand(), Hand.claim)
 
 
@@ -95,10 +95,10 @@ async def _has_members(url: str, number: int) -> bool:
     return len(await members(url)) == number
 
 
-async def test_what_is_acknowledged_too_late_does_not_count(postgres_url: str, tmp_path: Path) -> None:
+async def test_what_is_acknowledged_too_late_does_not_count(migrated_url: str, tmp_path: Path) -> None:
     """A worker that was frozen may have been struck off: neither a grant nor a record counts as taken, until it
     beats again."""
-    async with listed(postgres_url, tmp_path / "one") as guard:
+    async with listed(migrated_url, tmp_path / "one") as guard:
         await do(guard, hand := Hand(), Hand.claim)
         assert guard._membership is not None
         await guard._membership.pause()

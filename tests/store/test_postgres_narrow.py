@@ -41,14 +41,14 @@ async def rows(beside: Any) -> tuple[int, int]:
     return await beside.fetchval(WIDE), await beside.fetchval(NARROW)
 
 
-async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> None:
+async def test_a_claim_that_began_before_the_key_was_used(migrated_url: str) -> None:
     """It waits behind another key until the response of its own is over, and is not granted."""
     clock = ManualClock()
     async with (
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(postgres_url) as slow,
-        session(postgres_url) as holder,
-        session(postgres_url) as beside,
+        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(migrated_url) as slow,
+        session(migrated_url) as holder,
+        session(migrated_url) as beside,
     ):
         hand, first = Hand(), Hand()
         first.script.identity = replace(new_identity(), operation_id=UUID(int=1))
@@ -81,13 +81,13 @@ async def test_a_claim_that_began_before_the_key_was_used(postgres_url: str) -> 
     ],
     ids=["a statement", "a snapshot"],
 )
-async def test_a_record_stays_while_something_is_under_way(mode: str, first: str, postgres_url: str) -> None:
+async def test_a_record_stays_while_something_is_under_way(mode: str, first: str, migrated_url: str) -> None:
     """A transaction that writes may have begun before the key was used; one with a snapshot, before it looked."""
     clock = ManualClock()
     async with (
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(postgres_url) as slow,
-        session(postgres_url) as beside,
+        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(migrated_url) as slow,
+        session(migrated_url) as beside,
     ):
         hand, other = Hand(), Hand()
         async with transaction(slow, {}, mode):
@@ -106,13 +106,13 @@ def _claim_with_content(hand: Hand) -> Command:
 
 
 @pytest.mark.parametrize("speech", [_claim_with_content, Hand.erase], ids=["claim", "erase"])
-async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, postgres_url: str) -> None:
+async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migrated_url: str) -> None:
     """It waits for the row that a sweep moves, and finds it where it is then: the key is not free."""
     clock = ManualClock()
     async with (
-        opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(postgres_url) as mover,
-        session(postgres_url) as beside,
+        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(migrated_url) as mover,
+        session(migrated_url) as beside,
     ):
         hand = Hand()
         await do(store, hand, Hand.claim, Hand.complete)
@@ -131,10 +131,10 @@ async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, post
         assert await rows(beside) == (0, 1)
 
 
-async def test_tombstones_of_both_tables_are_found_in_order(postgres_url: str) -> None:
+async def test_tombstones_of_both_tables_are_found_in_order(migrated_url: str) -> None:
     """An operator who lists them page by page sees each once, wherever it is."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock, outbox=OUTBOX) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store, session(migrated_url) as beside:
         hands = [Hand() for _ in range(20)]
         await retired(store, clock, *hands[:10])
         for hand in hands[10:]:

@@ -35,13 +35,13 @@ def far_away(token: int) -> int:
 
 
 @pytest.mark.parametrize("beyond", [nowhere, a_little_further, far_away])
-async def test_what_is_noted_takes_no_token_back(postgres_url: str, beyond: Callable[[int], int]) -> None:
+async def test_what_is_noted_takes_no_token_back(migrated_url: str, beyond: Callable[[int], int]) -> None:
     """However many gateways note something of the memory, and draw tokens in that moment, each token is a new one."""
     async with (
-        opened(postgres_url) as store,
-        opened(postgres_url) as other,
-        session(postgres_url) as one,
-        session(postgres_url) as two,
+        opened(migrated_url) as store,
+        opened(migrated_url) as other,
+        session(migrated_url) as one,
+        session(migrated_url) as two,
     ):
         drawing = asyncio.gather(one.fetchval(_DRAW), two.fetchval(_DRAW))
         while not drawing.done():
@@ -51,10 +51,10 @@ async def test_what_is_noted_takes_no_token_back(postgres_url: str, beyond: Call
         assert await drawing == [0, 0]
 
 
-async def test_the_sequence_is_moved_by_one_at_a_time(postgres_url: str) -> None:
+async def test_the_sequence_is_moved_by_one_at_a_time(migrated_url: str) -> None:
     """While one gateway notes something of the memory no other moves the sequence: it changes nothing and says so."""
     last_token = "SELECT last_value FROM idempotency_gateway.token"
-    async with opened(postgres_url) as store, session(postgres_url) as other, session(postgres_url) as beside:
+    async with opened(migrated_url) as store, session(migrated_url) as other, session(migrated_url) as beside:
         before = await beside.fetchval(last_token)
         async with other.transaction():
             await other.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")

@@ -142,9 +142,9 @@ async def test_between_lock_and_change_nobody_is_held_up(own_postgres: PostgresS
 
 
 @pytest.mark.parametrize("locked", [1, 2])
-async def test_of_a_batch_only_the_locked_are_refused(postgres_url: str, locked: int) -> None:
+async def test_of_a_batch_only_the_locked_are_refused(migrated_url: str, locked: int) -> None:
     """Operations that somebody has locked are given up, knowing that nothing was done; all others are done."""
-    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+    async with opened(migrated_url, command_seconds=2.0) as store, session(migrated_url) as holder:
         hands = [Hand() for _ in range(12)]
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
         async with holder.transaction():
@@ -155,9 +155,9 @@ async def test_of_a_batch_only_the_locked_are_refused(postgres_url: str, locked:
         assert sum(isinstance(each, Applied) for each in told) == len(hands) - locked
 
 
-async def test_a_batch_waits_for_few_locks_only(postgres_url: str) -> None:
+async def test_a_batch_waits_for_few_locks_only(migrated_url: str) -> None:
     """Where many are locked the rest of a batch is refused too, so that those who wait behind it have their turn."""
-    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+    async with opened(migrated_url, command_seconds=2.0) as store, session(migrated_url) as holder:
         hands = [Hand() for _ in range(50)]
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
         async with holder.transaction():
@@ -167,9 +167,9 @@ async def test_a_batch_waits_for_few_locks_only(postgres_url: str) -> None:
         assert {type(each) for each in told} == {NotApplied}
 
 
-async def test_a_claim_that_was_given_up_for_others_is_not_free(postgres_url: str) -> None:
+async def test_a_claim_that_was_given_up_for_others_is_not_free(migrated_url: str) -> None:
     """Where many are locked, the claims that were not tried are withheld too: each key may be another's by then."""
-    async with opened(postgres_url, command_seconds=2.0) as store, session(postgres_url) as holder:
+    async with opened(migrated_url, command_seconds=2.0) as store, session(migrated_url) as holder:
         hands = [Hand() for _ in range(12)]
         await asyncio.gather(*(do(store, hand, Hand.claim, Hand.release) for hand in hands))
         async with holder.transaction():
@@ -198,9 +198,9 @@ async def test_a_count_behind_a_pooler_is_ended_by_the_server(own_postgres: Post
             await store.count_without_route(SERVICE, ())
 
 
-async def test_a_session_of_its_own_notices_that_its_client_is_gone(postgres_url: str) -> None:
+async def test_a_session_of_its_own_notices_that_its_client_is_gone(migrated_url: str) -> None:
     """The server is told to look whether the client is still there, and finds out within a quarter of a minute."""
-    link = Dialer(postgres_url).link()
+    link = Dialer(migrated_url).link()
     try:
         (row,) = await link.fetch(
             "SELECT current_setting('tcp_keepalives_idle')::int AS idle,"

@@ -24,10 +24,10 @@ NEWER = "UPDATE idempotency_gateway.operation SET version = version + 1 WHERE id
     [(Hand.claim, Hand.abandon, Hand.takeover), (Hand.accept, Hand.dispatch), (Hand.claim, Hand.renew)],
     ids=["takeover", "dispatch", "renew"],
 )
-async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], postgres_url: str) -> None:
+async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], migrated_url: str) -> None:
     """However an operation was claimed, it is listed when its lease is over, and written down by a sweep."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store:
+    async with opened(migrated_url, clock_us=clock) as store:
         await do(store, Hand(), Hand.claim, Hand.complete)
         hand = Hand()
         await do(store, hand, *speeches)
@@ -72,9 +72,9 @@ INSERT INTO idempotency_gateway.operation (
     ],
     ids=["expired", "audit", "recovery", "content", "witness"],
 )
-async def test_the_only_thing_that_is_due(table: str, row: str, postgres_url: str) -> None:
+async def test_the_only_thing_that_is_due(table: str, row: str, migrated_url: str) -> None:
     """Whatever it is, a sweep finds it, although it only looks whether anything is due while nothing is."""
-    async with opened(postgres_url) as store, session(postgres_url) as admin:
+    async with opened(migrated_url) as store, session(migrated_url) as admin:
         assert await store.sweep(100) == Swept()
         await admin.execute(row)
         count = f"SELECT count(*) FROM idempotency_gateway.{table}"
@@ -83,10 +83,10 @@ async def test_the_only_thing_that_is_due(table: str, row: str, postgres_url: st
         assert await admin.fetchval(count) == 0
 
 
-async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: str) -> None:
+async def test_a_walk_among_claims_of_a_clock_that_was_set_back(migrated_url: str) -> None:
     """What was claimed later than now does not hold up the walk, whatever came of it."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await do(store, Hand(), Hand.claim)
         await do(store, done := Hand(), Hand.claim, Hand.complete)
         clock.advance(-86_400.0)
@@ -97,10 +97,10 @@ async def test_a_walk_among_claims_of_a_clock_that_was_set_back(postgres_url: st
         assert await beside.fetchval(PASSED) == done.token
 
 
-async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(postgres_url: str) -> None:
+async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(migrated_url: str) -> None:
     """A claim that a newer program wrote is left to its sweeps for a while, and then what is behind it is passed."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await do(store, newer := Hand(), Hand.claim)
         await do(store, done := Hand(), Hand.claim, Hand.complete)
         await do(store, lapsing := Hand(), Hand.claim)
@@ -117,10 +117,10 @@ async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(postgres_url: s
 
 
 @pytest.mark.parametrize("speeches", [(Hand.claim,), (Hand.claim, Hand.renew)], ids=["young", "renewed"])
-async def test_claims_of_a_newer_program_hold_up_no_lapse(speeches: tuple[Speech, ...], postgres_url: str) -> None:
+async def test_claims_of_a_newer_program_hold_up_no_lapse(speeches: tuple[Speech, ...], migrated_url: str) -> None:
     """However many lapsed claims a newer program wrote, those of this one are written down."""
     clock = ManualClock()
-    async with opened(postgres_url, clock_us=clock) as store, session(postgres_url) as beside:
+    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
         await asyncio.gather(*(do(store, Hand(), *speeches) for _ in range(30)))
         await beside.execute("UPDATE idempotency_gateway.operation SET version = version + 1")
         await do(store, Hand(), *speeches)
@@ -129,14 +129,14 @@ async def test_claims_of_a_newer_program_hold_up_no_lapse(speeches: tuple[Speech
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])
-async def test_a_walk_waits_for_a_lower_token_however_the_clock_is_set(step_seconds: float, postgres_url: str) -> None:
+async def test_a_walk_waits_for_a_lower_token_however_the_clock_is_set(step_seconds: float, migrated_url: str) -> None:
     """A claim that has yet to commit is not passed along with a later one whose time is far from now, and is found when
     it lapses."""
     clock = ManualClock()
     async with (
-        opened(postgres_url, clock_us=clock) as store,
-        session(postgres_url) as slow,
-        session(postgres_url) as beside,
+        opened(migrated_url, clock_us=clock) as store,
+        session(migrated_url) as slow,
+        session(migrated_url) as beside,
     ):
         await do(store, pattern := Hand(), Hand.claim)
         columns = ", ".join(await copied_columns(beside))

@@ -37,7 +37,7 @@ Tables = Callable[[str], Awaitable[set[str]]]
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
     """That of a Postgres; None for SQLite."""
-    return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    return request.getfixturevalue("migrated_url") if request.param == "postgres" else None
 
 
 @pytest.fixture

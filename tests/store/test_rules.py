@@ -214,7 +214,7 @@ async def _sqlite(directory: Path) -> AsyncIterator[Rows]:
 @pytest.fixture(params=["postgres", "sqlite"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Rows]:
     """A store that begins empty, and its rows."""
-    return _sqlite(tmp_path) if request.param == "sqlite" else _postgres(request.getfixturevalue("postgres_url"))
+    return _sqlite(tmp_path) if request.param == "sqlite" else _postgres(request.getfixturevalue("migrated_url"))
 
 
 @pytest.fixture

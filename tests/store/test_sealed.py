@@ -108,7 +108,7 @@ class Backend:
 @pytest.fixture(params=["postgres", "sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str | None:
     """That of a Postgres; None for SQLite."""
-    return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    return request.getfixturevalue("migrated_url") if request.param == "postgres" else None
 
 
 @pytest.fixture

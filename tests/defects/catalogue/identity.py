@@ -489,9 +489,9 @@ DEFECTS = (
         "two gateways execute one content under two keys at the same time",
         (
             Edit(
-                "store/postgres/connection.py",
-                'SERIALIZABLE: Final = "SERIALIZABLE"',
-                'SERIALIZABLE: Final = "READ COMMITTED"',
+                "store/postgres/executor.py",
+                "self._transact(commands, SERIALIZABLE)",
+                'self._transact(commands, "READ COMMITTED")',
             ),
         ),
         ("tests/store/test_postgres.py::test_a_content_is_claimed_once_by_gateways_at_once",),

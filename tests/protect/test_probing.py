@@ -108,6 +108,18 @@ async def in_doubt(
             await prober.close()
 
 
+async def test_that_it_never_happened(tmp_path: Path) -> None:
+    """It is believed once no request can arrive any more, and frees the key then."""
+    async with in_doubt(tmp_path, NEVER) as case:
+        assert await case.probe() is None
+        assert case.office.state is State.IN_DOUBT
+        case.office.pass_time(LEASE_SECONDS + SETTLE_SECONDS)
+        found = await case.probe()
+        assert found is not None
+        assert found.state is case.office.state is State.RELEASED
+        assert case.findings == [ProbeFinding.ASK_AGAIN, ProbeFinding.NEVER_HAPPENED]
+
+
 async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
     """An operation that must not be recovered yet is not asked about."""
     async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:

@@ -434,6 +434,14 @@ async def test_a_name_that_no_sentinel_knows(watched: Watched) -> None:
     assert f"the sentinel at 127.0.0.1:{watched.sentinels[0].port} knows no master other" in why
 
 
+async def test_what_was_seen_is_noted_at_the_master(watched: Watched) -> None:
+    """The sentinels are asked for it each time."""
+    note, seen = RedisSeen(watched.url, "service shop"), Seen("identity", 7, (), is_compared=True)
+    await note.write(seen, "")
+    assert await note.read() == seen
+    assert command(watched.master, "EXISTS", "idempotency-gateway:seen:service shop") == 1
+
+
 # Users and TLS
 
 

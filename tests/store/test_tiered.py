@@ -327,6 +327,21 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
             assert await watch.wait_changed(LONG_SECONDS)
 
 
+async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
+    """A store that is closed refuses, and what was not started says so."""
+    durable = CountingStore(memory)
+    fast = RedisFastTier(redis_url)
+    fast.bind(STORE)
+    store = Tiered(durable, fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
+    with pytest.raises(NotApplied):
+        await store.apply(Hand().claim())
+    await store.start()
+    assert (store.durable_up, store.fast_up) == (True, True)
+    await store.close()
+    with pytest.raises(NotApplied):
+        await store.apply(Hand().claim())
+
+
 @pytest.mark.parametrize("error", [NotApplied, Indefinite])
 async def test_a_durable_store_that_starts_at_the_second_try(
     memory: Memory, redis_url: str, error: type[StoreError], no_haste: None

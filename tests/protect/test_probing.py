@@ -120,6 +120,16 @@ async def test_that_it_never_happened(tmp_path: Path) -> None:
         assert case.findings == [ProbeFinding.ASK_AGAIN, ProbeFinding.NEVER_HAPPENED]
 
 
+async def test_what_is_not_in_doubt_is_not_asked_about(tmp_path: Path) -> None:
+    """It is what the caller wanted to know."""
+    async with in_doubt(tmp_path, DONE) as case:
+        case.answer_late()
+        assert await case.probe() == case.snapshot
+        absent = replace(case.snapshot, record=None)
+        assert await case.prober.probe_once(case.office.route, absent, is_urgent=True) == absent
+        assert case.probes == 0
+
+
 async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
     """An operation that must not be recovered yet is not asked about."""
     async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:

@@ -43,7 +43,7 @@ from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
 from gateway.store.recipes import RUNNING_US, conflicts_text
 from gateway.store.redis.seen import RedisSeen
-from tests.conformance.hand import SERVICE, Hand, Speech, all_of, do
+from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -729,6 +729,23 @@ async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, red
             await guard.apply(claim(2))
 
 
+async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
+    store = MemoryStore(Memory())
+    await store.start()
+    await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
+    for _ in range(9):
+        await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
+    await store.close()
+    async with opened(store.memory, tmp_path, store=store):
+        await eventually(lambda: caplog.records, 10)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
+    )
+
+
 async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that cannot count, for whatever reason, says nothing about whether it may be used."""
     for failure in (NotApplied("the store is away"), KeyError("a bug")):
@@ -845,6 +862,23 @@ async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytes
             store.on("note_running", fault)
         with pytest.raises(NotApplied):
             await store.read(uuid4())
+
+
+async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
+    memory = Memory()
+    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
+    store = MemoryStore(memory)
+    await store.start()
+    await store.cold.compare_configuration(other)
+    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "service books runs, and its operation create has the same requests as operation create of service shop: "
+        "they count as two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`"
+    )
 
 
 async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:

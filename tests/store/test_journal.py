@@ -264,6 +264,27 @@ async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
     assert threads() == []
 
 
+async def test_a_living_owner_is_left_alone(directory: Path) -> None:
+    """Several share a directory; what one leaves behind another takes over, empties and removes."""
+    left, mine = complete(), complete()
+    async with opened(directory) as survivor:
+        async with opened(directory) as other:
+            await other.append("charge", left)
+            await survivor.append("charge", mine)
+            assert await survivor.adopt() == 0
+            assert await waiting(survivor) == [mine]
+        assert await survivor.adopt() == 1
+        assert sorted(each.operation_id for each in await waiting(survivor)) == sorted(
+            [left.operation_id, mine.operation_id]
+        )
+        entries = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
+        entries += await survivor.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
+        for entry in entries:
+            await survivor.forget([entry.entry_id])
+        assert files(directory).count("db") == 1
+    assert files(directory) == []
+
+
 @asynccontextmanager
 async def opened_with_two_files(
     directory: Path,

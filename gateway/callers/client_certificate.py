@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from gateway.core.identity.peer import certificate_name
 from gateway.core.identity.scope import ClientCertificateScope, Network, ScopeMissing
-from gateway.protect.identification import Verification, Verified
+from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.request import Request
 
 
-class ClientCertificates:
-    """A `callers.Verifier` of one kind of name. `wall_seconds` is Unix time."""
+class ClientCertificates(Verifier):
+    """Verifies one kind of name. `wall_seconds` is Unix time."""
 
     def __init__(
         self, scope: ClientCertificateScope, trusted_proxies: Sequence[Network], wall_seconds: Callable[[], float]
@@ -23,12 +23,6 @@ class ClientCertificates:
         self._scope = scope
         self._trusted_proxies = tuple(trusted_proxies)
         self._wall_seconds = wall_seconds
-
-    def start(self) -> None:
-        """Nothing runs in the background."""
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
     def known(self, request: Request) -> Verification:
         """The caller, or why the certificate names none. Nothing has to be waited for."""

@@ -33,7 +33,7 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
 from gateway.protect.ambiguity import names_another, other_methods, other_targets
 from gateway.protect.forwarding import authorization_request, response_headers
-from gateway.protect.identification import Verification, Verified
+from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.reply import Reply, Source
 from gateway.protect.request import Request
 from gateway.upstream import BodyLost, Lost, NotSent, TooLong, Upstream, UpstreamResponse
@@ -54,8 +54,8 @@ _NO_DECISION: Final = "The service that decides about requests cannot be asked n
 _OTHER_READING: Final = "A header names another method or path than the one that permission is asked for."
 
 
-class ForwardAuth:
-    """Asks one service, by a client of its own. Lives on one event loop. A `callers.Verifier`."""
+class ForwardAuth(Verifier):
+    """Asks one service, by a client of its own. Lives on one event loop."""
 
     def __init__(
         self,
@@ -86,9 +86,6 @@ class ForwardAuth:
         self._remembered: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._is_failing = False
         self._reported_seconds = -_REPORT_SECONDS
-
-    def start(self) -> None:
-        """Nothing runs in the background."""
 
     async def close(self) -> None:
         """Close the client."""

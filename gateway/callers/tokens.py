@@ -16,7 +16,7 @@ from gateway.config.scope import JwtScope
 from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
-from gateway.protect.identification import Verification, Verified
+from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.request import Request
 
 _REMEMBERED_MAX: Final = 10_000
@@ -32,8 +32,8 @@ class _Remembered:
     version: int
 
 
-class TokenVerifier:
-    """Verifies the tokens of one scope. Lives on one event loop."""
+class TokenVerifier(Verifier):
+    """Verifies the tokens of one scope. Lives on one event loop. The keys are their owner's to close."""
 
     def __init__(
         self,
@@ -55,9 +55,6 @@ class TokenVerifier:
     def start(self) -> None:
         for keys in self._keys.values():
             keys.start()
-
-    async def close(self) -> None:
-        """The keys are their owner's."""
 
     def known(self, request: Request) -> Verification | None:
         credential = bearer_credential(request.head.headers)

@@ -82,14 +82,12 @@ class _NotAsked(Exception):
         self.what = what
 
 
-class _Offline:
-    """Verifies as far as that needs nobody else. See `callers.Verifier`."""
+class _Offline(Verifier):
+    """Verifies as far as that needs nobody else."""
 
     def __init__(self, part: VerifiedSpec | ForwardAuth, verifier: Verifier) -> None:
         self._part = part
         self._verifier = verifier
-
-    def start(self) -> None: ...
 
     async def close(self) -> None:
         await self._verifier.close()

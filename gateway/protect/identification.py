@@ -96,9 +96,11 @@ class Verifier(Protocol):
 
     def start(self) -> None:
         """Begin what runs in the background. Waits for nothing, and needs nobody to respond."""
+        return
 
     async def close(self) -> None:
         """End that, and release connections. Safe to repeat."""
+        return
 
     def known(self, request: Request) -> Verification | None:
         """What is known without waiting; None where `ask` has to be awaited."""

@@ -9,10 +9,8 @@ so, `upstream` the service and its probes, `delivery` what is accepted now and d
 have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
-`checks` those between sections, and `explanation` turns pydantic's errors into mistakes. `place` knows what may be
-written where. `notice` remarks on what is allowed but questionable.
-
-
+`checks` those between sections, and `explanation`, which knows what may be written where, turns pydantic's errors into
+mistakes. `notice` remarks on what is allowed but questionable.
 
 *For people and editors.* `effective` writes the configuration in force as text, and finds what differs between two. It
 reads what the keys of the file are for, and writes its JSON Schema. `openapi` drafts a file from the description of a
@@ -34,10 +32,9 @@ from pydantic import ValidationError
 from gateway.config.checks import disagreements
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
 from gateway.config.effective import changes, digest_of
-from gateway.config.explanation import empty_values, explain
+from gateway.config.explanation import Placeholders, empty_values, explain
 from gateway.config.models import Config
 from gateway.config.notice import notices
-from gateway.config.place import Placeholders
 from gateway.config.section import RightValues
 
 __all__ = [

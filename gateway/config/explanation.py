@@ -8,16 +8,105 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.document import Document, Mistake, Path, alternatives, nearest, path_of
 from gateway.config.effective import descriptions
-from gateway.config.place import ROOT, Place
-from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD
+from gateway.config.leaf import Leaf, placeholder
+from gateway.config.models import Config
+from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms
+
+# -- places ------------------------------------------------------------------------------------------------------------
+#
+# What may stand at a place of the file, by the models: for mistakes, and for checking a file without its secrets.
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One of the types that a value may have, its tag, and what reads it if it is a scalar."""
+
+    kind: Any
+    tag: str | None
+    leaf: Leaf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an error is: its path in the file, the possible types, and the keys that choose between them."""
+
+    path: Path
+    forms: tuple[Form, ...]
+    choices: tuple[str, ...]
+
+    @property
+    def models(self) -> list[type[BaseModel]]:
+        return [form.kind for form in self.forms if isinstance(form.kind, type) and issubclass(form.kind, BaseModel)]
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The known keys of a mapping here, with their fields."""
+        return {f.alias or name: f for model in self.models for name, f in model.model_fields.items()}
+
+    def below(self, part: str | int) -> Place:
+        if isinstance(part, int):
+            items = [get_args(form.kind)[0] for form in self.forms if get_origin(form.kind) is tuple]
+            return Place((*self.path, part), tuple(form for item in items for form in forms_of(item)), ())
+        if part.startswith("<"):
+            choices = tuple(form.tag.strip("<>") for form in self.forms if form.tag and form.tag not in NOT_KEYS)
+            return Place(self.path, tuple(form for form in self.forms if form.tag == part), choices)
+        fields = [f for model in self.models for name, f in model.model_fields.items() if (f.alias or name) == part]
+        forms = (form for f in fields for form in forms_of(Annotated[f.annotation, *f.metadata, None]))
+        return Place((*self.path, part), tuple(forms), ())
+
+
+def forms_of(annotation: Any, tag: str | None = None, leaf: Leaf | None = None) -> Iterator[Form]:
+    """The types that an annotation allows."""
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        leaf = next((item for item in metadata if isinstance(item, Leaf)), leaf)
+        if forms := next((item for item in metadata if isinstance(item, Forms)), None):
+            for tag, kind in forms.tagged(inner).items():
+                yield from forms_of(kind, tag)
+        else:
+            yield from forms_of(inner, tag, leaf)
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from forms_of(member, tag, leaf)
+    elif annotation is not NoneType:
+        yield Form(annotation, tag, leaf)
+
+
+def _place(path: Path) -> Place:
+    """What may stand at this path, of the file or of an error."""
+    place = Place((), (Form(Config, None),), ())
+    for part in path:
+        place = place.below(part)
+    return place
+
+
+class Placeholders:
+    """A `StandIn` for checking a file without its secrets, as in CI; it remembers the references that it replaced."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        """The replaced variables and files (`file:/path`), in the order of the file."""
+
+    def __call__(self, path: Path, name: str, is_all: bool) -> str:
+        """A placeholder for `name` at this path, of the kind that the path needs if it is the whole value."""
+        if name not in self.names:
+            self.names.append(name)
+        place = _place(path if is_all else ())
+        leaf = next((form.leaf for form in place.forms if form.leaf is not None), None)
+        return placeholder(name) if leaf is None else leaf.placeholder(name)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
 
 _SHOWN_CHARS_MAX = 60
 # Sections that contain secrets.
@@ -72,13 +161,6 @@ def _unsupported_key(place: Place, given: object) -> str | None:
     unknown = [str(key) for key in given if key not in place.keys] if isinstance(given, Mapping) else []
     is_shown = bool(unknown) and unknown[0].isidentifier() and len(unknown[0]) <= _KEY_CHARS_MAX
     return unknown[0] if is_shown else None
-
-
-def _place(loc: tuple[str | int, ...]) -> Place:
-    place = ROOT
-    for part in loc:
-        place = place.below(part)
-    return place
 
 
 def _nearest_key(loc: tuple[str | int, ...]) -> str | None:

@@ -199,11 +199,19 @@ async def test_a_port_that_is_taken(tmp_path: Path, workers: int) -> None:
                 code, output = await it.reload()
                 assert (code, "listens there already" in output) == (1, True), output
                 for number in range(6):
-                    assert (await it.send(f"{seconds}-{number}")).header("Idempotency-Status") == "stored"
+                    assert await _verdict(it, f"{seconds}-{number}") == "stored"
                 it.gateway.config_file.write_text(good)
                 it.rewrite(lambda document, seconds=seconds: document["upstream"].update(connect_timeout=f"{seconds}s"))  # type: ignore[misc]
                 code, output = await it.reload()
                 assert code == 0, output
+
+
+async def _verdict(it: Reloaded, key: str) -> str | None:
+    """None where nobody answers."""
+    try:
+        return (await it.send(key)).header("Idempotency-Status")
+    except (OSError, TimeoutError):
+        return None
 
 
 async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> None:

@@ -224,6 +224,18 @@ DEFECTS = (
         (_TIMES + "test_a_slow_operation_keeps_its_claim",),
     ),
     Defect(
+        "refused-reload-ends-what-serves",
+        "what a reload put in force is given up by the next one that is refused before workers prepare anything",
+        (
+            Edit(
+                "app/worker.py",
+                "            self._preparing = None\n            self.switch(",
+                "            self.switch(",
+            ),
+        ),
+        (_RELOADS + "test_a_port_that_is_taken[two-workers]",),
+    ),
+    Defect(
         "reload-of-half-the-workers",
         "a worker that cannot use a configuration keeps none of the others from switching to it",
         (Edit("app/supervisor.py", "        if refusals:\n", "        if not refusals and late:\n"),),

@@ -28,7 +28,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.channel import Channel
@@ -58,15 +58,25 @@ _EXIT_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
-    """`start` one, then `attend` it until it is gone.
+    """A worker that was started; `attend` it until it is gone.
 
     `numbers` and `health` are from its last report. `report` is done when it has reported since it was asked, or will
-    not report any more. It `reload`s the gateway for an operator.
+    not report any more.
     """
 
-    def __init__(self, number: int, process: Process, channel: Channel) -> None:
+    def __init__(
+        self,
+        number: int,
+        process: Process,
+        channel: Channel,
+        on_change: Callable[[], None],
+        reload: Callable[[], asyncio.Future[ReloadReport]],
+    ) -> None:
+        """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator."""
         self.number = number
         self.channel = channel
+        self.reload = reload
+        self._on_change = on_change
         self.has_served = False
         self.why_failed: str | None = None
         self.numbers: Counted = {}
@@ -74,25 +84,6 @@ class WorkerProcess:
         self.report: asyncio.Future[None] | None = None
         self._process = process
         self._asked_seconds = 0.0
-
-    @classmethod
-    async def start(cls, number: int, inherited: Iterable[int]) -> Self:
-        """A process that has inherited these descriptors, and waits for its first call. Raises `OSError`."""
-        ours, theirs = socket.socketpair()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *_command(number, theirs.fileno()),
-                pass_fds=(theirs.fileno(), *inherited),
-                stdin=subprocess.DEVNULL,
-                # A Ctrl-C on the terminal reaches the supervisor alone, which stops its workers.
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return cls(number, process, await Channel.open(ours))
 
     @property
     def pid(self) -> int:
@@ -117,15 +108,11 @@ class WorkerProcess:
         is_pending = self.report is not None and not self.report.done()
         return is_pending and asyncio.get_running_loop().time() - self._asked_seconds >= _SILENT_SECONDS
 
-    async def attend(self, on_change: Callable[[], None], reload: Callable[[], asyncio.Future[ReloadReport]]) -> int:
-        """Let it call until it ends; returns its exit status.
-
-        Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator.
-        """
-        self._on_change, self.reload = on_change, reload
+    async def attend(self) -> int:
+        """Let it call until it ends; returns its exit status."""
         await self.channel.serve(self)
         # It calls no more, but may take a while to exit.
-        on_change()
+        self._on_change()
         await self.channel.close()
         try:
             async with asyncio.timeout(_EXIT_SECONDS):
@@ -171,6 +158,25 @@ def end_of(code: int, why: str | None, *, has_served: bool) -> tuple[int, str]:
         # It was terminated before it had its signal handlers, and has done nothing.
         return EXIT_OK, what
     return EXIT_FAILED if code < 0 else code, what
+
+
+async def _start(number: int, inherited: Iterable[int]) -> tuple[Process, Channel]:
+    """A process that has inherited these descriptors, and waits for its first call. Raises `OSError`."""
+    ours, theirs = socket.socketpair()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_command(number, theirs.fileno()),
+            pass_fds=(theirs.fileno(), *inherited),
+            stdin=subprocess.DEVNULL,
+            # A Ctrl-C on the terminal reaches the supervisor alone, which stops its workers.
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, await Channel.open(ours)
 
 
 def _command(number: int, descriptor: int) -> list[str]:
@@ -378,7 +384,7 @@ class Supervisor(Server):
 
     async def _run(self, worker: WorkerProcess) -> tuple[int, str]:
         """Attend a worker until it ends; returns its exit code and how it ended."""
-        code = await worker.attend(self._reassign_seats, self._reload)
+        code = await worker.attend()
         del self._workers[worker.number]
         # Its counts stay in the totals.
         self._metrics.absorb(worker.numbers)
@@ -390,9 +396,11 @@ class Supervisor(Server):
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         async with self._switching:
-            worker = self._workers[number] = await WorkerProcess.start(number, inherited)
+            process, channel = await _start(number, inherited)
+            worker = WorkerProcess(number, process, channel, self._reassign_seats, self._reload)
+            self._workers[number] = worker
             # What is in force, and never the file: the others serve with that.
-            worker.channel.call("start", number, share_of(self.config, number, self._count), seats)
+            channel.call("start", number, share_of(self.config, number, self._count), seats)
         if self._is_stopping:
             worker.terminate()
         return worker

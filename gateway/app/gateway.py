@@ -131,7 +131,7 @@ class Gateway:
         relay_waker = RelayWaker()
         self._tracing = tracing_of(config)
         observers += () if self._tracing is None else (self._tracing,)
-        self.events = Events(self.metrics, self.health, *observers, relay_waker, count=self.metrics.counting)
+        self.events = Events(self.health, *observers, relay_waker, count=self.metrics.counting)
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._partitions_late = environment.partitions_late
@@ -368,6 +368,7 @@ class Gateway:
         stats, journaled = self._store.stats, self._journal.tally
         upstreams = self._upstreams.stats.items()
         return {
+            "store_up": self.health.stores_up,
             "in_flight": dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
             "oldest_in_flight_seconds": self.coordinator.oldest_in_flight_seconds,
             "copy_lookups_total": {

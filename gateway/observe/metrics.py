@@ -30,13 +30,11 @@ from gateway.observe.facts import (
     Configured,
     Counting,
     Fact,
-    GrantsChanged,
     Labels,
     Read,
     Row,
     Rule,
     Series,
-    TierChanged,
     condition,
     declare,
 )
@@ -205,6 +203,7 @@ all. Counts are since the start of the process; what is not there is 0."""
 
 READ: Final = declare(
     """
+    gauge min idempotency_store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
     gauge sum idempotency_in_flight{route}: Operations that this gateway works on
     gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been
         worked on, 0 without one
@@ -238,7 +237,7 @@ READ: Final = declare(
     counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the
         collector
     """,
-    {"route": (), "result": ("exported", "dropped", "failed")},
+    {"route": (), "result": ("exported", "dropped", "failed"), "tier": Configured.TIERS},
     {},
 )
 _LOOKUPS: Final = (("cache", "hit"), ("fast", "hit"), ("fast", "miss"), ("fast", "failure"))
@@ -271,7 +270,6 @@ declare(
     gauge own idempotency_tls_certificate_expiry_timestamp_seconds{use}: When the first certificate of the files in
         force expires, by what it is for
     gauge max idempotency_routes{mode}: Routes of the configuration
-    gauge min idempotency_store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
     gauge own idempotency_workers{state}: Processes of this gateway; a silent one does not respond, and its numbers are
         the last known
     counter idempotency_worker_restarts_total: Workers that were started because one had died
@@ -280,7 +278,6 @@ declare(
     {
         "result": tuple(ReloadResult),
         "mode": MODES,
-        "tier": Configured.TIERS,
         "state": ("serving", "silent", "absent"),
     },
     {},
@@ -288,7 +285,7 @@ declare(
 
 
 class Metrics:
-    """What counts events, and what a scrape gets. Belongs to one event loop. An observer of events about the stores."""
+    """What counts events, and what a scrape gets. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -322,7 +319,6 @@ class Metrics:
         for lookup in _LOOKUPS:
             self._row("copy_lookups_total", *lookup)
         self._counting: dict[type[Fact], Counting] = {}
-        self._durable_up, self._grants = False, True
         self._put("config_last_reload_successful", 1)
         for mode in MODES:
             self._put("routes", sum(each == mode for each in modes.values()), mode)
@@ -364,19 +360,6 @@ class Metrics:
     def _count_many(self, changes: Sequence[Change], fact: Any) -> None:
         for change in changes:
             self._families[change.metric.name].take(_numbers(change, fact))
-
-    def wants(self, kind: type[Fact]) -> bool:
-        return kind in (TierChanged, GrantsChanged)
-
-    def __call__(self, fact: TierChanged | GrantsChanged) -> None:
-        """A durable store that grants nothing is as good as down for who sends new keys."""
-        if isinstance(fact, GrantsChanged):
-            self._grants = not fact.why
-        elif fact.tier == "durable":
-            self._durable_up = fact.up
-        else:
-            self._put("store_up", fact.up, fact.tier)
-        self._put("store_up", self._durable_up and self._grants, "durable")
 
     def add_routes(self, routes: Iterable[str]) -> None:
         """Have the series of these routes, too."""

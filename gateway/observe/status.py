@@ -265,6 +265,11 @@ class Health:
     def _durable_serves(self) -> bool:
         return self.durable_up and not self.why_no_grants
 
+    @property
+    def stores_up(self) -> dict[str, bool]:
+        """Whether each of the stores serves: for who sends new keys, one that grants none is as good as down."""
+        return {"durable": self._durable_serves} | ({} if self.fast_up is None else {"fast": self.fast_up})
+
     def parts(self) -> dict[str, Any]:
         """The parts, for people."""
         parts: dict[str, Any] = {

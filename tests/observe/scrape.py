@@ -64,4 +64,4 @@ async def scrape(metrics: Metrics) -> Scrape:
 
 def publish(metrics: Metrics, fact: Fact) -> None:
     """Have it counted."""
-    Events(metrics, count=metrics.counting).publish(fact)
+    Events(count=metrics.counting).publish(fact)

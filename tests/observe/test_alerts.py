@@ -20,7 +20,7 @@ import yaml
 from gateway.admin.commands import job_of
 from gateway.config import Config
 from gateway.config.models import Status
-from gateway.observe.facts import BreakerChanged, TierChanged
+from gateway.observe.facts import BreakerChanged
 from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import METRICS_PATH
@@ -54,8 +54,7 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["a
 async def fresh() -> Scrape:
     """What a gateway exports before anything happened, its stores being up and its service not known to be down."""
     metrics = Metrics(["create_payment"], has_fast_tier=True, version="1", sinks=["ledger"])
-    for tier in ("durable", "fast"):
-        publish(metrics, TierChanged(tier, True))
+    metrics.read_with(lambda: {"store_up": {"durable": 1, "fast": 1}})
     publish(metrics, BreakerChanged("http://127.0.0.1:9000", False))
     found = await scrape(metrics)
     there = {series.name for series in found.series}

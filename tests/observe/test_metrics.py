@@ -54,6 +54,7 @@ from gateway.observe.facts import (
     WriteRefused,
 )
 from gateway.observe.metrics import Counted, Metrics
+from gateway.observe.status import Health
 from tests.observe.scrape import publish, scrape
 
 OPERATION = UUID(int=7)
@@ -222,9 +223,7 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
             },
             id="store-call-in-plain-words",
         ),
-        pytest.param(TierChanged("durable", True), {("idempotency_store_up", "durable"): 1}, id="store-up"),
         pytest.param(StoreMet(3), {("idempotency_store_timeline",): 3}, id="store-met"),
-        pytest.param(GrantsChanged("it waits"), {}, id="no-grants"),
         pytest.param(SynchronyChanged(True), {("idempotency_store_synchronous",): 1}, id="synchronous"),
         pytest.param(
             PromotionJudged(2, "waiting", "gateway g", 2),
@@ -526,6 +525,7 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     def numbers(count: int, up: bool) -> Counted:
         metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
         readings = {
+            "store_up": {"durable": True, "fast": up},
             "in_flight": {"create_order": count},
             "oldest_in_flight_seconds": count,
             "journal_waiting": count,
@@ -538,8 +538,6 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
         for _ in range(count):
             publish(metrics, OperationClaimed("create_order", OPERATION, 1, 1))
             publish(metrics, answered())
-        publish(metrics, TierChanged("durable", up=True))
-        publish(metrics, TierChanged("fast", up=up))
         publish(metrics, MemoryChanged(not up, 1.0, "", ""))
         publish(metrics, TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
         publish(metrics, BacklogTaken((RouteWaiting("create_order", count, 1, 1.0),), (), 0))
@@ -587,17 +585,19 @@ async def test_a_gateway_goes_on_from_the_one_before() -> None:
 
 async def test_a_store_that_grants_nothing_is_down() -> None:
     """For new keys it is, however well it can be reached."""
-    metrics = Metrics([], has_fast_tier=False, version="1")
+    metrics, health = Metrics([], has_fast_tier=True, version="1"), Health(fast_up=False)
+    metrics.read_with(lambda: {"store_up": health.stores_up})
     for fact, up in ((TierChanged("durable", up=True), 1), (GrantsChanged("it waits"), 0), (GrantsChanged(), 1)):
-        publish(metrics, fact)
+        health(fact)
         text = (await metrics.render("text/plain")).body.decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
+        assert number(text, 'idempotency_store_up{tier="fast"}') == 0
 
 
 async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
     """Also where that worker has nothing to report of any store."""
     supervisor, one, other = (Metrics([], has_fast_tier=False, version="1") for _ in range(3))
-    publish(one, TierChanged("durable", up=True))
+    one.read_with(lambda: {"store_up": {"durable": 1}})
     for workers, up in (([one, other], 0), ([one], 1)):
         numbers = [worker.take() for worker in workers]
         text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, []))).body.decode()

@@ -20,6 +20,7 @@ from gateway.app.parts import Environment, Parts, upstream_settings
 from gateway.app.stores import key_ring
 from gateway.config import parse
 from gateway.config.route import Retention
+from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
@@ -236,6 +237,7 @@ def request_for(
     """A request as far as a claim looks at it."""
     route = SimpleNamespace(
         accepts_recipe_change=False,
+        fingerprinter=Fingerprinter(FingerprintSpec()),
         forwards_unprotected=is_executed_anyway,
         inbox=None,
         keep=KeepPolicy(),

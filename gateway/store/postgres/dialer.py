@@ -105,6 +105,8 @@ _BY_INDEX: Final = {"enable_seqscan": "off"}
 _SETTINGS: Final = {
     # Plan once; see above.
     "plan_cache_mode": "force_generic_plan",
+    # Such a plan expects many rows where there are few, and starting a worker takes longer than reading those.
+    "max_parallel_workers_per_gather": "0",
     # The snapshot of a statement is not taken before its locks.
     "default_transaction_isolation": "read committed",
     # A backend whose client is gone must not hold its locks for long. While it waits for the rest of a message, no

@@ -106,11 +106,25 @@ SELECT (SELECT count(*) FROM young) >= {walk_records_max} AND EXISTS (SELECT FRO
 
 -- name: select_doubt_ahead
 -- No row of the table: operations in doubt whose lease begins in the future, because the clock was set back since: recovery
--- counts from its end.
-SELECT o.id
-FROM ONLY idempotency_gateway.operation AS o
-WHERE o.watched = $1 AND o.lease_until_us > $2::BIGINT AND o.lease_until_us > $2 + o.lease_us
-    AND o.version BETWEEN {record_versions}
+-- counts from its end. Of very many, a sweep looks at the first ones and at some anywhere: each would have to be read.
+SELECT o.id FROM (
+    (
+        SELECT o.id, o.lease_until_us, o.lease_us, o.version
+        FROM ONLY idempotency_gateway.operation AS o
+        WHERE o.watched = $1
+        ORDER BY o.id
+        LIMIT {walk_records_max}
+    )
+    UNION ALL
+    (
+        SELECT o.id, o.lease_until_us, o.lease_us, o.version
+        FROM ONLY idempotency_gateway.operation AS o
+        WHERE o.watched = $1 AND o.id > (SELECT uuid_send(gen_random_uuid()))
+        ORDER BY o.id
+        LIMIT {walk_records_max}
+    )
+) AS o
+WHERE o.lease_until_us > $2::BIGINT AND o.lease_until_us > $2 + o.lease_us AND o.version BETWEEN {record_versions}
 LIMIT $3
 
 -- name: tally
@@ -133,19 +147,19 @@ SELECT o.id FROM ONLY idempotency_gateway.operation AS o WHERE o.watched = $1 AN
 -- No row of the table: records between two ids that are in doubt or dead letters, written as such or made so by the clock;
 -- with $7 only those whose recovery lease is free and that were not put off.
 --
--- Lapsed claims are found first, or a plan might go along all ids.
-WITH lapsed AS MATERIALIZED (
+-- What the clock made so is found first, or a plan might go along all ids.
+WITH passed AS MATERIALIZED (
     SELECT c.id FROM idempotency_gateway.claimed AS c WHERE c.state = $6 AND c.due_us <= $8::BIGINT
+    UNION ALL
+    SELECT a.id FROM ONLY idempotency_gateway.operation AS a
+    WHERE $6 = 'accepted' AND a.state = 'accepted' AND a.check_us <= $8
 )
 SELECT {record}, NULL::BYTEA
 FROM ONLY idempotency_gateway.operation AS o
 WHERE o.id IN (
         SELECT w.id FROM ONLY idempotency_gateway.operation AS w WHERE w.watched = $5 AND w.id > $1 AND w.id <= $2
         UNION ALL
-        SELECT l.id FROM lapsed AS l WHERE l.id > $1 AND l.id <= $2
-        UNION ALL
-        SELECT a.id FROM ONLY idempotency_gateway.operation AS a
-        WHERE $6 = 'accepted' AND a.state = 'accepted' AND a.check_us <= $8 AND a.id > $1 AND a.id <= $2
+        SELECT p.id FROM passed AS p WHERE p.id > $1 AND p.id <= $2
     )
     AND o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > $3::BIGINT AND o.first_claimed_us <= $8)
     AND ($4::TEXT IS NULL OR o.route IN (SELECT jsonb_array_elements_text($4::TEXT::JSONB)))

@@ -215,6 +215,35 @@ async def test_what_is_in_doubt_is_found_among_what_is_in_doubt(migrated_url: st
         assert await read_so_far(admin) - before <= 200
 
 
+async def test_dead_letters_are_found_without_the_ids_of_all_records(postgres_url: str) -> None:
+    """However many records there are, their index is not walked."""
+    walked = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = 'idempotency_gateway'"
+    async with session(postgres_url) as admin:
+        await complete_many(postgres_url, admin, 20_000)
+        await admin.execute("VACUUM (ANALYZE) idempotency_gateway.operation")
+        await read_so_far(admin)
+        before = await admin.fetchval(walked)
+        async with opened(postgres_url) as store:
+            assert await store.find(Query(frozenset((State.DEAD_LETTER,)))) == []
+        await read_so_far(admin)
+        assert await admin.fetchval(walked) - before <= 200
+
+
+async def test_a_sweep_reads_few_of_very_many_doubts(postgres_url: str) -> None:
+    """Whether their leases begin in the future is looked at in a part of them each time."""
+    async with session(postgres_url) as admin:
+        async with opened(postgres_url) as store:
+            await do(store, Hand(), Hand.claim, Hand.abandon)
+        own = {"id": _ROW.format(prefix="'doubt'"), "token": _TOKEN}
+        await copied(admin, "operation", 30_000, own, "WHERE state = 'in_doubt'")
+        await admin.execute(_PASSED)
+        await admin.execute("ANALYZE idempotency_gateway.operation")
+        before = await read_so_far(admin)
+        async with opened(postgres_url) as store:
+            assert await store.sweep(100) == Swept()
+        assert await read_so_far(admin) - before <= 10_000 + 200
+
+
 FILL_EVENTS: Final = """
 INSERT INTO idempotency_gateway.event (row, at_us, since_us, due_us, service, sink, event_id, type, content)
 SELECT convert_to('evt_' || n || ' ledger', 'UTF8'), n, n, n, 'shop', 'ledger', 'evt_' || n, 'operation.completed', '{}'

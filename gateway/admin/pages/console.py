@@ -256,16 +256,19 @@ class Console:
         operations = self._operations
         given = {name: request.query.getall(name) for name in request.query}
         window = WINDOWS[parsed(actions.ActivityQuery, given).window]
-        return {
-            "window": window.name,
-            **await self._drawn(window),
-            "tally": await load(bounded(operations.store.cold.tally())),
-            "work": await load(self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX))),
-            "backlog": await load(operations.backlog()),
-            "sinks": await load(operations.sinks()),
-            "memory": await load(operations.memory()),
-            "journal": await operations.journal(limit=1),
+        asked = {
+            "work": self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX)),
+            "backlog": operations.backlog(),
+            "sinks": operations.sinks(),
+            "memory": operations.memory(),
+            # The others would wait for it.
+            "tally": bounded(operations.store.cold.tally()),
         }
+        # At once: a store that does not respond is waited for once.
+        drawn, journal, *loaded = await asyncio.gather(
+            self._drawn(window), operations.journal(limit=1), *map(load, asked.values())
+        )
+        return {"window": window.name, **drawn, "journal": journal, **dict(zip(asked, loaded, strict=True))}
 
     async def _drawn(self, window: Window) -> dict[str, Any]:
         """The pictures of a window, drawn anew no more often than their numbers change."""

@@ -13,7 +13,7 @@ import pytest
 from gateway.admin import listing, reports
 from gateway.core.identity.operation_id import identity_of
 from gateway.core.identity.scope import HeaderScope, Scope
-from gateway.core.message import values_by_name
+from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
 from gateway.store.operations import SinkBacklog
 from tests.admin.hand import RESPONSE, TREATMENT
@@ -29,7 +29,7 @@ def claimed(
 ) -> Record:
     """A record of this caller, with what is stored of its request."""
     claim = port.desk.claim(key)
-    scope = HeaderScope(b"X-Tenant", None).find_scope(values_by_name(((b"X-Tenant", tenant.encode()),)), None)
+    scope = HeaderScope(b"X-Tenant", None).find_scope(IndexedHeaders(((b"X-Tenant", tenant.encode()),)).by_name, None)
     parsed = port.desk.operations.policies.routes[0].key.find_key({b"idempotency-key": [key.encode()]}, None)
     assert isinstance(scope, Scope)
     identity = identity_of(service="shop", route="charge", operation="charge", scope=scope, key=parsed)

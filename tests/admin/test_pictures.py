@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gateway.admin.pages.pictures import Picture, pictures
+from gateway.admin.pages.pictures import Picture, counted_part, counted_since_us, pictures
 from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from gateway.store.base import NotApplied
 from gateway.store.operations import ActivityRow
@@ -148,3 +148,21 @@ async def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         text = text_of((await browser.get("/ui/")).body)
         assert "The numbers of this process alone: the durable store could not be asked (gone fishing)" in text
         assert "1 request on protected routes" in text
+
+
+@pytest.mark.parametrize(("first", "rows", "minutes"), [(0, 12, 60), (50, 7, 35), (100, 10, 10), (119, 2, 2)])
+def test_the_axis_begins_where_anybody_counted(first: int, rows: int, minutes: int) -> None:
+    """By a whole row of the table, which is shorter on a short axis, with the last number in the last row."""
+    whole = activity({at: of({("verdict", "stored"): 1.0}) for at in range(first, 120)})
+    part = counted_part(whole)
+    assert part.since_us == SINCE_US + (60 - minutes) * 60_000_000
+    table = next(each for each in pictures(part) if each.id == "requests").table
+    assert len(table) == rows
+    assert sum(int(texts[0]) for _, texts in table if texts[0] != "–") == 120 - first
+    assert counted_since_us(whole) == (SINCE_US + first * 30_000_000 if first else 0)
+
+
+def test_what_is_open_is_not_known_at_once() -> None:
+    """A process that has not asked the store yet says so, and not that nothing is open."""
+    assert "not counted yet" in drawn({0: of({("opened",): 3.0})})["doubts"].about
+    assert "0 open at the end" in drawn({0: of({("opened",): 3.0, ("open",): 0.0})})["doubts"].about

@@ -32,7 +32,7 @@ from gateway.admin.fault import Fault, Malformed, NotDead, OutcomeRefused
 from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
 from gateway.admin.journal import acknowledge, exported, kept
 from gateway.admin.operations import Operations, audit_by, bounded
-from gateway.admin.pages.pictures import marks_in, pictures
+from gateway.admin.pages.pictures import counted_part, counted_since_us, marks_in, pictures
 from gateway.admin.pages.site import Site, see_other
 from gateway.admin.pages.strip import strip
 from gateway.admin.provided_response import read_response, written
@@ -40,7 +40,7 @@ from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal
 from gateway.admin.view import doubt_text, moment, since_us, span, times_of
 from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
-from gateway.core.operation import MICROSECONDS, Audit, Prove, Snapshot, State
+from gateway.core.operation import MICROSECONDS, Audit, Prove, Record, Snapshot, State
 from gateway.core.outcome import meaning_of
 from gateway.observe.activity import WINDOWS, Window
 from gateway.observe.status import terse
@@ -58,7 +58,8 @@ _TYPED_CHARACTERS: Final = 8
 # Of a body, in the steps of a resolution.
 _SHOWN_BYTES: Final = 4096
 _TYPED_AGAIN_MAX: Final = 40
-_WORK_LIST_MAX: Final = 20
+# So few that the pictures below them are seen, too.
+_WORK_LIST_MAX: Final = 3
 _PAGE_SIZE: Final = 50
 _SORTED_MAX: Final = 500
 # Pictures are drawn so often for each of their spans.
@@ -275,8 +276,13 @@ class Console:
         loop = asyncio.get_running_loop()
         drawn = self._pictures.get(window.name)
         if drawn is None or drawn[0] < loop.time():
-            activity = await self._operations.activity(window)
-            values = {"activity": activity, "marks": marks_in(activity)}
+            whole = await self._operations.activity(window)
+            activity = counted_part(whole)
+            values = {
+                "activity": activity,
+                "since_us": counted_since_us(whole),
+                "marks": marks_in(activity),
+            }
             values["pictures"] = await asyncio.to_thread(pictures, activity)
             drawn = self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
         return drawn[1]
@@ -342,7 +348,7 @@ class Console:
         values["changes"] = [each for each in CHANGES if each.page is not None and record.state in each.page.states]
         values["journal"] = [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries]
         happened, now_us = inspected.told, inspected.snapshot.now_us
-        values |= {"told": happened, "strip": strip(happened, now_us), "facts": _facts(inspected)}
+        values |= {"told": happened, "strip": strip(happened, now_us), "facts": _facts(inspected, record)}
         values["due"] = [(at_us, name.replace("_", " ")) for name, at_us in times_of(record) if at_us > now_us]
         return self._page(request, "operation", **values)
 
@@ -680,14 +686,23 @@ def _request_in(form: access.Form) -> bytes:
 _TOLD_ELSEWHERE: Final = frozenset(
     (
         *("operation_id", "state", "now", "request", "audits", "history", "history_dropped", "journal", "recovery"),
-        *("sinks", "next"),
+        *("sinks", "next", "age_seconds", "last_event"),
     )
 )
 
 
-def _facts(inspected: Inspected) -> list[tuple[str, str]]:
-    about = full_json(inspected)
-    request = {f"request {name}": value for name, value in about.get("request", {}).items()}
+def _facts(inspected: Inspected, record: Record) -> list[tuple[str, str]]:
+    """What the history does not tell."""
+    about, happenings = full_json(inspected), inspected.told.happenings
+    now_us = inspected.snapshot.now_us
+    times = [name for name, at_us in times_of(record) if at_us > now_us or name.endswith("_at")]
+    doubt = ("doubt", "upstream_status") if any(each.why == record.doubt for each in happenings) else ()
+    holder = ("holder",) if any(each.who == record.holder for each in happenings) else ()
+    for name in (*times, *doubt, *holder):
+        about.pop(name, None)
+    # Method and path are the name of the page.
+    said = about.get("request", {})
+    request = {f"request {name}": value for name, value in said.items() if name not in ("method", "path")}
     nested = {
         f"{part} {name}": value for part in ("delivery", "response") for name, value in about.get(part, {}).items()
     }

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gateway.core.operation import MICROSECONDS
 from gateway.core.verdict import Verdict
-from gateway.observe.activity import HOUR, Activity
+from gateway.observe.activity import Activity, Window
 
 Values = Sequence[float | None]
 
@@ -25,7 +25,12 @@ Values = Sequence[float | None]
 _WIDTH, _HEIGHT = 640.0, 200.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 622.0, 22.0, 166.0
 _SMALL_WIDTH, _SMALL_HEIGHT = 200.0, 48.0
-_ROWS: Final = {"hour": 12, "week": 28}
+# How many buckets a row of a table has on a long axis, and on one that has few such rows.
+_ROW_BUCKETS: Final = {"hour": (10, 2), "week": (36, 6)}
+_LONG_ROWS: Final = 4
+_ROWS_MIN: Final = 2
+_TICKS_MAX: Final = 6
+_TICK_SECONDS: Final = {"hour": (60, 120, 300, 600), "week": (1_800, 3_600, 10_800, 21_600, 43_200, 86_400)}
 _SMALL_MAX: Final = 12
 # What is not there yet is no gap: others save their numbers once a minute.
 _FRESH_BUCKETS: Final = 3
@@ -118,8 +123,9 @@ class Picture:
 
 
 def pictures(activity: Activity) -> list[Picture]:
-    """All pictures of this window."""
-    drawn = _Drawn(activity, activity.coarser(_ROWS[activity.window.name]))
+    """All pictures of this window, or of the end of it that was counted."""
+    count = len(activity.buckets)
+    drawn = _Drawn(activity, activity.coarser(count // _row_buckets(activity.window, count)))
     return [
         _requests(drawn),
         _small(drawn, "route", "Requests by route", lambda values: _counted(_total(values)), _counted),
@@ -130,6 +136,31 @@ def pictures(activity: Activity) -> list[Picture]:
         _deliveries(drawn),
         _small(drawn, "lag", "Lag of each sink", lambda values: f"at most {_seconds(_greatest(values))}", _seconds),
     ]
+
+
+def counted_part(activity: Activity) -> Activity:
+    """From where anybody counted on: an axis that is nearly empty shows nothing. Rows stay whole."""
+    count, first = len(activity.buckets), _first_counted(activity)
+    row = _row_buckets(activity.window, count - first)
+    kept = max(-(-(count - first) // row), _ROWS_MIN) * row
+    window = replace(activity.window, length_us=kept * activity.window.span_us)
+    since_us = activity.since_us + (count - kept) * window.span_us
+    return Activity(window, since_us, activity.buckets[count - kept :], activity.why_own)
+
+
+def counted_since_us(activity: Activity) -> int:
+    """From when on somebody counted; 0 if from the beginning of the window on."""
+    first = _first_counted(activity)
+    return activity.since_us + first * activity.window.span_us if first else 0
+
+
+def _first_counted(activity: Activity) -> int:
+    return next((at for at, bucket in enumerate(activity.buckets) if bucket is not None), 0)
+
+
+def _row_buckets(window: Window, count: int) -> int:
+    many, few = _ROW_BUCKETS[window.name]
+    return many if count > many * _LONG_ROWS else few
 
 
 def marks_in(activity: Activity) -> list[tuple[str, str]]:
@@ -193,6 +224,12 @@ def _replays(drawn: _Drawn) -> Picture:
     return drawn.picture("replays", "Share of replays", about, lines, _curves(lines, _Scale(100.0, _percent)))
 
 
+def _known_open(activity: Activity) -> Values:
+    """A process that has just started has not asked the store yet: that is no zero."""
+    pairs = zip(activity.buckets, activity.series("open"), strict=True)
+    return [number if "open" in (bucket or {}) else None for bucket, number in pairs]
+
+
 def _doubts(drawn: _Drawn) -> Picture:
     resolved = drawn.fine.resolved()
     size = len(resolved) // len(drawn.coarse.buckets)
@@ -201,10 +238,12 @@ def _doubts(drawn: _Drawn) -> Picture:
     lines = [
         drawn.counted("opened", "line-2", "opened"),
         Line("resolved", "line-3 dashed", resolved, rows, _counted),
-        drawn.counted("open", "line-4 dotted", "open"),
+        drawn.line("open", "line-4 dotted", _known_open),
     ]
     opened, ended, still = (_total(lines[0].values), _total(resolved), _last(lines[2].values))
-    about = f"{_counted(opened)} opened, {_counted(ended)} resolved; {_counted(still)} open at the end."
+    about = f"{_counted(opened)} opened, {_counted(ended)} resolved"
+    is_known = any(value is not None for value in lines[2].values)
+    about += f"; {_counted(still)} open at the end." if is_known else ". How many are open was not counted yet."
     return drawn.picture("doubts", "Doubts", about, lines, _curves(lines, _scale_of(lines)))
 
 
@@ -418,9 +457,9 @@ def _spark(line: Line, most: float = 0.0) -> Markup:
 
 def _times(activity: Activity) -> list[tuple[int, str]]:
     """Round times on the axis."""
-    is_hour = activity.window.name == HOUR.name
-    step_us = (600 if is_hour else 86_400) * MICROSECONDS
+    length_us = activity.window.length_us
+    steps = [seconds * MICROSECONDS for seconds in _TICK_SECONDS[activity.window.name]]
+    step_us = next((each for each in steps if length_us <= _TICKS_MAX * each), steps[-1])
     first = -(-activity.since_us // step_us)
-    end_us = activity.since_us + activity.window.length_us
-    places = range(first * step_us, end_us, step_us)
-    return [(at_us, _time(at_us, "%H:%M" if is_hour else "%a")) for at_us in places]
+    places = range(first * step_us, activity.since_us + length_us, step_us)
+    return [(at_us, _time(at_us, "%H:%M" if at_us % (86_400 * MICROSECONDS) else "%a")) for at_us in places]

@@ -50,7 +50,8 @@ _PATIENCE_SECONDS: Final = dict(zip(PATHS, (0.0, 60.0, 1.5), strict=True))
 _SAMPLE_SECONDS: Final = 0.5
 # What one gateway may keep of a soak, however long: pools that fill, pages that stay with the allocator.
 DESCRIPTORS_MAX: Final = 8
-THREADS_MAX: Final = 4
+# The pool for what blocks (`asyncio.to_thread`) has as many threads as were ever at work at once, and keeps them.
+THREADS_MAX: Final = min(32, (os.cpu_count() or 1) + 4)
 MIB: Final = 1 << 20
 GROWTH_BYTES_MAX: Final = 8 * MIB
 # Shorter ones say nothing of growth: the first minute fills pools and caches.

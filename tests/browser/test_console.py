@@ -134,6 +134,8 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             repeat = await running.send()
             assert (*status_of(repeat), repeat.body) == (201, "recovered", b'{"id":1}')
             assert len(running.upstream.requests) == before
+            await page.goto(f"/ui/operations/{operation_id}")
+            await shoot(page, "history")
             await explain(page)
             await check(page)
             await page.screenshot(path=SHOTS / "explain.png", full_page=True)
@@ -172,8 +174,9 @@ async def test_every_page(tmp_path: Path, width: int, scheme: str) -> None:
             for name in ("", *PAGES):
                 await page.goto(f"/ui/{name}")
                 await check(page)
-                if name not in ("configuration", "explain"):  # The first has paths of this machine; the second, below.
-                    await shoot(page, (name or "overview") + ending)
+                # The configuration has paths of this machine; the overview and an explained request are shot elsewhere.
+                if name == "operations" or (not ending and name not in ("", "configuration", "explain")):
+                    await shoot(page, name + ending)
             for path in ("operations?state=all&sort=-subject&status=2xx", f"operations/{operation_id}"):
                 await page.goto(f"/ui/{path}")
                 await check(page)
@@ -339,6 +342,8 @@ async def test_signing_in_by_a_proxy(tmp_path: Path) -> None:
                     await check(page)
                     await tab_to(page, "Go on as alice")
                 else:
+                    await page.set_viewport_size({"width": 1000, "height": 700})
+                    await page.screenshot(path=SHOTS / "sign-in-proxy.png")
                     await page.get_by_role("button", name="Go on as alice").focus()
                 await page.keyboard.press("Enter")
                 await page.wait_for_url("**/ui/audit")

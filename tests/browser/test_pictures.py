@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from gateway.observe.activity import BUCKET_US, Numbers
+from tests.admin.shell import doubt
 from tests.browser.test_console import SHOTS, check, opened, settings, sign_in
 from tests.support.house import House, house
 
@@ -50,21 +51,27 @@ async def test_pictures_are_seen(tmp_path: Path) -> None:
     said: list[str] = []
     store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     async with house(store, tmp_path, admin=settings()) as running:
+        for number in range(4):
+            await doubt(running, f"k{number}")
         fill(running)
-        for width, scheme, name in (
-            (1200, "light", "pictures"),
-            (1200, "dark", "pictures-dark"),
-            (390, "light", "pictures-narrow"),
-            (390, "dark", ""),
+        for width, scheme, ending in (
+            (1440, "light", ""),
+            (1440, "dark", "-dark"),
+            (390, "light", "-narrow"),
+            (390, "dark", "-narrow-dark"),
         ):
-            view = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+            view = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
             async with opened(running, said, **view) as page:
                 await sign_in(page)
                 for address in ("/ui/?window=week", "/ui/"):
                     await page.goto(address)
                     await check(page)
-                if name:
-                    await page.locator(".pictures").screenshot(path=SHOTS / f"{name}.png")
+                await page.screenshot(path=SHOTS / f"overview{ending}.png")
+                # As high as the page: what stays at the lower edge of a window would lie on the pictures.
+                height = await page.evaluate("document.documentElement.scrollHeight")
+                await page.set_viewport_size({"width": width, "height": height})
+                if ending != "-narrow-dark":
+                    await page.locator(".pictures").screenshot(path=SHOTS / f"pictures{ending}.png")
                 boxes = await page.locator(".plot").evaluate_all(
                     "(found) => found.map((each) => [each.clientWidth, each.clientHeight])"
                 )

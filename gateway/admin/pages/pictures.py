@@ -23,7 +23,7 @@ Values = Sequence[float | None]
 
 # The place of the plot in its picture, in units of the picture.
 _WIDTH, _HEIGHT = 640.0, 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 622.0, 22.0, 166.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 622.0, 22.0, 166.0
 _SMALL_WIDTH, _SMALL_HEIGHT = 200.0, 48.0
 # How many buckets a row of a table has on a long axis, and on one that has few such rows.
 _ROW_BUCKETS: Final = {"hour": (10, 2), "week": (36, 6)}
@@ -208,7 +208,7 @@ def _requests(drawn: _Drawn) -> Picture:
     groups = {**_GROUPS, "refused": frozenset(verdicts) - frozenset().union(*_GROUPS.values())}
     lines = [drawn.counted(name, f"fill-{name.replace(' ', '-')}", "verdict", names) for name, names in groups.items()]
     total = sum(verdicts.values())
-    about = f"{_counted(total)} {'request' if total == 1 else 'requests'} on protected routes, by what became of them."
+    about = f"{_counted(total)} {'request' if total == 1 else 'requests'} on protected routes."
     notes = [f"{name}: {_counted(number)}" for name, number in sorted(verdicts.items(), key=lambda each: -each[1])]
     return replace(drawn.picture("requests", "Requests by verdict", about, lines, _stacked(lines)), notes=notes)
 

@@ -892,7 +892,7 @@ ELSEWHERE: Final = (
         for name in ("id", "key", "until")
     }
     | {
-        f"routes.inbox.hmac.{name}": "tests/core/test_inbox.py::test_a_sender_without_a_preset"
+        f"routes.inbox.hmac.{name}": "tests/http/gateway/test_inbox.py::test_a_sender_without_a_preset"
         for name in ("header", "prefix", "signed", "digest", "encoding", "id", "timestamp")
     }
     | {"routes.inbox.hmac.about": _INBOX + "test_what_a_sender_without_a_preset_says_beside_the_body"}

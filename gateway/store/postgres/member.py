@@ -32,6 +32,7 @@ _VOUCH: Final = load("vouch")
 _ACCEPT: Final = load("accept_promotion")
 _BEGIN_EPOCH: Final = load("begin_epoch")
 _NOTE_RUNNING: Final = load("note_running")
+_NOTE_STOPPED: Final = load("note_stopped")
 
 
 class Members(RelationalStore):
@@ -49,7 +50,7 @@ class Members(RelationalStore):
 
     @abstractmethod
     async def _note(self, work: Callable[[Cursor], Awaitable[Any]]) -> Any:
-        """Do this work, which a crash may undo, in a transaction of that link."""
+        """Do this work in a transaction of that link."""
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
         epoch = await self._link.run(lambda connection: self._dialer.check_memory(connection, links))
@@ -69,11 +70,14 @@ class Members(RelationalStore):
             self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        if is_running and not self.is_portable:
+        if self.is_portable:
+            await super().note_running(gateway_id, is_running=is_running)
+        elif is_running:
             arguments = self._dialer.clock_us(), gateway_id.bytes, self._days.longest_us
             await self._fetch(_NOTE_RUNNING, *arguments, is_compared=False)
         else:
-            await self._note(lambda cursor: inquiry.note_running(cursor, gateway_id, is_running=is_running))
+            # Flushed: who stays on the list has to vouch before a promotion is accepted.
+            await self._fetch(_NOTE_STOPPED, gateway_id.bytes, is_compared=False)
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         taken: frozenset[str] = await self._note(lambda cursor: inquiry.take_turns(cursor, holder, names, lease_us))

@@ -288,7 +288,7 @@ class PostgresStore(Members):
         return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
 
     async def _note(self, work: Callable[[Cursor], Awaitable[Any]]) -> Any:
-        return await self._transact(self._started().plain, work, SERIALIZABLE, _UNFLUSHED)
+        return await self._transact(self._started().plain, work, SERIALIZABLE)
 
     async def _transact(
         self,

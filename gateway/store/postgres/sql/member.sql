@@ -62,3 +62,7 @@ RETURNING e.identity
 -- name: note_running
 -- A gateway that runs, and the longest replay window of its responses.
 UPDATE idempotency_gateway.gateway SET seen_us = {now}, replay_us = $3 WHERE id = $2
+
+-- name: note_stopped
+-- A gateway that has stopped.
+DELETE FROM idempotency_gateway.gateway WHERE id = $1

@@ -33,6 +33,8 @@ _ACCEPT: Final = load("accept_promotion")
 _BEGIN_EPOCH: Final = load("begin_epoch")
 _NOTE_RUNNING: Final = load("note_running")
 _NOTE_STOPPED: Final = load("note_stopped")
+_LEASE_TURNS: Final = load("lease_turns")
+_SAVE_ACTIVITY: Final = load("upsert_activity")
 
 
 class Members(RelationalStore):
@@ -80,15 +82,17 @@ class Members(RelationalStore):
             await self._fetch(_NOTE_STOPPED, gateway_id.bytes, is_compared=False)
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        taken: frozenset[str] = await self._note(lambda cursor: inquiry.take_turns(cursor, holder, names, lease_us))
-        return taken
+        if self.is_portable:
+            return await super().take_turns(holder, names, lease_us)
+        rows = await self._fetch(_LEASE_TURNS, self._dialer.clock_us(), holder.bytes, sorted(names), lease_us)
+        return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
         await self._note(lambda cursor: inquiry.leave_turns(cursor, holder))
 
     async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
-        await self._note(lambda cursor: inquiry.save_activity(cursor, service, minute, longer))
+        await self._fetch(_SAVE_ACTIVITY, *inquiry.activity_columns(service, minute, longer))
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
         """See `Fleet`, also for the next four."""

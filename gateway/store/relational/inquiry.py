@@ -317,9 +317,14 @@ async def count_observed(cursor: Cursor, service: str, route: str | None) -> lis
 # -- activity ----------------------------------------------------------------------------------------------------------
 
 
-async def save_activity(cursor: Cursor, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+def activity_columns(service: str, minute: ActivityRow, longer: ActivityRow) -> tuple[Any, ...]:
+    """What `upsert_activity` is given."""
     times = [(each.span_us, each.at_us, each.until_us, each.body) for each in (minute, longer)]
-    await cursor.change("upsert_activity", (service, minute.writer.bytes, *times[0], *times[1]))
+    return (service, minute.writer.bytes, *times[0], *times[1])
+
+
+async def save_activity(cursor: Cursor, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    await cursor.change("upsert_activity", activity_columns(service, minute, longer))
 
 
 async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:

@@ -29,6 +29,13 @@ WAITS: Final = (
 )
 
 
+_MOVE: Final = (
+    "WITH gone AS (DELETE FROM ONLY idempotency_gateway.operation RETURNING *)"
+    " INSERT INTO idempotency_gateway.narrow (id, version, token, remember_until_us, scope_digest, kind)"
+    " SELECT id, version, token, remember_until_us, scope_digest, 'kind'::bytea FROM gone"
+)
+
+
 async def retired(store: PostgresStore, clock: ManualClock, *hands: Hand) -> None:
     """Let the responses of these be over, and a sweep find that."""
     for hand in hands:
@@ -121,13 +128,33 @@ async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migr
             await mover.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
             late = asyncio.ensure_future(store.apply(speech(hand)))
             await eventually(lambda: beside.fetchval(WAITS), 10)
-            await mover.execute(
-                "WITH gone AS (DELETE FROM ONLY idempotency_gateway.operation RETURNING *)"
-                " INSERT INTO idempotency_gateway.narrow (id, version, token, remember_until_us, scope_digest, kind)"
-                " SELECT id, version, token, remember_until_us, scope_digest, 'kind'::bytea FROM gone"
-            )
+            await mover.execute(_MOVE)
         await asyncio.gather(late, return_exceptions=True)
         assert late.exception() is not None or late.result().snapshot.record is not None
+        assert await rows(beside) == (0, 1)
+
+
+async def test_a_claim_while_a_record_is_on_its_way(migrated_url: str) -> None:
+    """It sees the row where it was, and not yet where it will be: the key is not free, whenever that is committed."""
+    clock = ManualClock()
+    async with (
+        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
+        session(migrated_url) as mover,
+        session(migrated_url) as beside,
+    ):
+        hand = Hand()
+        await do(store, hand, Hand.claim, Hand.complete)
+        clock.advance(REPLAY_SECONDS + 1)
+        async with mover.transaction():
+            await mover.execute(_MOVE)
+            late = asyncio.ensure_future(store.apply(replace(hand.claim(), attempt_id=uuid4())))
+
+            async def has_looked() -> bool:
+                return late.done() or await beside.fetchval(WAITS)
+
+            await eventually(has_looked, 10)
+        result = await late
+        assert result.snapshot.state is State.TOMBSTONE
         assert await rows(beside) == (0, 1)
 
 

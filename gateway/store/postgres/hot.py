@@ -23,7 +23,7 @@ from gateway.core.message import pack_headers
 from gateway.core.operation import Claim, Command, Complete, Record, Result
 from gateway.core.outbox import Outbox
 from gateway.store.level import RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.postgres.statements import IS_NOT_NARROW, NOW, qualified
+from gateway.store.postgres.statements import IS_NEW, NOW, qualified
 from gateway.store.relational.rows import Row, encode_resource, line_of
 from gateway.store.relational.statements import type_of
 
@@ -88,7 +88,7 @@ POSTGRES: Final = Frame(
     first=3,
     state=f"state AS (SELECT {NOW} AS now_us)",
     token="nextval('idempotency_gateway.token')",
-    bound=IS_NOT_NARROW,
+    bound=IS_NEW,
     response="token, drop_day",
     response_of="c.token, idempotency_gateway.drop_day(c.now_us, c.replay_until_us - c.now_us)",
 )

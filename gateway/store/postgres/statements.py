@@ -43,8 +43,10 @@ _IS_SYNCHRONOUS: Final = (
     " AND current_setting('synchronous_commit') IN ('on', 'remote_apply'))"
 )
 
-# Of the new record `i`, as far as the key of `operation` does not say it.
-IS_NOT_NARROW: Final = "NOT EXISTS (SELECT 1 FROM idempotency_gateway.narrow AS n WHERE n.id = i.id)"
+# Of the new record `i`, in either table. The key of `operation` alone would not do: while a record moves to `narrow`,
+# whoever waits for its row finds it gone, with a snapshot in which the other row is not there yet. That snapshot has
+# the first one (`Horizon`).
+IS_NEW: Final = "NOT EXISTS (SELECT 1 FROM idempotency_gateway.operation AS n WHERE n.id = i.id)"
 # The day of the response of the operation `o`, and by what it is the response `r`.
 _DROP_DAY: Final = "idempotency_gateway.drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
 _RESPONSE: Final = f"r.token = o.token AND r.drop_day = {_DROP_DAY}"

@@ -17,7 +17,7 @@ from gateway.store.base import boot_seconds
 from gateway.store.postgres.connection import READ_COMMITTED, READING, Connection, Link, ServerRefused, transaction
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.horizon import Horizon
-from gateway.store.postgres.statements import IS_NOT_NARROW, load, portable_texts, qualified, statement_texts
+from gateway.store.postgres.statements import IS_NEW, load, portable_texts, qualified, statement_texts
 from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
@@ -141,7 +141,7 @@ class Transaction(Cursor):
         text, arrays = of_many(statement, bindings)
         is_new = statement == "insert_operation"
         if is_new:
-            text = text.replace(" ORDER BY", f" WHERE {IS_NOT_NARROW} ORDER BY")
+            text = text.replace(" ORDER BY", f" WHERE {IS_NEW} ORDER BY")
         number = await self._execute(qualified(text), *arrays)
         if is_new and number < len(bindings):
             raise ServerRefused("another record came in between", _SERIALIZATION_FAILURE)

@@ -734,6 +734,18 @@ DEFECTS = (
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]",),
     ),
     Defect(
+        "a-claim-looks-among-narrow-rows-alone",
+        "a claim that comes while a record moves to the narrow rows is granted",
+        (
+            Edit(
+                "store/postgres/statements.py",
+                "SELECT 1 FROM idempotency_gateway.operation AS n",
+                "SELECT 1 FROM idempotency_gateway.narrow AS n",
+            ),
+        ),
+        ("tests/store/test_postgres_narrow.py::test_a_claim_while_a_record_is_on_its_way",),
+    ),
+    Defect(
         "postgres-changes-what-it-has-not-locked",
         "Postgres writes what the table made of a record that somebody else changed meanwhile",
         (Edit("store/postgres/statements.py", '"FOR UPDATE"', '""'),),

@@ -23,6 +23,8 @@ from gateway.observe.metrics import Counted
 BUCKET_US: Final = 30 * MICROSECONDS
 MINUTE_US: Final = 60 * MICROSECONDS
 LONGER_US: Final = 600 * MICROSECONDS
+# The one that is not over, and the one before: what is open was asked for up to half a bucket ago.
+_UNSURE_BUCKETS: Final = 2
 # Of each kind. A bound on the bytes of a bucket, whatever the configuration has.
 _NAMES_MAX: Final = 40
 OTHERS: Final = ""
@@ -183,7 +185,8 @@ class Activity:
     def resolved(self) -> list[float | None]:
         """How many doubts ended, whoever resolved them: those that were opened and are not open any more.
 
-        What is open is counted some seconds later than what is opened. So an end counts once all that follows agrees.
+        What is open is counted some seconds later than what is opened. So an end counts once all that follows agrees,
+        and is not known yet in the last two buckets.
         """
         opened, still = self.series("opened"), self.series("open")
         places = [at for at, number in enumerate(still) if number is not None]
@@ -195,7 +198,7 @@ class Activity:
         sure = list(accumulate(reversed(ended), min))[::-1]
         found: list[float | None] = [None] * len(still)
         found[first] = 0.0
-        for (one, other), at in zip(pairwise(sure), places[1:], strict=True):
+        for (one, other), at in list(zip(pairwise(sure), places[1:], strict=True))[:-_UNSURE_BUCKETS]:
             found[at] = max(0.0, other) - max(0.0, one)
         return found
 

@@ -165,4 +165,4 @@ def test_the_axis_begins_where_anybody_counted(first: int, rows: int, minutes: i
 def test_what_is_open_is_not_known_at_once() -> None:
     """A process that has not asked the store yet says so, and not that nothing is open."""
     assert "not counted yet" in drawn({0: of({("opened",): 3.0})})["doubts"].about
-    assert "0 open at the end" in drawn({0: of({("opened",): 3.0, ("open",): 0.0})})["doubts"].about
+    assert "0 open when last counted" in drawn({0: of({("opened",): 3.0, ("open",): 0.0})})["doubts"].about

@@ -243,7 +243,7 @@ def _doubts(drawn: _Drawn) -> Picture:
     opened, ended, still = (_total(lines[0].values), _total(resolved), _last(lines[2].values))
     about = f"{_counted(opened)} opened, {_counted(ended)} resolved"
     is_known = any(value is not None for value in lines[2].values)
-    about += f"; {_counted(still)} open at the end." if is_known else ". How many are open was not counted yet."
+    about += f"; {_counted(still)} open when last counted." if is_known else ". How many are open was not counted yet."
     return drawn.picture("doubts", "Doubts", about, lines, _curves(lines, _scale_of(lines)))
 
 

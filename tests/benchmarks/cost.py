@@ -217,7 +217,10 @@ def _add_others(place: Place, is_asked: Callable[..., bool], add: Callable[..., 
         add("middleware on Postgres", place.proxy("middleware-postgres", "middleware", url), *both)
     if is_asked("floor on SQLite", _PASSED, *both):
         sqlite = place.proxy("floor-sqlite", "floor", f"sqlite:{place.directory}/floor.db")
-        add("floor on SQLite", sqlite, _PASSED, *both)
+        add("floor on SQLite", sqlite, _PASSED, _NEW_KEY)
+        # It replays from memory alone, which many new keys would push the others out of.
+        replays = place.proxy("floor-replay", "floor", f"sqlite:{place.directory}/floor-replay.db")
+        add("floor on SQLite", replays, _REPLAY)
     if is_asked("floor on Postgres", _NEW_KEY):
         add("floor on Postgres", place.proxy("floor-postgres", "floor", place.postgres()["durable"]), _NEW_KEY)
     if is_asked("floor on Postgres and Redis", _NEW_KEY):

@@ -39,24 +39,9 @@ def bench(request: pytest.FixtureRequest, server_workspace: Path) -> Iterator[Be
 
 def test_every_test_that_has_to_notice_a_defect_is_there() -> None:
     """A name that no test has would be no proof."""
-    collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "--full",
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            *NAMED,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["--collect-only", "--full", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *NAMED]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert collected.returncode == 0, collected.stdout[-2000:] + collected.stderr[-2000:]
 
 

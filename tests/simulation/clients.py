@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from gateway.core.message import IndexedHeaders, RequestHead
 from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
-from tests.simulation.history import Call, History
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.history import Call
 from tests.simulation.wire import Body, Connection
 
 ACCEPTING = frozenset(("mail", "ship", "buy"))
@@ -35,20 +34,9 @@ class Intent:
 class Clients:
     """All clients of a run."""
 
-    def __init__(
-        self,
-        gateways: list[SimulatedGateway],
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
-        dice: random.Random,
-    ) -> None:
-        self._gateways = gateways
-        self._loop = loop
-        self._history = history
-        self._weather = weather
-        self._dice = dice
+    def __init__(self, gateways: list[SimulatedGateway], weather: Weather, dice: random.Random) -> None:
+        self._gateways, self._dice = gateways, dice
+        self._loop, self._history, self._weather = weather.loop, weather.history, weather
         self.intents: list[Intent] = []
 
     def make_intents(self, count: int) -> None:
@@ -148,10 +136,10 @@ class Clients:
         self._history.calls.append(call)
         prefers = self._preference(call)
         call.is_async = prefers is not None
-        connection = Connection(self._loop, self._weather, call, _head(call, self._dice, prefers))
+        connection = Connection(self._weather, call, _head(call, self._dice, prefers))
         is_cut = self._weather.happens("client_body_cut")
         cut_at = self._dice.randrange(len(body) + 1)
-        process = gateway.connect(connection, Body(self._loop, self._weather, body, cut_at=cut_at, is_cut=is_cut))
+        process = gateway.connect(connection, Body(self._weather, body, cut_at=cut_at, is_cut=is_cut))
         if process is None:
             await asyncio.sleep(self._weather.hop_seconds())
             connection.break_off()

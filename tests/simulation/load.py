@@ -28,9 +28,7 @@ class Load:
     """Callers for one run."""
 
     def __init__(self, clients: Clients, *, loop: SimulatedLoop, dice: random.Random) -> None:
-        self._clients = clients
-        self._loop = loop
-        self._dice = dice
+        self._clients, self._loop, self._dice = clients, loop, dice
 
     async def run(self, seconds: float) -> None:
         """New operations for so long; returns when all of their callers are gone."""

@@ -1,9 +1,4 @@
-"""Each deliberate defect of the product is noticed by a test that is named for it.
-
-That none of these tests notices anything in the product as it is, is what the rest of the suite shows. All of the
-defects are put in by `python -m tests.defects --run all`, which `make proof` runs. Here all are checked for their
-places, and a fixed sample is put in.
-"""
+"""Each deliberate defect of the product is noticed by a test that is named for it."""
 
 from __future__ import annotations
 

@@ -71,12 +71,7 @@ class _Run:
     """Gateways with one `state_dir`, as workers of a host are; the first is killed again and again."""
 
     def __init__(
-        self,
-        gateways: list[GatewayProcess],
-        quota: Quota,
-        upstream: RecordingUpstream,
-        relay: Relay | None,
-        seed: int,
+        self, gateways: list[GatewayProcess], quota: Quota, upstream: RecordingUpstream, relay: Relay | None, seed: int
     ) -> None:
         self.report = Report()
         self._killed = gateways[0]

@@ -1,8 +1,4 @@
-"""The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body.
-
-Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a
-new key for it, except on the route that refuses that. What they sent and what they got is the history.
-"""
+"""The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The local disk of a host: what outlives the processes that wrote it, journals and what was seen of the store.
-
-A host has one file per process, as the product has. A process appends to its own and takes over those of the dead, when
-it starts and when it is asked to; the living keep theirs. The disk may be slow, full, or fail after it wrote.
-"""
+"""The local disk of a host: what outlives the processes that wrote it, journals and what was seen of the store."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it.
-
-The server keeps entries until a moment of its own clock. When it is flushed, restored from an old copy or gone, and
-when it is told of another generation of the durable store, its era is another, and what it holds is not believed. The
-driver keeps the rules of `FastTier`; one that is not up fails at once.
-"""
+"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What goes wrong: how often, drawn once per seed, and then case by case.
-
-A climate says how likely each kind of fault is; most seeds have only some kinds, so that rare combinations get their
-turn. The weather draws single cases from it and writes every fault into the history. Once it is calm nothing goes wrong
-any more.
-"""
+"""What goes wrong: how often, drawn once per seed, and then case by case."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A gateway of a run: the product's own parts, put together as `gateway.app` does, on simulated stores and upstream.
-
-It lives, dies and lives again under one name; each life is a process of its own with an empty memory. Only the edge is
-replaced: what aiohttp would hand over comes from a `Connection`.
-"""
+"""A gateway of a run: the product's own parts, put together as `gateway.app` does, on simulated stores and upstream."""
 
 from __future__ import annotations
 

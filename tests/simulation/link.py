@@ -1,9 +1,4 @@
-"""What lies between two regions: gateways of one reach those of another over a link that may be cut, late, or lossy.
-
-A link has a way there and a way back, which are cut apart. `LinkClient` stands where the product's own client of
-another region's gateways does; what it sends arrives at one of them as the request of a client does, and the reply
-comes back in pieces. What is cut is noticed by some, and others wait until their patience ends.
-"""
+"""What lies between two regions: gateways of one reach those of another over a link that may be cut, late, or lossy."""
 
 from __future__ import annotations
 

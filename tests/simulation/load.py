@@ -1,8 +1,4 @@
-"""The load of a long run without faults: callers who come at random all the time, as on any working day.
-
-Most call once. Some repeat although they were answered, at once, in a herd at several gateways, or minutes later; a few
-send something else under a used key, or hang up. None of this is a fault, and none may lead to one.
-"""
+"""The load of a long run without faults: callers who come at random all the time, as on any working day."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""An honest operator: looks at what is in doubt, asks the upstream's own ledger, and writes down what it says.
-
-He resolves nothing while a request may still arrive or take effect, and never guesses.
-"""
+"""An honest operator: looks at what is in doubt, asks the upstream's own ledger, and writes down what it says."""
 
 from __future__ import annotations
 
@@ -11,17 +8,7 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
-from gateway.core.operation import (
-    MICROSECONDS,
-    Command,
-    Disprove,
-    Prove,
-    Record,
-    Reinstate,
-    Requeue,
-    State,
-    Withdraw,
-)
+from gateway.core.operation import MICROSECONDS, Command, Disprove, Prove, Record, Reinstate, Requeue, State, Withdraw
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
 from gateway.protect.route import route_of

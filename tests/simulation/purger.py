@@ -1,8 +1,4 @@
-"""An operator who drops answers and forgets keys, through some gateway's admin port, as the product has it.
-
-He gives a command again until it was carried out and no drop of copies is owed, because that is what he is told to do.
-Then it is written down that he was told so.
-"""
+"""An operator who drops answers and forgets keys, through some gateway's admin port, as the product has it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The durable store of a run: the model as its truth, behind a network that loses, delays and refuses.
-
-One database, which forgets nothing that it acknowledged unless it fails over; for each gateway a driver that satisfies
-`Store` and knows no more than a real one: an answer, a refusal, or nothing. Every question and every change goes into
-the history.
-"""
+"""The durable store of a run: the model as its truth, behind a network that loses, delays and refuses."""
 
 from __future__ import annotations
 
@@ -321,12 +316,7 @@ class Durable:
             patience.cancel()
 
     def _serve(
-        self,
-        entry: StoreCall,
-        fate: StoreFate,
-        answer: asyncio.Future[T],
-        execute: Execute[T],
-        identity: str,
+        self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Execute[T], identity: str
     ) -> None:
         """At the database: execute, and send the answer back, unless it is lost on either side of that."""
         reset = Indefinite("connection reset")

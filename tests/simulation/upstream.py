@@ -1,9 +1,4 @@
-"""The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts.
-
-The service takes effects, says what it did, and is honest under the route's policy: what it answers with a status that
-the route takes for "no effect" has none. `WireClient` stands where the gateway's own upstream client does: the same
-call, the same answers, the real receiving half. The journal is what the auditor believes.
-"""
+"""The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The chart rendered by Helm, and all manifests and the OpenAPI fragment validated: `make test-deploy`.
-
-The renderer and the schemas weigh some 400 MB, so they have a lock file and a directory of their own, and `make test`
-does without them.
-"""
+"""The chart rendered by Helm, and all manifests and the OpenAPI fragment validated: `make test-deploy`."""
 
 from __future__ import annotations
 

@@ -64,13 +64,7 @@ def bill_of_materials(lock: str) -> dict[str, Any]:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "component": {
-                "type": "application",
-                "bom-ref": own,
-                "name": _PROJECT,
-                "version": __version__,
-                "purl": own,
-            }
+            "component": {"type": "application", "bom-ref": own, "name": _PROJECT, "version": __version__, "purl": own}
         },
         "components": [_component(name, version) for name, version in found],
         "dependencies": [{"ref": own, "dependsOn": [_purl(name, version) for name, version in found]}],

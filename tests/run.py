@@ -67,12 +67,7 @@ QUICK: Final = (
 # What holds the gateway from outside, or every store to one contract: it stays as it is when internals change, and a
 # change that it has to follow is a change of a promise. `tests/frameworks` is of it too, and a program of its own. All
 # other suites may move with the internals that they look into.
-CONTRACT: Final = (
-    (SHARED,),
-    (SHARED, "upgrade"),
-    ("conformance",),
-    ("clients", "http/gateway", "simulation"),
-)
+CONTRACT: Final = ((SHARED,), (SHARED, "upgrade"), ("conformance",), ("clients", "http/gateway", "simulation"))
 
 # What needs servers that nothing brings along: `python -m tests.servers` runs it.
 BESIDE: Final = ("servers",)

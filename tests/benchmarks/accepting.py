@@ -1,9 +1,4 @@
-"""What it costs to accept a request, beside a new key that is executed, and whether what waits slows that.
-
-Two gateways on the same kind of store are loaded in turn, round after round: one executes each request, the other one
-keeps it and answers 202. Nothing is delivered meanwhile, so the delivery is in no figure. Then so many requests wait in
-a store, and both are measured again beside a store in which few do.
-"""
+"""What it costs to accept a request, beside a new key that is executed, and whether what waits slows that."""
 
 from __future__ import annotations
 
@@ -28,10 +23,7 @@ _ACCEPTING: Final = {
     "accept": {"identity": "unverified", "max_pending": 10_000_000, "max_pending_per_scope": 1_000_000},
     "retention": {"replay": "24h", "remember": "7d"},
 }
-_SETTINGS: Final = {
-    "secrets": {"encryption": [{"id": "bench", "key": "00" * 32}]},
-    "delivery": {"workers": 0},
-}
+_SETTINGS: Final = {"secrets": {"encryption": [{"id": "bench", "key": "00" * 32}]}, "delivery": {"workers": 0}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,4 @@
-"""What a claim and a delivery cost a store in which a million accepted requests wait, beside one in which few do.
-
-The calls are those that a gateway makes, 64 at a time, at a store without one. Their cost is CPU time for an operation:
-of this process, without what it takes to prepare them, and of the Postgres sessions that work for it. The stores have
-their turns in each round; a ratio is the median over the rounds of the fuller store's cost to that of the other one in
-the same round. As many requests are accepted as are delivered, the oldest first.
-"""
+"""What a claim and a delivery cost a store in which a million accepted requests wait, beside one in which few do."""
 
 from __future__ import annotations
 

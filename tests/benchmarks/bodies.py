@@ -1,8 +1,4 @@
-"""What large bodies cost: memory, and the longest that the event loop was held up.
-
-A beat on the loop each millisecond tells how long it did not run, by the clock and as CPU time of its own thread. What
-other programs on the core do is in the first only, and in the row where nothing happens.
-"""
+"""What large bodies cost: memory, and the longest that the event loop was held up."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Thousands of requests at once under one key, beside ten a second under others, which are not to notice.
-
-The requests come each on a connection of its own, opened at once: equal requests of a new key, of one that is recorded,
-of one that is accepted to be delivered later, and an event that its sender repeats. Their senders, and those of the
-other keys, are processes of their own. Other keys are asked for on connections of their own and on kept ones; the
-slowest of them is compared with the slowest without a burst.
-"""
+"""Thousands of requests at once under one key, beside ten a second under others, which are not to notice."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What 2,000 simultaneous duplicates of one key cost, and whether a hot key slows the others.
-
-The duplicates are sent on connections that are open already, to a service that takes a second; what they were answered
-is counted, and what the gateway holds in memory before and at the most. Beside them other keys are asked for at a
-quarter of the rate that the gateway can take: alone, while the duplicates wait, and beside replays of one key or of
-many.
-"""
+"""What 2,000 simultaneous duplicates of one key cost, and whether a hot key slows the others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What new keys cost Postgres, by how many connections ask for them: round trips, heap-only updates, bytes of log.
-
-Each request is two operations, a claim and a completion. The server's counts are read when the sessions are gone, since
-a session publishes them late; news to other gateways is a round trip too.
-"""
+"""What new keys cost Postgres, by how many connections ask for them: round trips, heap-only updates, bytes of log."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a new key costs a gateway that writes and publishes an event of it, beside one without events.
-
-The cost is CPU time of the gateway for a request. Two gateways on the same kind of store execute the same number of new
-keys in each round, in turn. The one with events has its turn until it has published all of them to standard output, and
-the other one as long, so that both do as much upkeep. The time of Postgres is in no figure.
-"""
+"""What a new key costs a gateway that writes and publishes an event of it, beside one without events."""
 
 from __future__ import annotations
 

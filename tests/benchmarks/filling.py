@@ -1,8 +1,4 @@
-"""Stores with very many records, beside a gateway that has them open.
-
-Owns how a store comes to be full. It has at least one record of the kind, so that no schema is repeated here; the
-others are that one again, with ids, digests and tokens of their own and with the times asked for.
-"""
+"""Stores with very many records, beside a gateway that has them open."""
 
 from __future__ import annotations
 
@@ -146,12 +142,7 @@ async def _accept_postgres(connection: Any, records: int, times: Mapping[str, st
 
 
 async def _copy_postgres(
-    connection: Any,
-    state: str,
-    names_in: str,
-    records: int,
-    times: Mapping[str, str],
-    scope: str = "t.scope_digest",
+    connection: Any, state: str, names_in: str, records: int, times: Mapping[str, str], scope: str = "t.scope_digest"
 ) -> int:
     """Copy an operation in this state, of the names in that table; returns the last token before."""
     last: int = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")

@@ -1,10 +1,4 @@
-"""What many gateways on one Postgres cost it while they have little to do: connections, transactions, rows read.
-
-First nobody sends anything: what is left is upkeep, tallies, beats and notes, with some operations in doubt. Then each
-gateway gets a new key each second. Transactions are all of the database, the server's own included. Rows are those of
-the gateway's own tables, by scans and by index; those of its list of members, which each beat reads, stand by
-themselves. The figures are of the whole fleet.
-"""
+"""What many gateways on one Postgres cost it while they have little to do: connections, transactions, rows read."""
 
 from __future__ import annotations
 

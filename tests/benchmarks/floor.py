@@ -1,9 +1,6 @@
 """The floor: what the steps that no such proxy can do without cost, over the libraries that the gateway uses.
 
-`python -m tests.benchmarks.floor PORT UPSTREAM_PORT sqlite:FILE|POSTGRES_URL [REDIS_HOST REDIS_PORT]`. One straight
-coroutine for each request: strict head, key, scope, digest, look-up, claim with token and lease, sending, record,
-response, replay from memory, a line of the log. What is rare has no code here: doubt and its end, timeouts, interim
-responses, HEAD, a store that fails, records of an earlier process.
+`python -m tests.benchmarks.floor PORT UPSTREAM_PORT sqlite:FILE|POSTGRES_URL [REDIS_HOST REDIS_PORT]`.
 """
 
 from __future__ import annotations

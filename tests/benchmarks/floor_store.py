@@ -1,8 +1,4 @@
-"""The stores of the floor. Each has one verb, `write`: a claim while the operation has no token, then its record.
-
-What waits is written in one transaction, and handed over once each way. A claim inserts what was absent, with a token
-that increases and a lease; a record replaces what this token and this attempt hold. It is done when it is on the disk.
-"""
+"""The stores of the floor. Each has one verb, `write`: a claim while the operation has no token, then its record."""
 
 from __future__ import annotations
 
@@ -110,8 +106,7 @@ class SqliteStore:
                     its.token = token = token + 1
                     due_us = now_us + LEASE_SECONDS * _SECOND_US
                     execute(
-                        _SQLITE_CLAIM,
-                        (its.id, its.scope, its.key, its.fingerprint, its.attempt, token, now_us, due_us),
+                        _SQLITE_CLAIM, (its.id, its.scope, its.key, its.fingerprint, its.attempt, token, now_us, due_us)
                     )
                     granted.append(changes() == 1)
                     continue

@@ -1,11 +1,4 @@
-"""What a new key and a replay from the durable store cost, by how many records are in it.
-
-The cost is CPU time per request: of the gateway, and of the Postgres sessions that work for it. Stores of different
-sizes have their turns in each round; a ratio is the median over the rounds of a size's cost to that of the smallest in
-the same round. The keys that are replayed were used while the store was filled, so that they are all over it, and no
-answer is kept in memory. In Postgres there is no checkpoint meanwhile: the first change of a page after one writes the
-whole page, which the traffic of minutes shares.
-"""
+"""What a new key and a replay from the durable store cost, by how many records are in it."""
 
 from __future__ import annotations
 

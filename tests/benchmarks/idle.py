@@ -1,9 +1,4 @@
-"""How many statements a second an idle gateway makes that accepts requests and has a worker and a sink for events.
-
-A gateway in this process, alone at its store. Counted is what the store executes, by the trace of SQLite and the log of
-Postgres. What only begins, ends or sets up a transaction stands by itself: it is a call of a library on SQLite, and a
-round trip on Postgres.
-"""
+"""How many statements a second an idle gateway makes that accepts requests and has a worker and a sink for events."""
 
 from __future__ import annotations
 

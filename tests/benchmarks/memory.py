@@ -1,8 +1,4 @@
-"""What a gateway holds in memory after so many operations: the same as before, once its caches are full.
-
-Each slice of the operations is new keys and replays in equal parts. The cache of answers is made small, so that it is
-full early; SQLite's own caches of pages are after some 50,000 operations.
-"""
+"""What a gateway holds in memory after so many operations: the same as before, once its caches are full."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""HTTP/1.1 messages on a connection, told apart by `Content-Length` alone: as little work as can be done.
-
-For the two ends of a benchmark, which know what the other end sends. It checks nothing.
-"""
+"""HTTP/1.1 messages on a connection, told apart by `Content-Length` alone: as little work as can be done."""
 
 from __future__ import annotations
 

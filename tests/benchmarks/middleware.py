@@ -1,7 +1,6 @@
 """A middleware that one would write: the baseline with a table of keys in Redis, or in Postgres.
 
-`python -m tests.benchmarks.middleware PORT UPSTREAM_PORT REDIS_OR_POSTGRES_URL`. It claims a key, compares the request,
-and keeps the response for a day. It has no leases, fences or doubts.
+`python -m tests.benchmarks.middleware PORT UPSTREAM_PORT REDIS_OR_POSTGRES_URL`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Where a measurement happens: a directory, the service, the servers of the stores, and the programs under load.
-
-Owns what is started and that it ends. The service, Postgres, Redis and the load share one core; what is measured has
-the other.
-"""
+"""Where a measurement happens: a directory, the service, the servers of the stores, and the programs under load."""
 
 from __future__ import annotations
 

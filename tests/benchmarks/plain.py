@@ -1,6 +1,6 @@
 """The baseline: the proxy that anyone would write, without any idempotency.
 
-`python -m tests.benchmarks.plain PORT UPSTREAM_PORT`. aiohttp on both sides, uvloop, the whole body read and forwarded.
+`python -m tests.benchmarks.plain PORT UPSTREAM_PORT`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""How many bytes of a store a remembered key takes, before its response is over and after.
-
-The records are those of a gateway, with ids and digests of their own. They are counted after a vacuum, with all
-indexes. A sweep finds that all the responses are over, and what that frees the next records take. So they are filled in
-and swept several times, and a tombstone takes what the tables grow by after the first time.
-"""
+"""How many bytes of a store a remembered key takes, before its response is over and after."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a sweep of a million expired records does to the requests beside it.
-
-For each store there are two gateways on stores of the same size, one with expired records and one without. They have
-their turns, the other one frozen, under new keys at half of the rate that they can take. The ratio is that of the p99s
-of the same round. Of Postgres the log says who waited for a lock for longer than 10 ms.
-"""
+"""What a sweep of a million expired records does to the requests beside it."""
 
 from __future__ import annotations
 

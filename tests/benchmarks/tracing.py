@@ -1,9 +1,4 @@
-"""What a collector of traces that hangs can do: how much later responses come, and how much longer a stop takes.
-
-Two gateways get the same number of new keys a second, in turn: one traces every request, for a collector that takes
-connections and never responds, and one has no traces. Then both are stopped under load, in turn, and started again. The
-figures are medians of the differences within a round.
-"""
+"""What a collector of traces that hangs can do: how much later responses come, and how much longer a stop takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The service behind the proxies of a benchmark: it gives the same answer to everything, at next to no cost.
 
-`python -m tests.benchmarks.upstream PORT`. The answer's body is as long as the `X-Answer-Bytes` of its request says,
-200 bytes without it, and comes after as many milliseconds as `X-Answer-After` says.
+`python -m tests.benchmarks.upstream PORT`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A gateway whose event loop is watched: `python -m tests.benchmarks.watched FILE run --config CONFIG`.
-
-On the loop there is a beat each millisecond. SIGUSR1 makes it write to FILE the longest time between two beats since
-the last SIGUSR1, as seconds by the clock and as CPU seconds of the loop's thread. The first counts whatever kept the
-loop from running, other programs on its core included; the second only what ran on the loop.
-"""
+"""A gateway whose event loop is watched: `python -m tests.benchmarks.watched FILE run --config CONFIG`."""
 
 from __future__ import annotations
 

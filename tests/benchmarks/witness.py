@@ -1,10 +1,4 @@
-"""What it costs a new key that a lost memory is noticed: with witnesses beside without, against a plain proxy.
-
-A gateway under load tells by its witness how many operations share one commit. Claims and completions in batches of
-that size then go to two bare stores in turn, one of which notes what it acknowledges. The figure is what it takes more
-of this process's CPU, as a share of what a plain proxy needs for a request in the same run. The server's own time is in
-no figure.
-"""
+"""What it costs a new key that a lost memory is noticed: with witnesses beside without, against a plain proxy."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""How much more two workers can take than one.
-
-With two cores there is none left for the load, the service and the stores. So what is compared is not requests a second
-but capacity: how many requests there are to each second of CPU time of the busiest process that serves. It is what each
-would reach with a core of its own, and falls when work is shared unevenly or costs more than alone.
-"""
+"""How much more two workers can take than one."""
 
 from __future__ import annotations
 

@@ -17,10 +17,7 @@ from tests.support.upstream import Answer, Ending, Received
 PATH: Final = "/v1/charges"
 _AFTER: Final = b"Retry-After: 1\r\n"
 _JSON: Final = (("Content-Type", "application/json"),)
-_PROBE: Final = {
-    "path": "/operations/{operation_id}",
-    "done": [{"status": [200]}],
-}
+_PROBE: Final = {"path": "/operations/{operation_id}", "done": [{"status": [200]}]}
 
 
 class Border:

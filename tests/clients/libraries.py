@@ -1,7 +1,4 @@
-"""Client libraries as their users wire them, and routes as docs/client-libraries.md wires the gateway for them.
-
-What a library does on its own (when it tries again, what it raises) is the library's: only its pauses are made short.
-"""
+"""Client libraries as their users wire them, and routes as docs/client-libraries.md wires the gateway for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The programs of docs/client-libraries.md and docs/client-programs.md, as files that run on this machine.
-
-The text is the page's. Only the address of the API is another one, and the first pause is short.
-"""
+"""The programs of docs/client-libraries.md and docs/client-programs.md, as files that run on this machine."""
 
 from __future__ import annotations
 

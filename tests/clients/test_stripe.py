@@ -1,7 +1,4 @@
-"""Stripe's own libraries against the demonstration, with nothing changed but the address of the API.
-
-The library for Node.js is tried where there is a Node.js, as the programs of docs/client-libraries.md are.
-"""
+"""Stripe's own libraries against the demonstration, with nothing changed but the address of the API."""
 
 from __future__ import annotations
 

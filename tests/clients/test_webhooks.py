@@ -1,7 +1,4 @@
-"""Webhooks by Standard Webhooks and by Svix: what a sender delivers again is executed once and acknowledged.
-
-The service verifies every delivery with the same library that signed it.
-"""
+"""Webhooks by Standard Webhooks and by Svix: what a sender delivers again is executed once and acknowledged."""
 
 from __future__ import annotations
 

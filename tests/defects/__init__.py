@@ -1,4 +1,1 @@
-"""The proof is itself proved: deliberate defects of the product, each caught by a test that is named for it.
-
-`python -m tests.defects --list` shows them, `--run NAME` shows one being caught.
-"""
+"""The proof is itself proved: deliberate defects of the product, each caught by a test that is named for it."""

@@ -1,9 +1,4 @@
-"""Runs chosen tests on copies of the product, a few at a time, and says what they noticed.
-
-It owns the copies and the child processes, and knows nothing of what a defect is about. A copy is a tree of its own,
-with the product, the tests and pytest's settings, so that whatever a test imports or starts as a process is the copy.
-Copies share the files that nobody changed.
-"""
+"""Runs chosen tests on copies of the product, a few at a time, and says what they noticed."""
 
 from __future__ import annotations
 

@@ -2,10 +2,20 @@
 
 It owns how a defect is put into a copy of the product. A text that is not there exactly once is an error and never a
 defect that was not put in: a proof that quietly stopped proving would be worse than none.
+
+How `read` has them written, one after the other; an edit goes on until the next line that names a file or a defect:
+
+    name-of-the-defect: what it does wrong
+        more of that
+      file/within/gateway.py tests/test_one.py::test_that_notices
+      tests/test_another.py::test_that_notices
+    -what the file has once, a line or a part of it
+    +what it has instead
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +47,30 @@ class Defect:
     def __post_init__(self) -> None:
         if not self.edits or not self.caught_by:
             raise ValueError(f"{self.name} changes nothing, or nobody has to notice")
+
+
+def read(text: str) -> tuple[Defect, ...]:
+    """The defects that a text of the catalogue describes."""
+    return tuple(_read_one(each.split("\n")) for each in re.split(r"\n(?=[a-z0-9][a-z0-9-]*: )", text.strip("\n")))
+
+
+def _read_one(lines: list[str]) -> Defect:
+    heads: list[str] = []
+    tests: list[str] = []
+    edits: list[tuple[str, list[str], list[str]]] = []
+    for line in lines:
+        if line.startswith(("-", "+")):
+            edits[-1][1 if line.startswith("-") else 2].append(line[1:])
+        elif line.startswith("    ") or not line.startswith(" "):
+            heads.append(line.strip())
+        else:
+            file, *named = re.split(r" (?=tests/)", line[1:])
+            tests += named
+            edits += [(file.strip(), [], [])] if file else []
+    name, _, breaks = " ".join(heads).partition(": ")
+    return Defect(
+        name, breaks, tuple(Edit(file, "\n".join(old), "\n".join(new)) for file, old, new in edits), tuple(tests)
+    )
 
 
 def put_in(defect: Defect, root: Path) -> None:

@@ -1,8 +1,4 @@
-"""A plugin of pytest that tells, as JSON lines in `--tell-to FILE`, how each test ended and by what.
-
-The ordinary reports do not keep of what kind an error was, and a test that could not be imported, or a product that
-could not, has noticed nothing.
-"""
+"""A plugin of pytest that tells, as JSON lines in `--tell-to FILE`, how each test ended and by what."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Each deliberate defect of the product is noticed by a test that is named for it.
-
-That none of these tests notices anything in the product as it is, is what the rest of the suite shows. All of the
-defects are put in by `python -m tests.defects --run all`, which `make proof` runs. Here all are checked for their
-places, and a fixed sample is put in.
-"""
+"""Each deliberate defect of the product is noticed by a test that is named for it."""
 
 from __future__ import annotations
 
@@ -39,24 +34,9 @@ def bench(request: pytest.FixtureRequest, server_workspace: Path) -> Iterator[Be
 
 def test_every_test_that_has_to_notice_a_defect_is_there() -> None:
     """A name that no test has would be no proof."""
-    collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "--full",
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            *NAMED,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["--collect-only", "--full", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *NAMED]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert collected.returncode == 0, collected.stdout[-2000:] + collected.stderr[-2000:]
 
 

@@ -1,9 +1,4 @@
-"""Runs pytest in children that have the libraries imported already: half of what a short run costs is importing.
-
-Reads a line of JSON for each run, `{"root": …, "arguments": […]}`, from its input and answers with the child's process
-id. It knows nothing of the product and imports none of it, nor of the tests: both come from the `root` of each run. It
-ends with its input, that is at the latest with whoever started it, and its children end with it.
-"""
+"""Runs pytest in children that have the libraries imported already: half of what a short run costs is importing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What real frameworks read as a protected path, told by themselves, and what of it passes the gateway: nothing.
-
-Each framework is asked directly for the spellings of the documentation and for others that are made of them by chance.
-Then the same go through a gateway in front of it.
-"""
+"""What real frameworks read as a protected path, told by themselves, and what of it passes the gateway: nothing."""
 
 from __future__ import annotations
 

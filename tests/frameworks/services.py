@@ -1,10 +1,4 @@
-"""One service in several frameworks: `POST /v1/payments` is answered with `X-Handled`, as the framework routes it.
-
-    python -m tests.frameworks.services NAME PORT
-
-Each is set up as its documentation shows it first, with what many services switch on: suffixes for formats, and slashes
-at the end.
-"""
+"""One service in several frameworks: `POST /v1/payments` is answered with `X-Handled`, as the framework routes it."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ leaves a doubt of which nothing arrived: one such kill in fifty is let pass, and
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import itertools
 import random
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ import orjson
 
 from tests.support import http, long_run
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, key_of, try_send
+from tests.support.fleet import calling, gateways_on, key_of, kill_in_turn, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
 from tests.support.upstream import Answer, RecordingUpstream
@@ -50,22 +50,17 @@ _UNSENT_SECONDS: Final = 15.0
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What became of what was accepted."""
 
     kills: int
     accepted: int
     states: Counter[str] = field(default_factory=Counter)
-    in_doubt: list[str] = field(default_factory=list)
     unarrived: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.kills} kills, {self.accepted} accepted: {dict(self.states)}, "
-            f"{len(self.unarrived)} in doubt of which nothing arrived"
-            f"{''.join(f'{chr(10)}  {fault}' for fault in self.faults)}"
-        )
+    def summary(self) -> str:
+        states = f"{self.kills} kills, {self.accepted} accepted: {dict(self.states)}"
+        return f"{states}, {len(self.unarrived)} in doubt of which nothing arrived"
 
 
 async def accept_under_kills(directory: Path, store: dict[str, Any], *, kills: int, seed: int) -> Verdict:
@@ -74,9 +69,7 @@ async def accept_under_kills(directory: Path, store: dict[str, Any], *, kills: i
     async with RecordingUpstream() as upstream:
         upstream.on("/charges", lambda received: Answer(201, body=b"charged " + received.body))
         changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ACCEPTING, "secrets": SECRETS}
-        places = [directory / name for name in ("victim", "other")]
-        configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
-        async with gateways(*configs) as (victim, other):
+        async with gateways_on(store, directory, upstream.url, ("victim", "other"), **changes) as (victim, other):
             accepted = await _accept(victim, kills, dice)
             return await _judge(other, upstream, accepted, kills)
 
@@ -84,12 +77,11 @@ async def accept_under_kills(directory: Path, store: dict[str, Any], *, kills: i
 async def _accept(victim: GatewayProcess, kills: int, dice: random.Random) -> dict[str, str]:
     """Call the victim without a pause, and kill it; the status URL by key of each request that got its 202."""
     accepted: dict[str, str] = {}
-    is_over = asyncio.Event()
 
-    async def call(caller: int) -> None:
-        number = 0
-        while not is_over.is_set():
-            number += 1
+    async def call(caller: int, is_over: asyncio.Event) -> None:
+        for number in itertools.count(1):
+            if is_over.is_set():
+                return
             key = f"key-{caller}-{number}"
             response = await try_send(victim.port, key, key.encode(), headers=ASYNC)
             if response is None:
@@ -98,18 +90,11 @@ async def _accept(victim: GatewayProcess, kills: int, dice: random.Random) -> di
             elif response.status == 202:
                 accepted[key] = response.header("Location") or ""
 
-    callers = [asyncio.create_task(call(caller)) for caller in range(_CALLERS)]
-    try:
-        for _ in range(kills):
-            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
-            victim.kill()
-            await victim.start()
+    async with calling(call, range(_CALLERS)):
+        await kill_in_turn([victim], kills, _LIFE_SECONDS, dice)
         # A life on a busy machine may end before its first acceptance; the last one does not.
         before = len(accepted)
         await eventually(lambda: len(accepted) > before, _ACCEPTED_SECONDS, "something is accepted")
-    finally:
-        is_over.set()
-        await asyncio.gather(*callers)
     return accepted
 
 
@@ -130,12 +115,11 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
         if state == "completed" and arrived != 1:
             verdict.faults.append(f"{key} is completed and arrived {arrived} times")
         elif state == "in_doubt":
-            verdict.in_doubt.append(key)
             if arrived == 0:
                 verdict.unarrived.append(f"{key} is in doubt, although nothing of it arrived: {status['last_attempt']}")
             elif arrived > 1:
                 verdict.faults.append(f"{key} is in doubt and arrived {arrived} times")
-        elif state not in ("completed", "in_doubt"):
+        elif state != "completed":
             verdict.faults.append(f"{key} is {state} in the end")
     if len(verdict.unarrived) > 1 + kills // _KILLS_OF_ONE_UNARRIVED:
         verdict.faults += verdict.unarrived
@@ -163,9 +147,5 @@ async def _ended(gateway: GatewayProcess, url: str) -> dict[str, Any] | None:
     return status if status["done"] else None
 
 
-async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
-    return await accept_under_kills(directory, store, kills=asked.kills, seed=asked.seed)
-
-
 if __name__ == "__main__":
-    sys.exit(long_run.main("accepting", __doc__, _run, kills=200))
+    sys.exit(long_run.main("accepting", __doc__, accept_under_kills, kills=200))

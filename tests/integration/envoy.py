@@ -1,7 +1,4 @@
-"""The recipe for Envoy with a real Envoy: `python -m tests.integration.envoy`.
-
-The filters are those of `docs/configure/scopes.md`, the gateway is that of `config/examples/envoy.yaml`.
-"""
+"""The recipe for Envoy with a real Envoy: `python -m tests.integration.envoy`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ docs/configure/stores.md for how long that is.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -47,7 +46,7 @@ _OPERATOR: Final = [("Authorization", f"Bearer {_TOKEN}"), ("Content-Type", "app
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What was seen. `late`: copies of purged keys while not everybody had heard of that."""
 
     faults_made: Counter[str] = field(default_factory=Counter)
@@ -58,14 +57,13 @@ class Verdict:
     late_seconds: float = 0.0
     slowest_seconds: float = 0.0
     from_redis: int = 0
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         made = ", ".join(f"{number} {fault}" for fault, number in sorted(self.faults_made.items()))
         return (
             f"{made}; {self.stored} stored, {self.replayed} replayed ({self.from_redis} found in Redis), the slowest "
             f"after {self.slowest_seconds:.2f} s; {self.purged} purged, {self.late} of their copies replayed within "
-            f"{self.late_seconds:.1f} s of it{''.join(f'{chr(10)}  {fault}' for fault in self.faults[:20])}"
+            f"{self.late_seconds:.1f} s of it"
         )
 
 
@@ -223,12 +221,11 @@ def _is_whole(group: Cluster | Watched) -> bool:
     return group.is_whole()
 
 
-async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
-    verdicts, dice = [], random.Random(asked.seed)
-    faults = dice.choices(FAULTS, (2, 1, 1), k=asked.faults)
+async def _run(directory: Path, store: dict[str, Any], *, faults: int, seed: int) -> Verdict:
+    verdicts, chosen = [], random.Random(seed).choices(FAULTS, (2, 1, 1), k=faults)
     for kind in KINDS:
         (directory / kind).mkdir()
-        verdicts.append(await fail_over(directory / kind, store, kind, faults=faults, seed=asked.seed))
+        verdicts.append(await fail_over(directory / kind, store, kind, faults=chosen, seed=seed))
         print(f"{kind}: {verdicts[-1]}", flush=True)
     return next((verdict for verdict in verdicts if verdict.faults), verdicts[-1])
 

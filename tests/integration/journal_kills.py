@@ -6,7 +6,6 @@ what this host has in a journal. For a long run: `python -m tests.integration.jo
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from collections import Counter
@@ -21,7 +20,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet import config_of, key_of, nonce_of, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
-from tests.support.long_run import main
+from tests.support.long_run import Verdict, main
 from tests.support.quota import LONG_BYTES, Quota, quota_of
 from tests.support.relay import Relay
 from tests.support.upstream import Answer, RecordingUpstream
@@ -38,7 +37,7 @@ _ANSWER: Final = Answer(201, body=_BODIES[1])
 
 
 @dataclass
-class Report:
+class Report(Verdict):
     """What happened. `words` counts the answers to repeats."""
 
     kills: int = 0
@@ -46,16 +45,10 @@ class Report:
     outages: int = 0
     words: Counter[str] = field(default_factory=Counter)
     firsts: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.kills} kills, {self.stops} stops, {self.outages} outages of the store",
-            f"first requests: {dict(self.firsts)}",
-            f"repeats: {dict(self.words)}",
-            *self.faults,
-        ]
-        return "\n".join(lines)
+    def summary(self) -> str:
+        ended = f"{self.kills} kills, {self.stops} stops, {self.outages} outages of the store"
+        return f"{ended}\nfirst requests: {dict(self.firsts)}\nrepeats: {dict(self.words)}"
 
 
 @dataclass
@@ -71,12 +64,7 @@ class _Run:
     """Gateways with one `state_dir`, as workers of a host are; the first is killed again and again."""
 
     def __init__(
-        self,
-        gateways: list[GatewayProcess],
-        quota: Quota,
-        upstream: RecordingUpstream,
-        relay: Relay | None,
-        seed: int,
+        self, gateways: list[GatewayProcess], quota: Quota, upstream: RecordingUpstream, relay: Relay | None, seed: int
     ) -> None:
         self.report = Report()
         self._killed = gateways[0]
@@ -196,9 +184,5 @@ async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int
     return it.report
 
 
-async def _as_asked(directory: Path, section: dict[str, Any], asked: argparse.Namespace) -> Report:
-    return await run(directory, section, kills=asked.kills, seed=asked.seed)
-
-
 if __name__ == "__main__":
-    sys.exit(main("journal_kills", __doc__, _as_asked, kills=200))
+    sys.exit(main("journal_kills", __doc__, run, kills=200))

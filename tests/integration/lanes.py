@@ -8,13 +8,12 @@ hears of each completion, and of those of one account in that order, too.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
 from collections import defaultdict
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,7 +23,7 @@ import orjson
 from tests.integration.accepting import LEASE_SECONDS, SECRETS
 from tests.support import http, long_run
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, try_send
+from tests.support.fleet import calling, gateways_on, kill_in_turn, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
 from tests.support.receiver import Receiver
@@ -50,23 +49,21 @@ _PUBLISHED_SECONDS: Final = 90.0
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What became of the lanes: how many requests had an effect, in how many lanes that are stopped by doubt."""
 
     accepted: int
     effects: int = 0
     stopped: int = 0
     published: int = 0
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         text = f"{self.accepted} accepted, {self.effects} with effect, {self.stopped} lanes in doubt"
-        text += f", {self.published} events" if self.published else ""
-        return "\n  ".join((text, *self.faults))
+        return text + (f", {self.published} events" if self.published else "")
 
 
 async def keep_order_under_kills(
-    directory: Path, store: dict[str, Any], *, kills: int, seed: int, lanes: int = 6, has_consumer: bool = False
+    directory: Path, store: dict[str, Any], *, kills: int, seed: int, lanes: int = 6, has_consumer: bool = True
 ) -> Verdict:
     """See the module. `store` is the `store` section of an empty store."""
     whose: dict[str, tuple[str, int]] = {}
@@ -91,9 +88,7 @@ async def keep_order_under_kills(
         changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ORDERED, "secrets": SECRETS}
         if has_consumer:
             changes |= _events_for(consumer)
-        places = [directory / name for name in ("one", "other")]
-        configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
-        pair = await stack.enter_async_context(gateways(*configs))
+        pair = await stack.enter_async_context(gateways_on(store, directory, upstream.url, ("one", "other"), **changes))
         accepted = await _accept(pair, kills, lanes, dice)
         verdict = Verdict(sum(map(len, accepted.values())))
         completed: dict[str, list[int]] = {}
@@ -151,9 +146,8 @@ def judge(account: str, states: dict[int, str], effects: list[int], arrived: lis
 async def _accept(pair: list[GatewayProcess], kills: int, lanes: int, dice: random.Random) -> dict[str, dict[int, str]]:
     """The status URLs of what was accepted, by account and number, while the gateways are killed in turn."""
     accepted: dict[str, dict[int, str]] = {f"account-{lane}": {} for lane in range(lanes)}
-    is_over = asyncio.Event()
 
-    async def call(account: str) -> None:
+    async def call(account: str, is_over: asyncio.Event) -> None:
         number, turn = 0, 0
         while not is_over.is_set() and number < _ACCEPTED_PER_KILL * kills:
             body = orjson.dumps({"account": account, "number": number})
@@ -166,17 +160,10 @@ async def _accept(pair: list[GatewayProcess], kills: int, lanes: int, dice: rand
             elif response is None or response.status != 503:
                 await asyncio.sleep(0.01)
 
-    callers = [asyncio.create_task(call(account)) for account in accepted]
-    try:
-        for kill in range(kills):
-            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
-            pair[kill % 2].kill()
-            await pair[kill % 2].start()
+    async with calling(call, accepted):
+        await kill_in_turn(pair, kills, _LIFE_SECONDS, dice)
         # On a busy machine that may take longer than a life.
         await eventually(lambda: any(accepted.values()), _ACCEPTED_SECONDS, "something is accepted")
-    finally:
-        is_over.set()
-        await asyncio.gather(*callers)
     return accepted
 
 
@@ -203,9 +190,5 @@ async def _settled(pair: list[GatewayProcess], urls: dict[int, str]) -> dict[int
     return states
 
 
-async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
-    return await keep_order_under_kills(directory, store, kills=asked.kills, seed=asked.seed, has_consumer=True)
-
-
 if __name__ == "__main__":
-    sys.exit(long_run.main("lanes", __doc__, _run, kills=50))
+    sys.exit(long_run.main("lanes", __doc__, keep_order_under_kills, kills=50))

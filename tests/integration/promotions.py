@@ -29,8 +29,9 @@ from typing import Final
 from gateway.admin.memory import accept_loss
 from gateway.core.operation import Audit
 from gateway.store.postgres.store import PostgresStore
+from tests.support import long_run
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, key_of, send, wait_answered
+from tests.support.fleet import gateways_on, key_of, send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.ports import free_port
@@ -119,7 +120,7 @@ class Pair:
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What became of it. `outages` are the longest times without a new key, by how a primary ended."""
 
     failovers: int = 0
@@ -127,15 +128,11 @@ class Verdict:
     lost_keys: int = 0
     stored: int = 0
     outages: dict[str, float] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         times = ", ".join(f"{how}: {seconds:.1f} s" for how, seconds in self.outages.items())
-        text = (
-            f"{self.failovers} asynchronous failovers, {self.lossy} of them with {self.lost_keys} lost keys; "
-            f"{self.stored} keys stored; longest time without a new key: {times or 'not measured'}"
-        )
-        return "\n".join([*self.faults, text])
+        lossy = f"{self.failovers} asynchronous failovers, {self.lossy} of them with {self.lost_keys} lost keys"
+        return f"{lossy}; {self.stored} keys stored; longest time without a new key: {times or 'not measured'}"
 
 
 @dataclass
@@ -185,11 +182,8 @@ async def staged(
         pair = Pair(installation, servers, relay)
         try:
             await asyncio.to_thread(pair.primary.start)
-            places = [directory / name for name in ("one", "two")]
-            configs = [
-                (config_of({"durable": pair.url}, place, upstream.url, store=settings), place) for place in places
-            ]
-            async with gateways(*configs) as fleet:
+            store = {"durable": pair.url}
+            async with gateways_on(store, directory, upstream.url, ("one", "two"), store=settings) as fleet:
                 yield Scene(pair, fleet, upstream, Verdict())
         finally:
             pair.close()

@@ -8,7 +8,6 @@ the others has one. What is judged is what the sinks got: two webhooks, a stream
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -26,7 +25,7 @@ from aiohttp import web
 
 from tests.support import long_run
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, config_of, gateways, key_of, try_send
+from tests.support.fleet import NOW, calling, gateways_on, key_of, kill_in_turn, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.nats import NatsServer
@@ -55,20 +54,16 @@ class _Event:
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What became of what was sent. `got` counts deliveries by sink, repeated ones included."""
 
     kills: int
     completed: int = 0
     in_doubt: int = 0
     got: dict[str, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.kills} kills, {self.completed} completed, {self.in_doubt} in doubt; published {self.got}"
-            f"{''.join(f'{chr(10)}  {fault}' for fault in self.faults)}"
-        )
+    def summary(self) -> str:
+        return f"{self.kills} kills, {self.completed} completed, {self.in_doubt} in doubt; published {self.got}"
 
 
 async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds: float, seed: int) -> Verdict:
@@ -100,11 +95,9 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
             "events": {"types": [_COMPLETED], "sinks": sinks},
             "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": ports},
         }
-        configs = [
-            (config_of(store, directory / name, upstream.url, **changes), directory / name)
-            for name in ("victim", "other")
-        ]
-        victim, other = await stack.enter_async_context(gateways(*configs))
+        victim, other = await stack.enter_async_context(
+            gateways_on(store, directory, upstream.url, ("victim", "other"), **changes)
+        )
         kills, keys = await _call(victim, other, seconds, dice)
         states = await _settled(other, keys)
 
@@ -112,8 +105,10 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
             # A gauge may be older than the last change, so what arrived is looked at.
             entries: Any = redis.Redis.from_url(stream.url).xrange("operations")
             got = {
-                "ledger": [_Event(got.document["subject"], got.id, got.body) for got in ledger.received],
-                "slow": [_Event(got.document["subject"], got.id, got.body) for got in slow.received],
+                **{
+                    name: [_Event(got.document["subject"], got.id, got.body) for got in receiver.received]
+                    for name, receiver in (("ledger", ledger), ("slow", slow))
+                },
                 "nats": [
                     _Event(headers["ce-subject"], headers["ce-id"], body)
                     for _, headers, body in await nats.messages(_STREAM)
@@ -154,9 +149,9 @@ async def _call(
 ) -> tuple[int, list[str]]:
     """Call both without a pause, and kill one of them again and again; how often, and the keys that were sent."""
     keys: list[str] = []
-    is_over = asyncio.Event()
 
-    async def call(gateway: GatewayProcess, caller: int) -> None:
+    async def call(caller: int, is_over: asyncio.Event) -> None:
+        gateway = (victim, other)[caller % 2]
         for number in itertools.count():
             if is_over.is_set():
                 return
@@ -165,20 +160,12 @@ async def _call(
                 # Nobody listens until the next life begins.
                 await asyncio.sleep(0.05)
 
-    callers = [
-        asyncio.create_task(call(gateway, caller)) for caller, gateway in enumerate((victim, other) * (_CALLERS // 2))
-    ]
     until = asyncio.get_running_loop().time() + seconds
     kills = 0
-    try:
+    async with calling(call, range(_CALLERS)):
         while asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(dice.uniform(*_LIFE_SECONDS))
-            victim.kill()
+            await kill_in_turn([victim], 1, _LIFE_SECONDS, dice)
             kills += 1
-            await victim.start()
-    finally:
-        is_over.set()
-        await asyncio.gather(*callers)
     return kills, keys
 
 
@@ -220,9 +207,5 @@ def _judge(kills: int, states: dict[str, str], requests: list[Received], got: di
     return verdict
 
 
-async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Verdict:
-    return await publish_under_kills(directory, store, seconds=asked.seconds, seed=asked.seed)
-
-
 if __name__ == "__main__":
-    sys.exit(long_run.main("publishing", __doc__, _run, seconds=600.0))
+    sys.exit(long_run.main("publishing", __doc__, publish_under_kills, seconds=600.0))

@@ -9,13 +9,12 @@ was asked for.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -35,11 +34,10 @@ _TICK_SECONDS: Final = 0.005
 _MARGIN: Final = 1.05
 _DUE_MAX: Final = 2000
 _ROUTES: Final = (ROUTE, ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
-_WORKERS: Final = (1, 2)
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What reloads under load came to. It holds when there are no `faults`."""
 
     workers: int
@@ -48,26 +46,10 @@ class Verdict:
     # Requests a second, from the first reload to the end of the last.
     rate: float = 0.0
     slowest_seconds: float = 0.0
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         text = f"{self.workers} workers: {self.reloads} reloads, {self.answered} requests, {self.rate:.0f} a second"
-        return "\n  ".join((f"{text}, the slowest {self.slowest_seconds * 1e3:.0f} ms", *self.faults))
-
-
-@dataclass
-class Both:
-    """The verdicts of one process and of two workers."""
-
-    verdicts: list[Verdict]
-
-    @property
-    def faults(self) -> list[str]:
-        """Those of both."""
-        return [fault for verdict in self.verdicts for fault in verdict.faults]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.verdicts))
+        return f"{text}, the slowest {self.slowest_seconds * 1e3:.0f} ms"
 
 
 class _Load:
@@ -193,15 +175,14 @@ def _command(config_file: Path) -> tuple[int, str]:
         return gateway_main(["reload", "--config", str(config_file)]), output.getvalue()
 
 
-async def _run(directory: Path, store: dict[str, Any], asked: argparse.Namespace) -> Both:
-    return Both(
-        [
-            await reload_under_load(
-                directory, store, workers=workers, reloads=asked.reloads, rate=asked.rate, floor=asked.rate
-            )
-            for workers in _WORKERS
-        ]
-    )
+async def _run(directory: Path, store: dict[str, Any], *, reloads: int, rate: float, seed: int) -> Verdict:
+    """With one process, then with two workers; the first verdict that is not good, or the last."""
+    for workers in (1, 2):
+        verdict = await reload_under_load(directory, store, workers=workers, reloads=reloads, rate=rate, floor=rate)
+        print(verdict, flush=True)
+        if verdict.faults:
+            break
+    return verdict
 
 
 if __name__ == "__main__":

@@ -192,13 +192,7 @@ class _Run:
     """The traffic of one run."""
 
     def __init__(
-        self,
-        gateway: GatewayProcess,
-        upstream: RecordingUpstream,
-        found: Found,
-        *,
-        accepts: bool,
-        publishes: bool,
+        self, gateway: GatewayProcess, upstream: RecordingUpstream, found: Found, *, accepts: bool, publishes: bool
     ) -> None:
         self._gateway = gateway
         self._upstream = upstream

@@ -1,7 +1,4 @@
-"""The callers of the storm: they retry what was not answered, in herds, now and then with another body.
-
-What each of their calls came to is written down as a `Call`: it is half of what is judged.
-"""
+"""The callers of the storm: they retry what was not answered, in herds, now and then with another body."""
 
 from __future__ import annotations
 

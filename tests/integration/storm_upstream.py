@@ -1,8 +1,4 @@
-"""The service behind the storm: mostly well, now and then slow, failing before it did anything, or cut after it did.
-
-Three paths, for the three ways of recovery: `/charges` executes whatever it gets; `/orders` executes once for each key
-that it gets; `/transfers` can be asked what became of an operation. What it did with each request is in `deeds`.
-"""
+"""The service behind the storm: mostly well, now and then slow, failing before it did anything, or cut after it did."""
 
 from __future__ import annotations
 

@@ -13,15 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_journal import (
-    EXIT_WORK_LEFT,
-    Outage,
-    PostgresOutage,
-    journaled,
-    metric,
-    process,
-    send,
-)
+from tests.integration.test_journal import EXIT_WORK_LEFT, Outage, PostgresOutage, journaled, metric, process, send
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import try_send

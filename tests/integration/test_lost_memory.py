@@ -1,7 +1,4 @@
-"""A copy of the store is put back, or the store is only restarted: the first is noticed before anything runs again.
-
-The copies are real ones: the data directory of a Postgres that was stopped, or the files of SQLite databases.
-"""
+"""A copy of the store is put back, or the store is only restarted: the first is noticed before anything runs again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Each alert on a real gateway: its condition comes, its entry in the runbook is followed, and the alert ends.
-
-Every command of an entry is run as it is written there. Where an alert is about an age that nobody waits for, the limit
-of its expression is shorter here, or the wall clock of gateway and commands is moved.
-"""
+"""Each alert on a real gateway: its condition comes, its entry in the runbook is followed, and the alert ends."""
 
 from __future__ import annotations
 

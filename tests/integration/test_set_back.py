@@ -1,7 +1,4 @@
-"""A store's clock that is set by a day, under gateways that work and that die: nothing waits for that day.
-
-Nothing runs twice by it, nothing that was acknowledged is lost, and who lives keeps what it has under way.
-"""
+"""A store's clock that is set by a day, under gateways that work and that die: nothing waits for that day."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Wall clocks that jump by an hour and back, under real processes that work: a gateway's, Postgres's, Redis's.
-
-A gateway's clock changes nothing, and neither does that of Redis, which at most loses a copy. Postgres's is the
-authority: leases may lapse by it, and what it is told to forget is forgotten by it. Nothing runs twice by any of them,
-but where the upstream is said to deduplicate.
-"""
+"""Wall clocks that jump by an hour and back, under real processes that work: a gateway's, Postgres's, Redis's."""
 
 from __future__ import annotations
 

@@ -67,10 +67,7 @@ async def test_full_disk(tmp_path: Path) -> None:
             assert Counter(map(key_of, upstream.requests)) == dict.fromkeys(answers, 1)
 
 
-_FAILURES = {
-    "no room": (errno.ENOSPC, ("pwrite64", "ftruncate")),
-    "failing fsync": (errno.EIO, ("fsync", "fdatasync")),
-}
+_FAILURES = {"no room": (errno.ENOSPC, ("pwrite64", "ftruncate")), "failing fsync": (errno.EIO, ("fsync", "fdatasync"))}
 
 
 @pytest.mark.parametrize("failure", _FAILURES)

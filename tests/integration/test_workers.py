@@ -472,10 +472,7 @@ async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, t
     store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
     admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
     fields = [("Authorization", f"Bearer {'t' * 32}"), ("Content-Type", "application/json")]
-    async with (
-        RecordingUpstream() as upstream,
-        process(store, tmp_path, upstream.url, admin=admin, **TOLD) as gateway,
-    ):
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, admin=admin, **TOLD) as gateway:
         first = await send(gateway.port, "k1")
         again = [await send(gateway.port, "k1") for _ in range(MANY)]
         assert {status_of(answer) for answer in again} == {(200, "replayed")}

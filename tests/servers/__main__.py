@@ -1,12 +1,4 @@
-"""`make test-servers`: the tests of the stores on every version of Postgres, Redis and Valkey that is there.
-
-Which are there, `tests.support.programs` finds: what the tests bring along, what is installed, and what is in the
-directories of `GATEWAY_TEST_SERVERS`. Then come the tests with a real pgbouncer, and the suite of all stores through
-it. A failure of one does not keep the others from running; all are summed up at the end. No pgbouncer is a failure,
-for it would not have been tested.
-
-    python -m tests.servers [what pytest takes]
-"""
+"""`make test-servers`: the tests of the stores on every version of Postgres, Redis and Valkey that is there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body.
-
-Each intent is one operation of somebody's. Its clients follow no protocol of the gateway's; they only never invent a
-new key for it, except on the route that refuses that. What they sent and what they got is the history.
-"""
+"""The clients of a run: they call, give up, come again with the same key, in herds, and sometimes with another body."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from dataclasses import dataclass
 from gateway.core.message import IndexedHeaders, RequestHead
 from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
-from tests.simulation.history import Call, History
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.history import Call
 from tests.simulation.wire import Body, Connection
 
 ACCEPTING = frozenset(("mail", "ship", "buy"))
@@ -35,20 +30,9 @@ class Intent:
 class Clients:
     """All clients of a run."""
 
-    def __init__(
-        self,
-        gateways: list[SimulatedGateway],
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
-        dice: random.Random,
-    ) -> None:
-        self._gateways = gateways
-        self._loop = loop
-        self._history = history
-        self._weather = weather
-        self._dice = dice
+    def __init__(self, gateways: list[SimulatedGateway], weather: Weather, dice: random.Random) -> None:
+        self._gateways, self._dice = gateways, dice
+        self._loop, self._history, self._weather = weather.loop, weather.history, weather
         self.intents: list[Intent] = []
 
     def make_intents(self, count: int) -> None:
@@ -148,10 +132,10 @@ class Clients:
         self._history.calls.append(call)
         prefers = self._preference(call)
         call.is_async = prefers is not None
-        connection = Connection(self._loop, self._weather, call, _head(call, self._dice, prefers))
+        connection = Connection(self._weather, call, _head(call, self._dice, prefers))
         is_cut = self._weather.happens("client_body_cut")
         cut_at = self._dice.randrange(len(body) + 1)
-        process = gateway.connect(connection, Body(self._loop, self._weather, body, cut_at=cut_at, is_cut=is_cut))
+        process = gateway.connect(connection, Body(self._weather, body, cut_at=cut_at, is_cut=is_cut))
         if process is None:
             await asyncio.sleep(self._weather.hop_seconds())
             connection.break_off()

@@ -1,9 +1,4 @@
-"""What the clocks on the walls show: each gateway's jumps by up to an hour whenever it likes, and nobody may care.
-
-The jumps are drawn beforehand, from dice of their own, so that a run without them is the same run in all other things.
-Boot clocks never jump; the store's own clock is the store's. Regions sign by the time of day, so there gateways have
-clocks of their own for that.
-"""
+"""What the clocks on the walls show: each gateway's jumps by up to an hour whenever it likes, and nobody may care."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""The local disk of a host: what outlives the processes that wrote it, journals and what was seen of the store.
-
-A host has one file per process, as the product has. A process appends to its own and takes over those of the dead, when
-it starts and when it is asked to; the living keep theirs. The disk may be slow, full, or fail after it wrote.
-"""
+"""The local disk of a host: what outlives the processes that wrote it, journals and what was seen of the store."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import count
 from uuid import UUID
@@ -93,10 +88,8 @@ class DiskJournal:
     """The journal of one process. Satisfies `Journal`."""
 
     def __init__(self, disk: Disk, name: str, process: Process, weather: Weather) -> None:
-        self._disk = disk
-        self._own = name
-        self._process = process
-        self._weather = weather
+        self._disk, self._own = disk, name
+        self._process, self._weather = process, weather
         self._open: list[str] = [name]
         disk.files[name] = {}
         disk.owners[name] = process
@@ -180,9 +173,7 @@ class DiskJournal:
 
     async def _write(self) -> None:
         """A turn at the disk."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._process.deliver(self._weather.hop_seconds() / 2, _resolve, done)
-        await done
+        await self._process.take_turn(self._weather.hop_seconds() / 2)
 
 
 def _is_of(operation_id: UUID, entries: Iterable[JournalEntry]) -> bool:
@@ -205,8 +196,3 @@ def _kept(entry: JournalEntry, memory: str, *, is_refused: bool) -> KeptOutcome:
     )
     claim = command.granted if isinstance(command, Complete) else None
     return KeptOutcome(entry.entry_id, about, command, claim, memory)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

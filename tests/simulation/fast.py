@@ -1,9 +1,4 @@
-"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it.
-
-The server keeps entries until a moment of its own clock. When it is flushed, restored from an old copy or gone, and
-when it is told of another generation of the durable store, its era is another, and what it holds is not believed. The
-driver keeps the rules of `FastTier`; one that is not up fails at once.
-"""
+"""The fast tier of a run: a server with the rules of Redis's scripts, which may lose anything, and what asks it."""
 
 from __future__ import annotations
 
@@ -18,8 +13,9 @@ from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import NotApplied, Watch
 from gateway.store.memory.epoch import Seen
 from gateway.store.watching import Watchers
+from tests.simulation import loop
 from tests.simulation.faults import Weather
-from tests.simulation.history import History, NoteRead
+from tests.simulation.history import NoteRead
 from tests.simulation.loop import Process, SimulatedLoop
 
 T = TypeVar("T")
@@ -50,7 +46,7 @@ class _Note:
 class FastServer:
     """What the gateways share."""
 
-    loop: SimulatedLoop
+    weather: Weather
     entries: dict[UUID, _Entry] = field(default_factory=dict)
     era: int = 1
     generation: str | None = None
@@ -60,6 +56,10 @@ class FastServer:
     saved: dict[UUID, _Entry] = field(default_factory=dict)
     note: _Note | None = None
     saved_note: _Note | None = None
+
+    @property
+    def loop(self) -> SimulatedLoop:
+        return self.weather.loop
 
     @property
     def is_down(self) -> bool:
@@ -147,14 +147,11 @@ class FastServer:
 class FastDriver:
     """The fast tier as one gateway process has it. Satisfies `FastTier`."""
 
-    def __init__(self, server: FastServer, process: Process, weather: Weather, clock: Callable[[], float]) -> None:
+    def __init__(self, server: FastServer, process: Process, clock: Callable[[], float]) -> None:
         """`clock` is the gateway's own, on which callers say when something began."""
-        self._server = server
-        self._clock = clock
-        self._process = process
-        self._weather = weather
-        self._loop = server.loop
-        self._line = _Line(server, process, weather)
+        self._server, self._clock, self._process = server, clock, process
+        self._weather, self._loop = server.weather, server.loop
+        self._line = _Line(server, process)
         self._up = False
         self._era = 0
         self._era_known = 0.0
@@ -319,13 +316,9 @@ class FastDriver:
 class FastNote:
     """What gateways share of what they saw of the durable store, as one process has it. Satisfies `SharedNote`."""
 
-    def __init__(
-        self, server: FastServer, process: Process, weather: Weather, history: History, *, gateway: str
-    ) -> None:
-        self._server = server
-        self._line = _Line(server, process, weather)
-        self._history = history
-        self._gateway = gateway
+    def __init__(self, server: FastServer, process: Process) -> None:
+        self._server, self._gateway = server, process.name
+        self._line = _Line(server, process)
 
     async def read(self) -> Seen | None:
         note: _Note | None = None
@@ -333,7 +326,7 @@ class FastNote:
             note = await self._line.exchange(GET_SECONDS, lambda: self._server.note)
         finally:
             since = None if note is None else note.since
-            self._history.note_reads.append(NoteRead(self._gateway, self._server.loop.time(), since))
+            self._server.weather.history.note_reads.append(NoteRead(self._gateway, self._server.loop.time(), since))
         return None if note is None else replace(note.seen, is_compared=True)
 
     async def write(self, seen: Seen, compared: str) -> None:
@@ -347,11 +340,9 @@ class FastNote:
 class _Line:
     """The way from a process to the server and back, which may be slow or break off."""
 
-    def __init__(self, server: FastServer, process: Process, weather: Weather) -> None:
-        self._server = server
-        self._process = process
-        self._weather = weather
-        self._loop = server.loop
+    def __init__(self, server: FastServer, process: Process) -> None:
+        self._server, self._process = server, process
+        self._weather, self._loop = server.weather, server.loop
 
     async def exchange(self, seconds: float, execute: Callable[[], T]) -> T:
         """The server's answer. Raises NotApplied, also for what was executed."""
@@ -369,23 +360,13 @@ class _Line:
         except TimeoutError:
             raise NotApplied("the fast tier did not answer") from None
 
-    def _serve(self, answer: asyncio.Future[T], execute: Callable[[], T], is_lost_after: bool) -> None:
-        back = self._weather.hop_seconds()
+    def _serve(self, waiting: asyncio.Future[T], execute: Callable[[], T], is_lost_after: bool) -> None:
+        back, broken = self._weather.hop_seconds(), NotApplied("the fast tier broke off")
         if self._server.is_down:
-            self._process.deliver(back, _fail, answer)
+            self._process.deliver(back, loop.fail, waiting, broken)
             return
         value = execute()
         if is_lost_after:
-            self._process.deliver(back, _fail, answer)
+            self._process.deliver(back, loop.fail, waiting, broken)
         else:
-            self._process.deliver(back, _answer, answer, value)
-
-
-def _answer(answer: asyncio.Future[T], value: T) -> None:
-    if not answer.done():
-        answer.set_result(value)
-
-
-def _fail(answer: asyncio.Future[T]) -> None:
-    if not answer.done():
-        answer.set_exception(NotApplied("the fast tier broke off"))
+            self._process.deliver(back, loop.answer, waiting, value)

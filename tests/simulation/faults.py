@@ -1,14 +1,9 @@
-"""What goes wrong: how often, drawn once per seed, and then case by case.
-
-A climate says how likely each kind of fault is; most seeds have only some kinds, so that rare combinations get their
-turn. The weather draws single cases from it and writes every fault into the history. Once it is calm nothing goes wrong
-any more.
-"""
+"""What goes wrong: how often, drawn once per seed, and then case by case."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, make_dataclass
 
 from tests.simulation.history import Fault, History
 from tests.simulation.loop import SimulatedLoop
@@ -17,104 +12,27 @@ from tests.simulation.loop import SimulatedLoop
 REQUEST_LATE_SECONDS_MAX = 9.0
 
 
-@dataclass(frozen=True, slots=True)
-class Climate:
-    """Per call: probabilities. Per minute: mean numbers of events, for each gateway or each tier."""
-
-    store_refused: float = 0.0
-    store_lost_before: float = 0.0
-    store_lost_after: float = 0.0
-    store_late: float = 0.0
-    store_slow: float = 0.0
-    news_lost: float = 0.0
-    fast_failed: float = 0.0
-    fast_slow: float = 0.0
-    disk_full: float = 0.0
-    disk_failed: float = 0.0
-    upstream_refused: float = 0.0
-    upstream_reset_before: float = 0.0
-    upstream_reset_after: float = 0.0
-    upstream_cut: float = 0.0
-    upstream_late: float = 0.0
-    upstream_silent: float = 0.0
-    upstream_status: float = 0.0
-    request_late: float = 0.0
-    request_orphaned: float = 0.0
-    frozen_at_send: float = 0.0
-    client_gone: float = 0.0
-    client_body_cut: float = 0.0
-    crashes: float = 0.0
-    freezes: float = 0.0
-    stalls: float = 0.0
-    drains: float = 0.0
-    store_outages: float = 0.0
-    store_failovers: float = 0.0
-    fast_outages: float = 0.0
-    fast_flushes: float = 0.0
-    fast_restores: float = 0.0
-    note_lost: float = 0.0
-    clock_jumps: float = 0.0
-    purges: float = 0.0
-    link_late: float = 0.0
-    link_lost: float = 0.0
-    link_request_cut: float = 0.0
-    link_response_cut: float = 0.0
-    link_cuts: float = 0.0
-    wrong_wall: float = 0.0
-
-    @staticmethod
-    def draw(dice: random.Random) -> Climate:
-        """A climate in which about half of the kinds occur at all, some of them often."""
-        intensity = dice.choice((0.3, 1.0, 1.0, 3.0))
-        drawn: dict[str, float] = {}
-        for kind in fields(Climate):
-            if dice.random() < 0.5:
-                drawn[kind.name] = _USUAL[kind.name] * intensity * dice.uniform(0.3, 1.7)
-        return Climate(**drawn)
-
-
+# Per call: probabilities. Per minute: mean numbers of events, for each gateway or each tier.
 _USUAL = {
-    "store_refused": 0.03,
-    "store_lost_before": 0.03,
-    "store_lost_after": 0.06,
-    "store_late": 0.02,
-    "store_slow": 0.05,
-    "news_lost": 0.3,
-    "fast_failed": 0.1,
-    "fast_slow": 0.1,
-    "disk_full": 0.2,
-    "disk_failed": 0.1,
-    "upstream_refused": 0.06,
-    "upstream_reset_before": 0.04,
-    "upstream_reset_after": 0.06,
-    "upstream_cut": 0.06,
-    "upstream_late": 0.06,
-    "upstream_silent": 0.04,
-    "upstream_status": 0.2,
-    "request_late": 0.04,
-    "request_orphaned": 0.05,
-    "frozen_at_send": 0.02,
-    "client_gone": 0.1,
-    "client_body_cut": 0.03,
-    "crashes": 1.5,
-    "freezes": 1.5,
-    "stalls": 3.0,
-    "drains": 1.0,
-    "store_outages": 1.0,
-    "store_failovers": 1.0,
-    "fast_outages": 1.0,
-    "fast_flushes": 1.0,
-    "fast_restores": 1.0,
-    "note_lost": 0.3,
-    "clock_jumps": 1.5,
-    "purges": 6.0,
-    "link_late": 0.06,
-    "link_lost": 0.06,
-    "link_request_cut": 0.04,
-    "link_response_cut": 0.08,
-    "link_cuts": 3.0,
-    "wrong_wall": 0.3,
-}
+    "store_refused": 0.03, "store_lost_before": 0.03, "store_lost_after": 0.06, "store_late": 0.02,
+    "store_slow": 0.05, "news_lost": 0.3, "fast_failed": 0.1, "fast_slow": 0.1, "disk_full": 0.2, "disk_failed": 0.1,
+    "upstream_refused": 0.06, "upstream_reset_before": 0.04, "upstream_reset_after": 0.06, "upstream_cut": 0.06,
+    "upstream_late": 0.06, "upstream_silent": 0.04, "upstream_status": 0.2, "request_late": 0.04,
+    "request_orphaned": 0.05, "frozen_at_send": 0.02, "client_gone": 0.1, "client_body_cut": 0.03, "crashes": 1.5,
+    "freezes": 1.5, "stalls": 3.0, "drains": 1.0, "store_outages": 1.0, "store_failovers": 1.0, "fast_outages": 1.0,
+    "fast_flushes": 1.0, "fast_restores": 1.0, "note_lost": 0.3, "clock_jumps": 1.5, "purges": 6.0, "link_late": 0.06,
+    "link_lost": 0.06, "link_request_cut": 0.04, "link_response_cut": 0.08, "link_cuts": 3.0, "wrong_wall": 0.3,
+}  # fmt: skip
+Climate = make_dataclass("Climate", [(kind, float, 0.0) for kind in _USUAL], frozen=True)
+
+
+def drawn(dice: random.Random) -> Climate:
+    """A climate in which about half of the kinds occur at all, some of them often."""
+    intensity = dice.choice((0.3, 1.0, 1.0, 3.0))
+    return Climate(
+        **{kind: usual * intensity * dice.uniform(0.3, 1.7) for kind, usual in _USUAL.items() if dice.random() < 0.5}
+    )
+
 
 CALM = Climate()
 
@@ -129,11 +47,11 @@ class StoreFate:
 
 
 class Weather:
-    """Draws the cases. `calm_down` ends all faults."""
+    """Draws the cases, and is how everybody in a run knows its loop and its history. `calm_down` ends all faults."""
 
     def __init__(self, loop: SimulatedLoop, history: History, climate: Climate, dice: random.Random) -> None:
-        self._loop = loop
-        self._history = history
+        self.loop = loop
+        self.history = history
         self.climate = climate
         self.dice = dice
 
@@ -146,8 +64,8 @@ class Weather:
 
     def note(self, kind: str, seconds: float = 0.0, gateway: str | None = None, detail: str = "") -> None:
         """A fault that begins now and lasts so long."""
-        now = self._loop.time()
-        self._history.faults.append(Fault(kind, now, now + seconds, gateway, detail))
+        now = self.loop.time()
+        self.history.faults.append(Fault(kind, now, now + seconds, gateway, detail))
 
     def happens(self, kind: str, gateway: str | None = None, seconds: float = 0.0, detail: str = "") -> bool:
         """Whether it goes wrong in this case; if it does it is written down."""

@@ -1,8 +1,4 @@
-"""A gateway of a run: the product's own parts, put together as `gateway.app` does, on simulated stores and upstream.
-
-It lives, dies and lives again under one name; each life is a process of its own with an empty memory. Only the edge is
-replaced: what aiohttp would hand over comes from a `Connection`.
-"""
+"""A gateway of a run: the product's own parts, put together as `gateway.app` does, on simulated stores and upstream."""
 
 from __future__ import annotations
 
@@ -43,10 +39,9 @@ from gateway.upstream import Upstream
 from tests.simulation.clocks import Wall
 from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote
 from tests.simulation.fast import FastDriver, FastNote, FastServer
-from tests.simulation.faults import Weather
-from tests.simulation.history import History, Life
+from tests.simulation.history import Life
 from tests.simulation.link import Link, LinkClient
-from tests.simulation.loop import NumberedTask, Process, SimulatedLoop
+from tests.simulation.loop import NumberedTask, Process
 from tests.simulation.store import ENCRYPTION_KEY, Database, Durable
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
 from tests.simulation.wire import Body, Connection
@@ -55,24 +50,21 @@ REGIONS = ("eu", "us")
 """Those of a run that has some."""
 _EDGE_GRACE_SECONDS = 1.0
 
+
+def _probing(name: str) -> dict[str, Any]:
+    path = f"/{name}?operation={{operation_id}}"
+    return {"probe": {"path": path, "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}}
+
+
 ROUTES: dict[str, dict[str, Any]] = {
     "charge": {"outcome": {"preset": "payments"}},
     "order": {"outcome": {"preset": "standard"}, "retention": {"replay": "12s", "remember": "25s"}},
     "note": {"outcome": {"preset": "success_only"}, "retention": {"replay": "10s", "remember": "10s"}},
-    "pay": {
-        "outcome": {"preset": "payments"},
-        "recovery": "resend",
-    },
+    "pay": {"outcome": {"preset": "payments"}, "recovery": "resend"},
     "book": {
         "outcome": {"preset": "payments"},
         "retention": {"replay": "5m", "remember": "10m"},
-        "recovery": {
-            "probe": {
-                "path": "/book?operation={operation_id}",
-                "done": [{"status": [200]}],
-                "never_happened": [{"status": [404]}],
-            }
-        },
+        "recovery": _probing("book"),
     },
     # Slow work, which outlives its first lease; long runs have it.
     "haul": {
@@ -91,13 +83,7 @@ ROUTES: dict[str, dict[str, Any]] = {
         "outcome": {"preset": "payments"},
         "accept": {"identity": "unverified", "max_pending_per_scope": 4},
         "retention": {"replay": "24h", "remember": "48h"},
-        "recovery": {
-            "probe": {
-                "path": "/ship?operation={operation_id}",
-                "done": [{"status": [200]}],
-                "never_happened": [{"status": [404]}],
-            }
-        },
+        "recovery": _probing("ship"),
     },
     # Delivered in the order of acceptance; a dead letter stops the next ones, or is passed.
     "move": {
@@ -106,13 +92,7 @@ ROUTES: dict[str, dict[str, Any]] = {
         "order": {"by": "/account"},
         "retention": {"replay": "24h", "remember": "48h"},
         "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
-        "recovery": {
-            "probe": {
-                "path": "/move?operation={operation_id}",
-                "done": [{"status": [200]}],
-                "never_happened": [{"status": [404]}],
-            }
-        },
+        "recovery": _probing("move"),
     },
     "post": {
         "outcome": {"preset": "standard"},
@@ -191,29 +171,19 @@ class SimulatedGateway:
     def __init__(
         self,
         name: str,
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
         database: Database,
         fast: FastServer | None,
         service: Service,
+        *,
         wall: Wall,
         region: str = "",
         links: Mapping[str, Link] | None = None,
     ) -> None:
         """`wall` is what other regions hear of its clock. `links` lead to them."""
-        self.name = name
-        self.wall = wall
-        self.region = region
-        self.links = links or {}
-        self.loop = loop
-        self.history = history
-        self.weather = weather
-        self.database = database
-        self.fast = fast
-        self.service = service
-        self.disk = Disk()
+        self.name, self.region, self.wall, self.links = name, region, wall, links or {}
+        self.database, self.fast, self.service, self.disk = database, fast, service, Disk()
+        self.weather = weather = database.weather
+        self.loop, self.history = weather.loop, weather.history
         self.life: GatewayLife | None = None
         self._lives: list[GatewayLife] = []
 
@@ -279,19 +249,13 @@ class GatewayLife:
 
     def _build(self) -> None:
         house, config, clock = self._house, configuration(self._house.region), self._clock
-        loop, history, weather = house.loop, house.history, house.weather
-        events = Events(self._hear)
-        durable = Durable(house.database, self.process, weather, history, loop=loop, gateway=house.name)
-        fast, shared_note = None, None
-        if house.fast is not None:
-            fast = FastDriver(house.fast, self.process, weather, clock)
-            shared_note = FastNote(house.fast, self.process, weather, history, gateway=house.name)
+        shared_note = None if house.fast is None else FastNote(house.fast, self.process)
         # What of the gateway is simulated stands here; how it is put together is the product's.
-        self._journal = DiskJournal(house.disk, self._holder, self.process, weather)
+        self._journal = DiskJournal(house.disk, self._holder, self.process, house.weather)
         environment = Environment(
             holder=self._holder,
-            durable=durable,
-            fast=fast,
+            durable=Durable(house.database, self.process),
+            fast=None if house.fast is None else FastDriver(house.fast, self.process, clock),
             seen_file=cast(SeenFile, SeenNote(house.disk)),
             shared_note=shared_note,
             ring=key_ring(config),
@@ -300,7 +264,7 @@ class GatewayLife:
             clock=clock,
             wall_seconds=house.wall,
         )
-        self._parts = Parts(config, environment, events, self._upstream)
+        self._parts = Parts(config, environment, Events(self._hear), self._upstream)
         self.coordinator = self._parts.coordinator
         self._routes = {route.name: route for route in self._parts.routes}
         self._operations = operations_on(config, self._parts.store, no_journal)
@@ -308,26 +272,23 @@ class GatewayLife:
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house, link = self._house, self._house.links.get(settings.url.host)
         make = partial(Client, house.service) if link is None else partial(LinkClient, link)
-        client = make(
-            self.process, house.name, loop=house.loop, history=house.history, weather=house.weather, settings=settings
-        )
-        return cast(Upstream, client)
+        return cast(Upstream, make(self.process, house.weather, settings))
 
     def _hear(self, fact: Fact) -> None:
-        facts = self._house.history.facts
         match fact:
             case RequestAnswered():
-                facts.append((self._house.name, "answered", fact.verdict.value))
+                heard = "answered", fact.verdict.value
             case OperationClaimed():
-                facts.append((self._house.name, "claimed", str(fact.token)))
+                heard = "claimed", str(fact.token)
             case OperationSettled():
-                facts.append((self._house.name, "settled", f"{fact.token} {fact.event.value}"))
+                heard = "settled", f"{fact.token} {fact.event.value}"
             case WriteRefused():
-                facts.append((self._house.name, "refused", f"{fact.token} {fact.event.value}"))
+                heard = "refused", f"{fact.token} {fact.event.value}"
             case LeaseLost() | LoopStalled():
-                facts.append((self._house.name, type(fact).__name__, ""))
+                heard = type(fact).__name__, ""
             case _:
-                pass
+                return
+        self._house.history.facts.append((self._house.name, *heard))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -400,9 +361,8 @@ class GatewayLife:
         self.is_listening = False
         self.process.kill()
         now = self._loop.time()
-        self._house.history.lives.append(
-            Life(self._house.name, self._holder, self._began, now, ending, unsaid, leftovers)
-        )
+        life = Life(self._house.name, self._holder, self._began, now, ending, unsaid, leftovers)
+        self._house.history.lives.append(life)
         if self._house.life is self:
             self._house.life = None
         self.over.set_result(None)

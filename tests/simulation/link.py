@@ -1,9 +1,4 @@
-"""What lies between two regions: gateways of one reach those of another over a link that may be cut, late, or lossy.
-
-A link has a way there and a way back, which are cut apart. `LinkClient` stands where the product's own client of
-another region's gateways does; what it sends arrives at one of them as the request of a client does, and the reply
-comes back in pieces. What is cut is noticed by some, and others wait until their patience ends.
-"""
+"""What lies between two regions: gateways of one reach those of another over a link that may be cut, late, or lossy."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import NotSent, SentNothing, Unknown
 from tests.simulation.faults import Weather
-from tests.simulation.history import Answer, Call, Forward, History
+from tests.simulation.history import Answer, Call, Forward
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.upstream import Exchange, WireClient, call_of
 from tests.simulation.wire import Body, Connection
@@ -76,18 +71,8 @@ class Link:
 class LinkClient(WireClient):
     """The client of another region's gateways, of one gateway process."""
 
-    def __init__(
-        self,
-        link: Link,
-        process: Process,
-        gateway: str,
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
-        settings: asked.Upstream,
-    ) -> None:
-        super().__init__(process, gateway, loop=loop, history=history, weather=weather, settings=settings)
+    def __init__(self, link: Link, process: Process, weather: Weather, settings: asked.Upstream) -> None:
+        super().__init__(process, weather, settings)
         self._link = link
 
     async def _connect(self, request: RequestHead) -> NotSent | None:
@@ -117,17 +102,12 @@ class LinkClient(WireClient):
         forward = self._note(request, self._loop.time())
         assert forward.call is not None
         call = self._history.calls[forward.call]
-        connection = _Inbound(self._loop, weather, call, request, link=link, exchange=exchange, forward=forward)
+        connection = _Inbound(weather, call, request, link=link, exchange=exchange, forward=forward)
         if link.there.is_cut or weather.happens("link_lost", LINK):
             connection.lose()
             return
-        body = Body(
-            self._loop,
-            weather,
-            content,
-            cut_at=weather.dice.randrange(len(content) + 1),
-            is_cut=weather.happens("link_request_cut", LINK),
-        )
+        cut_at = weather.dice.randrange(len(content) + 1)
+        body = Body(weather, content, cut_at=cut_at, is_cut=weather.happens("link_request_cut", LINK))
         self._loop.world.deliver(_delay_seconds(weather), self._arrive, connection, body, exchange, link.there.cuts)
 
     def _arrive(self, connection: _Inbound, body: Body, exchange: Exchange, cuts: int) -> None:
@@ -147,21 +127,11 @@ class _Inbound(Connection):
     hop = hop_from("198.51.100.1", is_secure=True)
 
     def __init__(
-        self,
-        loop: SimulatedLoop,
-        weather: Weather,
-        call: Call,
-        head: RequestHead,
-        *,
-        link: Link,
-        exchange: Exchange,
-        forward: Forward,
+        self, weather: Weather, call: Call, head: RequestHead, *, link: Link, exchange: Exchange, forward: Forward
     ) -> None:
         # When it reached and left a gateway is about the one that its client called.
-        super().__init__(loop, weather, replace(call), head)
-        self._link = link
-        self._exchange = exchange
-        self._forward = forward
+        super().__init__(weather, replace(call), head)
+        self._link, self._exchange, self._forward = link, exchange, forward
         self._is_lost = False
         # How many pieces of the reply get through.
         is_cut = weather.happens("link_response_cut", LINK)

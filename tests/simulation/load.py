@@ -1,8 +1,4 @@
-"""The load of a long run without faults: callers who come at random all the time, as on any working day.
-
-Most call once. Some repeat although they were answered, at once, in a herd at several gateways, or minutes later; a few
-send something else under a used key, or hang up. None of this is a fault, and none may lead to one.
-"""
+"""The load of a long run without faults: callers who come at random all the time, as on any working day."""
 
 from __future__ import annotations
 
@@ -28,9 +24,7 @@ class Load:
     """Callers for one run."""
 
     def __init__(self, clients: Clients, *, loop: SimulatedLoop, dice: random.Random) -> None:
-        self._clients = clients
-        self._loop = loop
-        self._dice = dice
+        self._clients, self._loop, self._dice = clients, loop, dice
 
     async def run(self, seconds: float) -> None:
         """New operations for so long; returns when all of their callers are gone."""

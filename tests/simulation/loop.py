@@ -83,6 +83,12 @@ class Process:
             if when < self.soonest:
                 self.soonest = when
 
+    async def take_turn(self, delay_seconds: float) -> None:
+        """Return when an input of its own has arrived."""
+        arrived: asyncio.Future[None] = self._loop.create_future()
+        self.deliver(delay_seconds, answer, arrived)
+        await arrived
+
     def freeze(self, seconds: float) -> None:
         self.frozen_until = max(self.frozen_until, self._loop.moment_after(seconds))
 
@@ -159,6 +165,18 @@ def _close(task: asyncio.Task[Any]) -> None:
     coroutine = task.get_coro()
     if isinstance(coroutine, Coroutine | Generator):
         coroutine.close()
+
+
+def answer(future: asyncio.Future[Any], value: object = None) -> None:
+    """If it still waits for one."""
+    if not future.done():
+        future.set_result(value)
+
+
+def fail(future: asyncio.Future[Any], error: Exception) -> None:
+    """If it still waits for an answer."""
+    if not future.done():
+        future.set_exception(error)
 
 
 _process: ContextVar[Process] = ContextVar("process")

@@ -1,7 +1,4 @@
-"""An honest operator: looks at what is in doubt, asks the upstream's own ledger, and writes down what it says.
-
-He resolves nothing while a request may still arrive or take effect, and never guesses.
-"""
+"""An honest operator: looks at what is in doubt, asks the upstream's own ledger, and writes down what it says."""
 
 from __future__ import annotations
 
@@ -11,24 +8,13 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
-from gateway.core.operation import (
-    MICROSECONDS,
-    Command,
-    Disprove,
-    Prove,
-    Record,
-    Reinstate,
-    Requeue,
-    State,
-    Withdraw,
-)
+from gateway.core.operation import MICROSECONDS, Command, Disprove, Prove, Record, Reinstate, Requeue, State, Withdraw
 from gateway.core.recovery import Hold
 from gateway.core.replay import stored_response
 from gateway.protect.route import route_of
 from gateway.upstream import Upstream
 from tests.simulation.gateway import configuration
-from tests.simulation.history import History, Sent
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.history import Sent
 from tests.simulation.store import Database
 
 _NAME = "operator"
@@ -42,11 +28,9 @@ _LAST_SECONDS = 20.0
 class Operator:
     """Works once in a while, with some diligence."""
 
-    def __init__(self, database: Database, *, loop: SimulatedLoop, history: History, dice: random.Random) -> None:
-        self._database = database
-        self._loop = loop
-        self._history = history
-        self._dice = dice
+    def __init__(self, database: Database, dice: random.Random) -> None:
+        self._database, self._dice = database, dice
+        self._loop, self._history = database.weather.loop, database.weather.history
         self._diligence = dice.choice((0.0, 0.2, 0.7))
         # Where a gateway recovers by itself he mostly leaves it to do so.
         self._meddles = dice.random() < 0.3
@@ -58,13 +42,11 @@ class Operator:
             await asyncio.sleep(self._dice.uniform(0.5, 4.0))
             for operation_id, snapshot in self._database.settled().items():
                 record = snapshot.record
-                if (
-                    record is not None
-                    and record.state is State.DEAD_LETTER
-                    and self._loop.time() < until - _LAST_SECONDS
-                ):
+                if record is None:
+                    continue
+                if record.state is State.DEAD_LETTER and self._loop.time() < until - _LAST_SECONDS:
                     self._decide(operation_id, record)
-                if record is None or record.state is not State.IN_DOUBT:
+                if record.state is not State.IN_DOUBT:
                     continue
                 is_his = self._meddles or isinstance(self._routes[record.identity.route].recovery, Hold)
                 if is_his and self._dice.random() < self._diligence:
@@ -100,14 +82,8 @@ class Operator:
         done = [one for one in sent if one.effect is not None and one.sent >= max(born)]
         command: Command
         if done:
-            command = Prove(
-                operation_id,
-                record.token,
-                uuid4(),
-                self._answer_of(done[-1]),
-                retention.replay_us,
-                retention.remember_us,
-            )
+            ends = retention.replay_us, retention.remember_us
+            command = Prove(operation_id, record.token, uuid4(), self._answer_of(done[-1]), *ends)
         elif record.delivery is not None and self._dice.random() < 0.8:
             command = Reinstate(operation_id, record.token, uuid4())
         else:

@@ -1,8 +1,4 @@
-"""An operator who drops answers and forgets keys, through some gateway's admin port, as the product has it.
-
-He gives a command again until it was carried out and no drop of copies is owed, because that is what he is told to do.
-Then it is written down that he was told so.
-"""
+"""An operator who drops answers and forgets keys, through some gateway's admin port, as the product has it."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from gateway.admin.operations import Operations, audit_by
 from gateway.admin.resolution import Changed, Refused
 from gateway.core.operation import State
 from tests.simulation.gateway import SimulatedGateway
-from tests.simulation.history import Drop, History
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.history import Drop
 from tests.simulation.store import Database
 
 _AUDIT = audit_by("purger", "somebody asked for it")
@@ -28,20 +23,9 @@ _DROPPABLE = frozenset((State.COMPLETED, State.RELEASED, State.TOMBSTONE))
 class Purger:
     """Works `per_minute`, on operations at random."""
 
-    def __init__(
-        self,
-        gateways: list[SimulatedGateway],
-        database: Database,
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        dice: random.Random,
-    ) -> None:
-        self._gateways = gateways
-        self._database = database
-        self._loop = loop
-        self._history = history
-        self._dice = dice
+    def __init__(self, gateways: list[SimulatedGateway], database: Database, dice: random.Random) -> None:
+        self._gateways, self._database, self._dice = gateways, database, dice
+        self._loop, self._history = database.weather.loop, database.weather.history
 
     async def work(self, until: float, per_minute: float) -> None:
         """Begin to drop one after the other, until a moment of the run."""

@@ -63,56 +63,24 @@ class Scribe:
 
     def accept(self, at: float, token: int) -> Change:
         """The request is kept, to be delivered later."""
+        until_us = self.history.store_us(at + REMEMBER_SECONDS)
         after = View(
-            state="accepted",
-            token=token,
-            attempt=f"a{token}",
-            last_event="accept",
-            holder="",
-            carries_doubt=False,
-            fingerprint=b"f",
-            lease_until_us=0,
-            replay_until_us=0,
-            remember_until_us=0,
-            is_kept=True,
-            deliver_until_us=self.history.store_us(at + REMEMBER_SECONDS),
+            "accepted", token, f"a{token}", "accept", "", False, b"f", 0, 0, 0, is_kept=True, deliver_until_us=until_us
         )
-        return self.change(at, "accept", after, attempt=f"a{token}", fingerprint=b"f")
+        return self.change(at, "accept", after, attempt=after.attempt, fingerprint=b"f")
 
-    def claim(self, at: float, token: int, *, event: str = "claim", acknowledged: float | None = None) -> None:
+    def claim(self, at: float, token: int, *, event: str = "claim") -> None:
         """A grant, and the store call that told of it."""
         read_token = None if self.view is None else self.view.token
+        until_us, is_kept = self.history.store_us(at + LEASE_SECONDS), event == "dispatch"
         after = View(
-            state="claimed",
-            token=token,
-            attempt=f"a{token}",
-            last_event=event,
-            holder="g0.1",
-            carries_doubt=event == "takeover",
-            fingerprint=b"f",
-            lease_until_us=self.history.store_us(at + LEASE_SECONDS),
-            replay_until_us=0,
-            remember_until_us=0,
-            is_kept=event == "dispatch",
-            lane=None if self.view is None else self.view.lane,
-            stops_lane=self.view is None or self.view.stops_lane,
+            "claimed", token, f"a{token}", event, "g0.1", event == "takeover", b"f", until_us, 0, 0, is_kept=is_kept
         )
+        if self.view is not None:
+            after = replace(after, lane=self.view.lane, stops_lane=self.view.stops_lane)
         change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
-        heard = at + 0.01 if acknowledged is None else acknowledged
-        self.history.store_calls.append(
-            StoreCall(
-                len(self.history.store_calls),
-                "g0",
-                event,
-                self.operation_id,
-                at - 0.01,
-                at,
-                heard,
-                "Applied",
-                "",
-                change.number,
-            )
-        )
+        calls, times = self.history.store_calls, (at - 0.01, at, at + 0.01)
+        calls.append(StoreCall(len(calls), "g0", event, self.operation_id, *times, "Applied", "", change.number))
 
     def say(self, at: float, event: str, state: str, **different: object) -> Change:
         """What the holder says of its attempt."""

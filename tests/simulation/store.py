@@ -1,9 +1,4 @@
-"""The durable store of a run: the model as its truth, behind a network that loses, delays and refuses.
-
-One database, which forgets nothing that it acknowledged unless it fails over; for each gateway a driver that satisfies
-`Store` and knows no more than a real one: an answer, a refusal, or nothing. Every question and every change goes into
-the history.
-"""
+"""The durable store of a run: the model as its truth, behind a network that loses, delays and refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
@@ -27,7 +21,6 @@ from gateway.core.operation import (
     Command,
     Record,
     Result,
-    SealedRequest,
     Snapshot,
     operation_id_of,
 )
@@ -39,8 +32,8 @@ from gateway.store.operations import Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather
 from tests.simulation.history import Change, EventRow, History, Jump, StoreCall, View, digest_of
-from tests.simulation.loop import Process, SimulatedLoop
-from tests.support.memory_store import Held, ManualClock, Memory, MemoryStore, WaitingEvent
+from tests.simulation.loop import Process, SimulatedLoop, fail
+from tests.support.memory_store import ManualClock, Memory, MemoryStore
 
 ENCRYPTION_KEY = EncryptionKey("e1", bytes(KEY_BYTES))
 """What gateways encrypt with, and the auditor reads by."""
@@ -54,6 +47,7 @@ _OUTBOX = Outbox(
 _SEALING = Sealing(KeyRing((ENCRYPTION_KEY,), os.urandom))
 P = ParamSpec("P")
 T = TypeVar("T")
+Execute = Callable[[StoreCall], T]
 
 
 class _Clock(ManualClock):
@@ -61,46 +55,35 @@ class _Clock(ManualClock):
 
     def __init__(self, loop: SimulatedLoop, history: History) -> None:
         super().__init__()
-        self._loop = loop
-        self._history = history
+        self._loop, self._history = loop, history
 
     def __call__(self) -> int:
         return self._history.store_us(self._loop.time())
 
 
-@dataclass(frozen=True, slots=True)
-class _Standby:
-    at: float
-    records: dict[UUID, Record]
-    requests: dict[UUID, SealedRequest]
-    contents: dict[bytes, dict[UUID, Held]]
-    events: dict[tuple[str, str, str], WaitingEvent]
-    token: int
-    memo: bytes
-    generation: str
+# What a standby has of a memory.
+_COPIED = ("records", "requests", "contents", "events", "token", "memo", "generation")
 
 
-def _copied(contents: dict[bytes, dict[UUID, Held]]) -> dict[bytes, dict[UUID, Held]]:
-    return {digest: dict(held) for digest, held in contents.items()}
+def _copy_of(memory: Memory) -> dict[str, Any]:
+    copy: dict[str, Any] = {name: getattr(memory, name) for name in _COPIED}
+    copy = {name: dict(value) if isinstance(value, dict) else value for name, value in copy.items()}
+    return copy | {"contents": {digest: dict(held) for digest, held in memory.contents.items()}}
 
 
 class Database:
     """The truth. Reached through `Durable` only, but for the honest operator, who looks as he likes."""
 
-    def __init__(
-        self, loop: SimulatedLoop, history: History, weather: Weather, *, region: str = "", first_token: int = 0
-    ) -> None:
+    def __init__(self, weather: Weather, *, region: str = "", first_token: int = 0) -> None:
         """`first_token`: far from that of another store, so that a token says in which of them it was granted."""
         self._region = region
-        self._loop = loop
-        self._history = history
-        self._weather = weather
-        self.memory = Memory(clock=_Clock(loop, history), token=first_token)
+        self._loop, self._history, self.weather = weather.loop, weather.history, weather
+        self.memory = Memory(clock=_Clock(weather.loop, weather.history), token=first_token)
         self.store = MemoryStore(self.memory, outbox=_OUTBOX)
         _at_once(self.store.start())
         self.down_until = 0.0
         self.outages = 0
-        self._standbys: list[_Standby] = []
+        self._standbys: list[tuple[float, dict[str, Any]]] = []
         self._listeners: dict[UUID, dict[int, tuple[Process, LocalWatch]]] = {}
         self._numbers = itertools.count()
 
@@ -119,35 +102,23 @@ class Database:
 
     def copy_to_standby(self) -> None:
         """What a standby that follows at a distance has by now."""
-        memory = self.memory
-        self._standbys.append(
-            _Standby(
-                self._loop.time(),
-                dict(memory.records),
-                dict(memory.requests),
-                _copied(memory.contents),
-                dict(memory.events),
-                memory.token,
-                memory.memo,
-                memory.generation,
-            )
-        )
+        self._standbys.append((self._loop.time(), _copy_of(self.memory)))
 
     def fail_over(self, lag_seconds: float) -> None:
         """A standby that lagged so much is promoted: another identity, and the last changes are gone."""
         now = self._loop.time()
-        known = [standby for standby in self._standbys if standby.at <= now - lag_seconds]
+        known = [standby for at, standby in self._standbys if at <= now - lag_seconds]
         if not known:
             return
         standby, memory = known[-1], self.memory
+        records: dict[UUID, Record] = standby["records"]
         for operation_id, record in memory.records.items():
-            if _differ(standby.records.get(operation_id), record):
-                self._note(operation_id, "lost", record, standby.records.get(operation_id), "standby")
-        for operation_id in standby.records.keys() - memory.records.keys():
-            self._note(operation_id, "lost", None, standby.records[operation_id], "standby")
-        memory.records, memory.token, memory.memo = dict(standby.records), standby.token, standby.memo
-        memory.requests, memory.generation = dict(standby.requests), standby.generation
-        memory.contents, memory.events = _copied(standby.contents), dict(standby.events)
+            if _differ(records.get(operation_id), record):
+                self._note(operation_id, "lost", record, records.get(operation_id), "standby")
+        for operation_id in records.keys() - memory.records.keys():
+            self._note(operation_id, "lost", None, records[operation_id], "standby")
+        for name, value in standby.items():
+            setattr(memory, name, value)
         memory.recovery_leases.clear()
         memory.identity = uuid4().hex
         self._standbys.clear()
@@ -207,41 +178,26 @@ class Database:
             for event in waiting
         ]
 
-    def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], None]:
+    def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], object]:
         listeners = self._listeners.setdefault(operation_id, {})
         number = next(self._numbers)
         listeners[number] = (process, watch)
-        return lambda: _forget(listeners, number)
+        return lambda: listeners.pop(number, None)
 
     def announce(self, operation_id: UUID) -> None:
         for process, watch in list(self._listeners.get(operation_id, {}).values()):
-            if not self._weather.happens("news_lost", process.name):
-                process.deliver(self._weather.hop_seconds(), watch.wake)
+            if not self.weather.happens("news_lost", process.name):
+                process.deliver(self.weather.hop_seconds(), watch.wake)
 
     def _note(
         self, operation_id: UUID, event: str, before: Record | None, after: Record | None, gateway: str, **said: Any
     ) -> int:
-        number = len(self._history.changes)
-        now = self._loop.time()
-        self._history.changes.append(
-            Change(
-                number,
-                str(operation_id),
-                event,
-                now,
-                self._history.store_us(now),
-                view(before),
-                view(after),
-                gateway,
-                region=self._region,
-                **said,
-            )
-        )
+        number, now = len(self._history.changes), self._loop.time()
+        at_us = self._history.store_us(now)
+        views = view(before), view(after)
+        change = Change(number, str(operation_id), event, now, at_us, *views, gateway, region=self._region, **said)
+        self._history.changes.append(change)
         return number
-
-
-def _forget(listeners: dict[int, tuple[Process, LocalWatch]], number: int) -> None:
-    listeners.pop(number, None)
 
 
 def _at_once(work: Awaitable[T]) -> T:
@@ -295,23 +251,10 @@ def _differ(one: Record | None, other: Record | None) -> bool:
 class Durable:
     """The driver of one gateway process. Satisfies `Store`."""
 
-    def __init__(
-        self,
-        database: Database,
-        process: Process,
-        weather: Weather,
-        history: History,
-        *,
-        loop: SimulatedLoop,
-        gateway: str,
-    ) -> None:
-        self._database = database
+    def __init__(self, database: Database, process: Process) -> None:
+        self._database, self._process, self._weather = database, process, database.weather
+        self._loop, self._history, self._gateway = database.weather.loop, database.weather.history, process.name
         self.cold = passing(database.store.cold, self._forward, sweep=self._sweep, announce_work=self._announce_work)
-        self._process = process
-        self._weather = weather
-        self._history = history
-        self._loop = loop
-        self._gateway = gateway
         self._identity = ""
 
     async def start(self) -> None:
@@ -349,26 +292,21 @@ class Durable:
     async def _forward(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._ask(verb.__name__, None, lambda entry: _at_once(verb(*args, **kwargs)))
 
-    async def _ask(self, verb: str, operation_id: UUID | None, execute: Callable[[StoreCall], T]) -> T:
+    async def _ask(self, verb: str, operation_id: UUID | None, execute: Execute[T]) -> T:
         terms = self._history.terms
         now = self._loop.time()
-        entry = StoreCall(
-            len(self._history.store_calls),
-            self._gateway,
-            verb,
-            None if operation_id is None else str(operation_id),
-            now,
-        )
+        asked = None if operation_id is None else str(operation_id)
+        entry = StoreCall(len(self._history.store_calls), self._gateway, verb, asked, now)
         self._history.store_calls.append(entry)
         fate = self._weather.store_fate(self._gateway, terms.store_timeout_seconds, terms.lease_seconds)
         answer: asyncio.Future[T] = self._loop.create_future()
         if fate.loss == "refused" or self._database.is_down:
-            self._process.deliver(fate.back_seconds, _fail, answer, NotApplied("connection refused"))
+            self._process.deliver(fate.back_seconds, fail, answer, NotApplied("connection refused"))
         else:
             # What travels on a connection ends with it: it never reaches another memory than it was meant for.
             identity = self._database.memory.identity if verb == "start" else self._identity
             self._loop.world.deliver(fate.there_seconds, self._serve, entry, fate, answer, execute, identity)
-        patience = self._loop.call_later(terms.store_timeout_seconds, _fail, answer, Indefinite("no answer in time"))
+        patience = self._loop.call_later(terms.store_timeout_seconds, fail, answer, Indefinite("no answer in time"))
         try:
             return await answer
         except BaseException as error:
@@ -378,29 +316,24 @@ class Durable:
             patience.cancel()
 
     def _serve(
-        self,
-        entry: StoreCall,
-        fate: StoreFate,
-        answer: asyncio.Future[T],
-        execute: Callable[[StoreCall], T],
-        identity: str,
+        self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Execute[T], identity: str
     ) -> None:
         """At the database: execute, and send the answer back, unless it is lost on either side of that."""
         reset = Indefinite("connection reset")
         if fate.loss == "before" or self._database.is_down:
             # Some losses are noticed at once, others only when patience ends.
             if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, _fail, answer, reset)
+                self._process.deliver(fate.back_seconds, fail, answer, reset)
             return
         if identity != self._database.memory.identity:
-            self._process.deliver(fate.back_seconds, _fail, answer, EpochChanged("another memory"))
+            self._process.deliver(fate.back_seconds, fail, answer, EpochChanged("another memory"))
             return
         entry.executed = self._loop.time()
         value = execute(entry)
         outages = self._database.outages
         if fate.loss == "after":
             if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, _fail, answer, reset)
+                self._process.deliver(fate.back_seconds, fail, answer, reset)
             return
         self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, outages)
 
@@ -412,8 +345,3 @@ class Durable:
             return
         entry.acknowledged = self._loop.time()
         answer.set_result(value)
-
-
-def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)

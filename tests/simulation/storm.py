@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tests.simulation.fast import FastServer
-from tests.simulation.faults import Weather
 from tests.simulation.gateway import SimulatedGateway
-from tests.simulation.history import History
 from tests.simulation.link import LINK, Way
-from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database
 
 _HOUR_SECONDS = 3600.0
@@ -25,21 +23,13 @@ class Storm:
         gateways: list[SimulatedGateway],
         database: Database,
         fast: FastServer | None,
-        weather: Weather,
-        history: History,
-        loop: SimulatedLoop,
         dice: random.Random,
         ways: Sequence[Way] = (),
     ) -> None:
         """`ways` are both of a link between two regions."""
-        self._ways = ways
-        self._gateways = gateways
-        self._database = database
-        self._fast = fast
-        self._weather = weather
-        self._history = history
-        self._loop = loop
-        self._dice = dice
+        self._gateways, self._database, self._fast, self._ways, self._dice = gateways, database, fast, ways, dice
+        self._weather = weather = database.weather
+        self._loop, self._history = weather.loop, weather.history
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -48,18 +38,18 @@ class Storm:
             (climate.store_outages, self._break_store),
             (climate.clock_jumps, self._set_clock),
         ]
-        if self._fast is not None:
+        if (fast := self._fast) is not None:
             strikes += [
-                (climate.fast_outages, self._break_fast),
-                (climate.fast_flushes, self._flush_fast),
-                (climate.fast_restores, self._restore_fast),
+                (climate.fast_outages, partial(self._break_fast, fast)),
+                (climate.fast_flushes, partial(self._change_fast, "fast_flush", fast.flush, fast.save)),
+                (climate.fast_restores, partial(self._change_fast, "fast_restore", fast.restore, fast.save)),
             ]
         for gateway in self._gateways:
             strikes += [
-                (climate.crashes, _bound(self._crash, gateway)),
-                (climate.freezes, _bound(self._freeze, gateway)),
-                (climate.stalls, _bound(self._stall, gateway)),
-                (climate.drains, _bound(self._restart, gateway)),
+                (climate.crashes, partial(self._crash, gateway)),
+                (climate.freezes, partial(self._freeze, gateway, "freeze", 1.0, 15.0)),
+                (climate.stalls, partial(self._freeze, gateway, "stall", 0.02, 3.0)),
+                (climate.drains, partial(self._restart, gateway)),
             ]
         if climate.store_failovers:
             strikes += [(climate.store_failovers, self._fail_over), (60.0, self._database.copy_to_standby)]
@@ -106,16 +96,11 @@ class Storm:
         away = self._dice.choice((0.02, 0.5, 3.0, 9.0))
         self._weather.note("crash", away, gateway.name)
         gateway.crash()
-        self._later(away, _bound(self._boot, gateway))
+        self._later(away, partial(self._boot, gateway))
 
-    def _freeze(self, gateway: SimulatedGateway) -> None:
-        seconds = self._dice.uniform(1.0, 15.0)
-        self._weather.note("freeze", seconds, gateway.name)
-        gateway.freeze(seconds)
-
-    def _stall(self, gateway: SimulatedGateway) -> None:
-        seconds = self._dice.uniform(0.02, 3.0)
-        self._weather.note("stall", seconds, gateway.name)
+    def _freeze(self, gateway: SimulatedGateway, kind: str, shortest: float, longest: float) -> None:
+        seconds = self._dice.uniform(shortest, longest)
+        self._weather.note(kind, seconds, gateway.name)
         gateway.freeze(seconds)
 
     def _restart(self, gateway: SimulatedGateway) -> None:
@@ -125,7 +110,7 @@ class Storm:
             return
         self._weather.note("drain", 6.0, gateway.name)
         life.drain()
-        self._later(self._dice.choice((0.0, 1.0, 8.0)), _bound(self._boot, gateway))
+        self._later(self._dice.choice((0.0, 1.0, 8.0)), partial(self._boot, gateway))
 
     def _boot(self, gateway: SimulatedGateway) -> None:
         if gateway.life is None or gateway.life.is_leaving:
@@ -160,27 +145,12 @@ class Storm:
         for way in cut:
             way.cut(seconds)
 
-    def _break_fast(self) -> None:
-        if self._fast is not None:
-            seconds = self._dice.choice((0.3, 2.0, 10.0))
-            self._weather.note("fast_outage", seconds)
-            if self._dice.random() < 0.5:
-                self._fast.down_until = self._loop.time() + seconds
-            else:
-                self._fast.slow_until = self._loop.time() + seconds
+    def _break_fast(self, fast: FastServer) -> None:
+        seconds = self._dice.choice((0.3, 2.0, 10.0))
+        self._weather.note("fast_outage", seconds)
+        setattr(fast, "down_until" if self._dice.random() < 0.5 else "slow_until", self._loop.time() + seconds)
 
-    def _flush_fast(self) -> None:
-        if self._fast is not None:
-            self._weather.note("fast_flush")
-            self._fast.flush()
-            self._later(self._dice.uniform(0.0, 10.0), self._fast.save)
-
-    def _restore_fast(self) -> None:
-        if self._fast is not None:
-            self._weather.note("fast_restore")
-            self._fast.restore()
-            self._later(self._dice.uniform(0.0, 10.0), self._fast.save)
-
-
-def _bound(strike: Callable[[SimulatedGateway], None], gateway: SimulatedGateway) -> Callable[[], None]:
-    return lambda: strike(gateway)
+    def _change_fast(self, kind: str, change: Callable[[], None], save: Callable[[], None]) -> None:
+        self._weather.note(kind)
+        change()
+        self._later(self._dice.uniform(0.0, 10.0), save)

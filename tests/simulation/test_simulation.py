@@ -1,7 +1,4 @@
-"""Gateways under everything that can go wrong, many seeds of it, each judged by the auditor.
-
-A seed that fails prints the line that repeats it. Many more run by `python -m tests.simulation.run --seeds 0:100000`.
-"""
+"""Gateways under everything that can go wrong, many seeds of it, each judged by the auditor."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
-"""The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts.
-
-The service takes effects, says what it did, and is honest under the route's policy: what it answers with a status that
-the route takes for "no effect" has none. `WireClient` stands where the gateway's own upstream client does: the same
-call, the same answers, the real receiving half. The journal is what the auditor believes.
-"""
+"""The upstream of a run: a service that keeps a journal of its own, behind a network that refuses, resets and cuts."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -30,7 +24,7 @@ from gateway.upstream import (
 )
 from gateway.upstream.connection import ResponseReceiver, Sweep
 from tests.simulation.faults import REQUEST_LATE_SECONDS_MAX, Weather
-from tests.simulation.history import Fields, History, Sent
+from tests.simulation.history import Fields, Sent
 from tests.simulation.loop import Process, SimulatedLoop
 
 # The client's call on whose behalf something is done. Tasks inherit it.
@@ -59,13 +53,9 @@ class Manner:
 class Service:
     """The service itself, and its ledger."""
 
-    def __init__(
-        self, loop: SimulatedLoop, history: History, weather: Weather, response_timeout: float, *, is_varied: bool
-    ) -> None:
+    def __init__(self, weather: Weather, response_timeout: float, *, is_varied: bool) -> None:
         """`is_varied`: without faults it says more than that all went well, and on one route works long."""
-        self._loop = loop
-        self._history = history
-        self._weather = weather
+        self._history, self._weather = weather.history, weather
         self._is_varied = is_varied
         self._heard: dict[tuple[str, str], list[Sent]] = defaultdict(list)
         self.response_timeout_seconds = response_timeout
@@ -111,9 +101,7 @@ class Service:
         if weather.happens("upstream_reset_after", sent.gateway):
             return Manner(has_effect=dice.random() < 0.7, status=201, seconds=seconds, is_reset=True)
         if weather.happens("upstream_cut", sent.gateway):
-            return Manner(
-                has_effect=True, status=201, seconds=seconds, is_long=dice.random() < 0.3, cut=dice.randrange(0, 60)
-            )
+            return Manner(True, 201, seconds, is_long=dice.random() < 0.3, cut=dice.randrange(0, 60))
         is_long = dice.random() < 0.05
         is_stream = not is_long and dice.random() < 0.03
         return Manner(has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=is_stream)
@@ -160,22 +148,10 @@ def _refusal(route: str, seconds: float, draw: int) -> Manner:
 class WireClient:
     """An upstream client of one gateway process, as its callers see it. Where a request goes, its subclass knows."""
 
-    def __init__(
-        self,
-        process: Process,
-        gateway: str,
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
-        settings: asked.Upstream,
-    ) -> None:
+    def __init__(self, process: Process, weather: Weather, settings: asked.Upstream) -> None:
         self.settings = settings
-        self._process = process
-        self._gateway = gateway
-        self._loop = loop
-        self._history = history
-        self._weather = weather
+        self._process, self._gateway = process, process.name
+        self._loop, self._history, self._weather = weather.loop, weather.history, weather
 
     async def exchange(
         self,
@@ -205,11 +181,7 @@ class WireClient:
         if isinstance(head, Lost):
             return head
         return UpstreamResponse(
-            head=head,
-            framing=receiver.framing,
-            length=receiver.length,
-            body=receiver,
-            upgraded=None,
+            head=head, framing=receiver.framing, length=receiver.length, body=receiver, upgraded=None
         )
 
     def start(self, request: RequestHead, body: OutboundBody, **options: object) -> None:
@@ -225,9 +197,7 @@ class WireClient:
         if weather.happens("frozen_at_send", self._gateway, seconds):
             # Between the claim and the first byte.
             self._process.freeze(seconds)
-        connected: asyncio.Future[None] = self._loop.create_future()
-        self._process.deliver(self._weather.hop_seconds(), _resolve, connected)
-        await connected
+        await self._process.take_turn(weather.hop_seconds())
         return None
 
     def _send(self, request: RequestHead, content: bytes, exchange: Exchange, *, protected: bool) -> None:
@@ -238,18 +208,8 @@ class WireClient:
 class Client(WireClient):
     """The client of the service, as `Attempt` and `Passthrough` see it."""
 
-    def __init__(
-        self,
-        service: Service,
-        process: Process,
-        gateway: str,
-        *,
-        loop: SimulatedLoop,
-        history: History,
-        weather: Weather,
-        settings: asked.Upstream,
-    ) -> None:
-        super().__init__(process, gateway, loop=loop, history=history, weather=weather, settings=settings)
+    def __init__(self, service: Service, process: Process, weather: Weather, settings: asked.Upstream) -> None:
+        super().__init__(process, weather, settings)
         self._service = service
 
     async def _connect(self, request: RequestHead) -> NotSent | None:
@@ -330,11 +290,8 @@ class Client(WireClient):
             sent.cut = 0
             exchange.deliver(delay, exchange.fail, Unknown.RESET, "reset before the answer")
             return
-        head = ResponseHead(
-            manner.status,
-            b"",
-            IndexedHeaders(tuple((name.encode(), value.encode()) for name, value in sent.answer_headers)),
-        )
+        headers = IndexedHeaders(tuple((name.encode(), value.encode()) for name, value in sent.answer_headers))
+        head = ResponseHead(manner.status, b"", headers)
         length = None if manner.is_stream else len(sent.answer_body)
         exchange.deliver(delay, exchange.head, head, length)
         body, at = sent.answer_body, 0
@@ -452,8 +409,3 @@ def _words(sent: Sent, manner: Manner) -> tuple[bytes, Fields]:
     if not manner.is_stream:
         fields.append(("Content-Length", str(len(body))))
     return body, tuple(fields)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

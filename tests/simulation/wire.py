@@ -11,7 +11,7 @@ from gateway.http.exchange import ClientTunnel
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
 from tests.simulation.history import CLIENT_ADDRESS, Answer, Call
-from tests.simulation.loop import Process, SimulatedLoop, current_process
+from tests.simulation.loop import Process, current_process
 
 
 class Connection:
@@ -19,12 +19,10 @@ class Connection:
 
     hop = hop_from(CLIENT_ADDRESS, is_secure=False)
 
-    def __init__(self, loop: SimulatedLoop, weather: Weather, call: Call, head: RequestHead) -> None:
-        self._loop = loop
-        self._weather = weather
-        self.call = call
-        self.head = head
-        self.ended: asyncio.Future[None] = loop.create_future()
+    def __init__(self, weather: Weather, call: Call, head: RequestHead) -> None:
+        self._loop, self._weather = weather.loop, weather
+        self.call, self.head = call, head
+        self.ended: asyncio.Future[None] = weather.loop.create_future()
         self.is_gone = False
         self._on_gone: Callable[[], object] | None = None
         self._pieces: list[bytes] = []
@@ -124,13 +122,10 @@ class Connection:
 class Body:
     """A request body that comes in two pieces, or not to its end. Satisfies `RequestBody`."""
 
-    def __init__(self, loop: SimulatedLoop, weather: Weather, content: bytes, *, cut_at: int, is_cut: bool) -> None:
+    def __init__(self, weather: Weather, content: bytes, *, cut_at: int, is_cut: bool) -> None:
         """The first piece has `cut_at` bytes."""
-        self._loop = loop
-        self._weather = weather
-        self._content = content
-        self._cut_at = cut_at
-        self._is_cut = is_cut
+        self._weather, self._content = weather, content
+        self._cut_at, self._is_cut = cut_at, is_cut
         self.length: int | None = len(content)
 
     def whole(self) -> bytes | None:
@@ -139,9 +134,7 @@ class Body:
     async def stream(self) -> AsyncIterator[bytes]:
         if self._cut_at:
             yield self._content[: self._cut_at]
-        arrived: asyncio.Future[None] = self._loop.create_future()
-        current_process().deliver(self._weather.hop_seconds(), _resolve, arrived)
-        await arrived
+        await current_process().take_turn(self._weather.hop_seconds())
         if self._is_cut:
             raise RequestCut(Cut.GONE)
         if self._cut_at < len(self._content):
@@ -153,8 +146,3 @@ class Body:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from tests.simulation.clients import Clients
 from tests.simulation.clocks import Wall, jumping_wall, shown, steady_wall, wall_of_region
 from tests.simulation.fast import FastServer
-from tests.simulation.faults import CALM, Climate, Weather
+from tests.simulation.faults import CALM, Weather, drawn
 from tests.simulation.gateway import REGIONS, SimulatedGateway, configuration
 from tests.simulation.history import DELIVER_SECONDS, History, Terms
 from tests.simulation.link import LINK, Link, Way
@@ -102,17 +102,15 @@ class World:
         )
         self.loop = loop = SimulatedLoop(random.Random(f"{seed}/order"))
         self.history = history = History(seed, terms, EPOCH_US)
-        climate = CALM if is_calm else Climate.draw(random.Random(f"{seed}/climate"))
+        climate = CALM if is_calm else drawn(random.Random(f"{seed}/climate"))
         self.weather = weather = Weather(loop, history, climate, random.Random(f"{seed}/weather"))
         has_fast = dice.random() < 0.8
-        self._service = Service(loop, history, weather, config.upstream.response_timeout, is_varied=is_loaded)
+        self._service = Service(weather, config.upstream.response_timeout, is_varied=is_loaded)
         count = dice.choice((3, 4) if is_loaded else (1, 2, 2, 3, 3, 4))
         self.regions = self._two_regions() if is_regional else [self._region("", has_fast, count)]
         self.gateways = [gateway for region in self.regions for gateway in region.gateways]
         history.region_of = {gateway.name: gateway.region for gateway in self.gateways}
-        self.clients = Clients(
-            self.gateways, loop=loop, history=history, weather=weather, dice=random.Random(f"{seed}/clients")
-        )
+        self.clients = Clients(self.gateways, weather, random.Random(f"{seed}/clients"))
         self.clients.make_intents(dice.choice((2, 6, 10, 14)))
         self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
         names = [gateway.name for gateway in self.gateways]
@@ -158,28 +156,20 @@ class World:
         return regions
 
     def _region(
-        self,
-        name: str,
-        has_fast: bool,
-        count: int,
-        links: Mapping[str, Link] | None = None,
-        ways: Sequence[Way] = (),
+        self, name: str, has_fast: bool, count: int, links: Mapping[str, Link] | None = None, ways: Sequence[Way] = ()
     ) -> Region:
         """`ways` are those that its storm cuts."""
-        loop, history, weather = self.loop, self.history, self.weather
+        weather = self.weather
         first_token = _TOKENS_APART * REGIONS.index(name) if name else 0
-        database = Database(loop, history, weather, region=name, first_token=first_token)
-        fast = FastServer(loop) if has_fast else None
+        database = Database(weather, region=name, first_token=first_token)
+        fast = FastServer(weather) if has_fast else None
         gateways = [
             SimulatedGateway(
                 gateway,
-                loop=loop,
-                history=history,
-                weather=weather,
-                database=database,
-                fast=fast,
-                service=self._service,
-                wall=self._wall_of(gateway) if name else steady_wall(loop),
+                database,
+                fast,
+                self._service,
+                wall=self._wall_of(gateway) if name else steady_wall(self.loop),
                 region=name,
                 links=links,
             )
@@ -187,15 +177,15 @@ class World:
         ]
 
         def dice(whose: str) -> random.Random:
-            return random.Random(f"{history.seed}/{whose}/{name}".rstrip("/"))
+            return random.Random(f"{self.history.seed}/{whose}/{name}".rstrip("/"))
 
         return Region(
             name,
             database,
             gateways,
-            Operator(database, loop=loop, history=history, dice=dice("operator")),
-            Purger(gateways, database, loop=loop, history=history, dice=dice("purger")),
-            Storm(gateways, database, fast, weather, history, loop, dice("fate"), ways),
+            Operator(database, dice("operator")),
+            Purger(gateways, database, dice("purger")),
+            Storm(gateways, database, fast, dice("fate"), ways),
         )
 
     def _wall_of(self, gateway: str) -> Wall:

@@ -1,7 +1,4 @@
-"""Writes what a documentation of an API can take over: `docs/api/openapi.yaml` and a page for each problem.
-
-Everything follows from the table of verdicts and the table of problems. Written by `make docs`.
-"""
+"""Writes what a documentation of an API can take over: `docs/api/openapi.yaml` and a page for each problem."""
 
 from __future__ import annotations
 

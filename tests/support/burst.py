@@ -1,7 +1,6 @@
 """Callers that come all at once, and callers that come one after the other, in processes of their own.
 
-`python -m tests.support.burst` reads what to do as JSON from its standard input and writes what it got as JSON. Raw
-sockets and one write for each request: the gateway has to be what takes the time.
+`python -m tests.support.burst`.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def _word(arrived: bytes) -> str:
 
 
 def main() -> None:
-    """See the module."""
+    """Do what standard input asks for."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asked = json.loads(sys.stdin.readline())

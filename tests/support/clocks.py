@@ -1,7 +1,4 @@
-"""Whole gateways whose time passes only when a test says so: the clock of their store, and their own.
-
-The event loop's timers go on as ever, so that whoever waits does.
-"""
+"""Whole gateways whose time passes only when a test says so: the clock of their store, and their own."""
 
 from __future__ import annotations
 

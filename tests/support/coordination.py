@@ -1,8 +1,4 @@
-"""A coordinator as the gateway puts it together, on a store that can fail and a clock that only the test moves.
-
-Everything between the edge and the upstream is the product's own, the upstream client and its sockets included. What is
-missing is the edge: requests are given as values, and replies are looked at before they are written.
-"""
+"""A coordinator as the gateway puts it together, on a store that can fail and a clock that only the test moves."""
 
 from __future__ import annotations
 

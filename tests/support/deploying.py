@@ -1,8 +1,4 @@
-"""Writes what of the deployment files follows from other files: `make docs`.
-
-The rules of the Prometheus operator and the chart's copies of alerts and dashboard, because neither kustomize nor Helm
-reads a file outside of its directory; and the schema of the chart's values, which holds the gateway's own.
-"""
+"""Writes what of the deployment files follows from other files: `make docs`."""
 
 from __future__ import annotations
 

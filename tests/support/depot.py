@@ -1,7 +1,4 @@
-"""A gateway that has accepted requests to deliver, as `coordination` puts it together.
-
-The test polls by hand and moves the clocks; everything from the store to the upstream's socket is the product's own.
-"""
+"""A gateway that has accepted requests to deliver, as `coordination` puts it together."""
 
 from __future__ import annotations
 

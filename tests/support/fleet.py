@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -17,6 +18,7 @@ from tests.support.house import BODY, JSON, config_text, status_of
 from tests.support.http import Response
 from tests.support.upstream import Received
 
+T = TypeVar("T")
 NOW: Final = (("Prefer", "wait=0"),)
 """A duplicate with this does not wait for the first request."""
 _PAUSE_SECONDS = 0.1
@@ -43,6 +45,40 @@ async def gateways(
     finally:
         for gateway in started:
             gateway.kill()
+
+
+@asynccontextmanager
+async def gateways_on(
+    store: Mapping[str, Any], directory: Path, upstream_url: str, names: Sequence[str], /, **changes: Any
+) -> AsyncIterator[list[GatewayProcess]]:
+    """Gateway processes with one configuration, each in the directory of its name; see `gateways`."""
+    places = [directory / name for name in names]
+    async with gateways(*[(config_of(store, place, upstream_url, **changes), place) for place in places]) as started:
+        yield started
+
+
+async def kill_in_turn(
+    victims: Sequence[GatewayProcess], kills: int, life_seconds: tuple[float, float], dice: random.Random
+) -> None:
+    """Let one after the other live for so long, and start it again."""
+    for number in range(kills):
+        await asyncio.sleep(dice.uniform(*life_seconds))
+        victims[number % len(victims)].kill()
+        await victims[number % len(victims)].start()
+
+
+@asynccontextmanager
+async def calling(
+    call: Callable[[T, asyncio.Event], Coroutine[Any, Any, None]], callers: Iterable[T]
+) -> AsyncIterator[None]:
+    """Meanwhile each of these calls, until the event is set at the end."""
+    is_over = asyncio.Event()
+    tasks = [asyncio.create_task(call(caller, is_over)) for caller in callers]
+    try:
+        yield
+    finally:
+        is_over.set()
+        await asyncio.gather(*tasks)
 
 
 def config_of(store: Mapping[str, Any], directory: Path, upstream_url: str, /, **changes: Any) -> dict[str, Any]:

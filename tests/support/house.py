@@ -1,7 +1,4 @@
-"""A whole gateway in this process, in front of a scripted upstream: what tests of the wire talk to.
-
-Everything is the product's own, put together by `gateway.app`; only the addresses are chosen here.
-"""
+"""A whole gateway in this process, in front of a scripted upstream: what tests of the wire talk to."""
 
 from __future__ import annotations
 

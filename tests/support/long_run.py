@@ -5,24 +5,38 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Coroutine
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.support.house import sqlite_store
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 
 
-class Verdict(Protocol):
-    """What a run came to; its text is printed."""
+@dataclass
+class Verdict:
+    """What a run came to. It holds where there are no `faults`, of which the first are printed."""
 
-    faults: list[str]
+    faults: list[str] = field(default_factory=list, kw_only=True)
+
+    def summary(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n  ".join((self.summary(), *self.faults[:20]))
 
 
-Run = Callable[[Path, dict[str, Any], argparse.Namespace], Coroutine[Any, Any, Verdict]]
+class Judged(Protocol):
+    """A verdict, or several; its text is printed."""
+
+    @property
+    def faults(self) -> list[str]: ...
+
+
+Run = Callable[..., Coroutine[Any, Any, Judged]]
 
 
 def main(name: str, summary: str | None, run: Run, **options: float) -> int:
-    """Run it on an empty store as the command line asks; the exit code says whether it found a fault.
+    """`run(directory, store, seed=…, …)` on an empty store, with what the command line asks; 1 where it found a fault.
 
     `summary` is a module's text, of which the first line is shown. `options` have these defaults.
     """
@@ -31,20 +45,21 @@ def main(name: str, summary: str | None, run: Run, **options: float) -> int:
         parser.add_argument(f"--{option}", type=type(default), default=default)
     parser.add_argument("--seed", type=int, default=1, help="decides what happens when")
     parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
-    asked = parser.parse_args()
+    asked = vars(parser.parse_args())
+    kind = asked.pop("store")
     with workspace(name) as directory:
-        if asked.store == "sqlite":
-            return _report(run(directory, sqlite_store(directory), asked))
+        if kind == "sqlite":
+            return _report(run(directory, sqlite_store(directory), **asked))
         (directory / "installation").mkdir()
         server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
         server.start()
         try:
-            return _report(run(directory, {"durable": server.url}, asked))
+            return _report(run(directory, {"durable": server.url}, **asked))
         finally:
             server.crash()
 
 
-def _report(running: Coroutine[Any, Any, Verdict]) -> int:
+def _report(running: Coroutine[Any, Any, Judged]) -> int:
     verdict = asyncio.run(running)
     print(verdict)
     return 1 if verdict.faults else 0

@@ -1,8 +1,4 @@
-"""The model: a store that executes `lifecycle.step` on a dictionary, under a clock that only its owner moves.
-
-It has no logic of its own, so it is what every other store is compared with. `Memory` is the database, which outlives
-the `MemoryStore` objects that are opened on it.
-"""
+"""The model that every other store is compared with: `lifecycle.step` on a dictionary, under a clock that is moved."""
 
 from __future__ import annotations
 
@@ -253,10 +249,7 @@ class MemoryStore:
     """The `Store` of the tests. Atomic because no verb awaits anything between reading and writing."""
 
     def __init__(
-        self,
-        memory: Memory | None = None,
-        witness_files: WitnessFiles | None = None,
-        outbox: Outbox = NO_EVENTS,
+        self, memory: Memory | None = None, witness_files: WitnessFiles | None = None, outbox: Outbox = NO_EVENTS
     ) -> None:
         self.memory = Memory() if memory is None else memory
         self._outbox = outbox
@@ -804,13 +797,7 @@ class MemoryStore:
         memory = self.memory
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
         return Epoch(
-            memory.identity,
-            memory.token,
-            memory.clock(),
-            memory.memo,
-            memory.generation,
-            witnesses,
-            level=memory.level,
+            memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, witnesses, level=memory.level
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:

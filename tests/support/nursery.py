@@ -1,8 +1,6 @@
 """Starts gateways as children that have the program imported already: that is two thirds of what a start costs.
 
-A process of its own imports the program once and forks for each gateway; what it forks becomes a child of the test
-process, as if that had started it. `python -m gateway` itself is what starts whatever is not started here: with another
-library preloaded, on a terminal, or from another directory.
+`python -m gateway`.
 """
 
 from __future__ import annotations

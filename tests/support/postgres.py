@@ -1,8 +1,4 @@
-"""A real Postgres for the tests: started in a directory that goes away, stopped, crashed, frozen.
-
-The server's own programs are run directly. As root they are run as another user, because Postgres refuses root; its
-files are copied to where that user can read them when it cannot read them where they are.
-"""
+"""A real Postgres for the tests: started in a directory that goes away, stopped, crashed, frozen."""
 
 from __future__ import annotations
 

@@ -47,14 +47,7 @@ def follows(server: RedisServer) -> bool:
 class Cluster:
     """Masters that share the slots, and a replica of each where that is asked for."""
 
-    def __init__(
-        self,
-        directory: Path,
-        masters: int,
-        *,
-        has_replicas: bool,
-        options: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, masters: int, *, has_replicas: bool, options: Sequence[str] = ()) -> None:
         self.servers = [
             RedisServer(
                 directory / f"cluster-{next(_numbers)}",

@@ -1,8 +1,4 @@
-"""The parts of the documentation that are made of the program's own tables. `make docs` puts them in.
-
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`, on any page; what is around it is written by hand
-and left alone.
-"""
+"""The parts of the documentation that are made of the program's own tables. `make docs` puts them in."""
 
 from __future__ import annotations
 

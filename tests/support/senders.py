@@ -38,10 +38,7 @@ def signed(
             return {"X-GitHub-Delivery": event, "X-Hub-Signature-256": "sha256=" + hex_hmac(secret or TEXT, body)}
         case "shopify":
             digest = hmac.digest((secret or TEXT).encode(), body, "sha256")
-            return {
-                "X-Shopify-Webhook-Id": event,
-                "X-Shopify-Hmac-SHA256": base64.b64encode(digest).decode(),
-            }
+            return {"X-Shopify-Webhook-Id": event, "X-Shopify-Hmac-SHA256": base64.b64encode(digest).decode()}
         case "cloudevents":
             attributes = {"ce-id": event, "ce-source": "/shop", "ce-type": "paid", "ce-specversion": "1.0"}
             return {"Authorization": f"Bearer {secret or TEXT}", **attributes}

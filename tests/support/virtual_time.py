@@ -1,8 +1,4 @@
-"""Tests in virtual time: when nothing is ready to run, the clock jumps to the next timer.
-
-For code that waits for timers and other tasks only. There are no sockets and no threads in virtual time: what could
-only come from outside never comes, and a test that waits for it fails at once.
-"""
+"""Tests in virtual time: when nothing is ready to run, the clock jumps to the next timer."""
 
 from __future__ import annotations
 

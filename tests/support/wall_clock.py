@@ -1,9 +1,4 @@
-"""A wall clock that is moved under a process while it runs: a gateway's, a Postgres server's, a Redis server's.
-
-The library of libfaketime stands between the process and the C library, and looks the offset up at every question. The
-clocks that count from boot or from anywhere are left as they are, as they are when an administrator or a time server
-moves the wall clock of a machine.
-"""
+"""A wall clock that is moved under a process while it runs: a gateway's, a Postgres server's, a Redis server's."""
 
 from __future__ import annotations
 

@@ -2,135 +2,77 @@
 
 from __future__ import annotations
 
-from tests.defects.defect import Defect, Edit
+from tests.defects.defect import read
 
-ASKING = "callers/forward_auth.py"
-_FORWARD_AUTH = "tests/http/gateway/test_forward_auth.py::"
-_CERTIFICATES = "tests/http/gateway/test_client_certificates.py::"
-
-DEFECTS = (
-    Defect(
-        "override-not-asked-about",
-        "a header makes a service execute another method than permission was asked for",
-        (Edit(ASKING, "if _has_other_reading(request.head):", "if False:"),),
-        (_FORWARD_AUTH + "test_a_method_that_nobody_was_asked_about[scope]",),
-    ),
-    Defect(
-        "caller-names-itself",
-        "the service believes a name that the client wrote",
-        (Edit("http/handler.py", "served.reserved.without(head)", "head"),),
-        (
-            _FORWARD_AUTH + "test_a_caller_that_names_itself[GET]",
-            _FORWARD_AUTH + "test_what_the_service_gets[email]",
-            _FORWARD_AUTH + "test_a_tunnel",
-        ),
-    ),
-    Defect(
-        "caller-names-itself-in-another-spelling",
-        "a service that cannot tell `_` from `-` believes it",
-        (Edit("core/message.py", '_NOT_ALPHANUMERIC.sub(b"-", name.lower())', "name.lower()"),),
-        ("tests/http/edge/test_reserved.py::test_spellings[X_User_Id]",),
-    ),
-    Defect(
-        "caller-removes-its-name",
-        "a `Connection` header drops what the authorising service says",
-        (Edit("http/exchange.py", "not self._is_reserved[option.strip()]]", "option]"),),
-        ("tests/http/edge/test_reserved.py::test_a_connection_header",),
-    ),
-    Defect(
-        "first-principal-taken",
-        "of two principals one is believed",
-        (Edit(ASKING, "if len(principals) > 1:", "if len(principals) > 9:"),),
-        (_FORWARD_AUTH + "test_no_decision[two-principals]",),
-    ),
-    Defect(
-        "failure-is-permission",
-        "whoever breaks the authorising service may do anything",
-        (Edit(ASKING, "is_permission = 200 <= head.status < 300", "is_permission = not 300 <= head.status < 500"),),
-        (_FORWARD_AUTH + "test_authorize_asks_about_every_request",),
-    ),
-    Defect(
-        "permission-for-everybody",
-        "a permission is remembered for whoever asks next",
-        (Edit(ASKING, "for part in header])", "for part in header[:1]])"),),
-        (_FORWARD_AUTH + "test_a_remembered_permission",),
-    ),
-    Defect(
-        "permission-for-ever",
-        "a permission that was withdrawn still counts",
-        (Edit(ASKING, "if self._clock() >= until:", "if self._clock() < 0:"),),
-        (_FORWARD_AUTH + "test_a_remembered_permission",),
-    ),
-    Defect(
-        "questions-unbounded",
-        "a slow authorising service holds any number of requests",
-        (Edit(ASKING, "if self._asked >= self._asked_max:", "if self._asked < 0:"),),
-        (_FORWARD_AUTH + "test_too_many_questions",),
-    ),
-    Defect(
-        "unkeyed-goes-unasked",
-        "without a key, a request is made that may not be made",
-        (
-            Edit(
-                "protect/identification.py",
-                "by_head.append(partial(_authorize, route.authorize))",
-                "whole.append(partial(_authorize, route.authorize))",
-            ),
-        ),
-        (_FORWARD_AUTH + "test_authorize_asks_about_every_request",),
-    ),
-    Defect(
-        "status-goes-unasked",
-        "what became of a request is shown to whoever may not make it",
-        (Edit("protect/resource.py", "if route.authorize is not None:", "if route is None:"),),
-        (_FORWARD_AUTH + "test_authorize_guards_the_status",),
-    ),
-    Defect(
-        "origin-is-forged",
-        "the authorising service believes whom a client says it is",
-        (
-            Edit(
-                "protect/forwarding.py",
-                "trusted = _is_trusted(hop.peer, trusted_proxies)",
-                "trusted = bool(names) or _is_trusted(hop.peer, trusted_proxies)",
-            ),
-        ),
-        (_FORWARD_AUTH + "test_the_question",),
-    ),
-    Defect(
-        "nothing-is-handed-on",
-        "the service behind does not learn who calls",
-        (Edit("protect/identification.py", "if found.headers:", "if not found:"),),
-        (_FORWARD_AUTH + "test_what_the_service_gets[email]",),
-    ),
-    Defect(
-        "certificate-of-the-proxy",
-        "all callers behind a proxy are one",
-        (Edit("callers/client_certificate.py", "if peer is not None and any(", "if peer is None and any("),),
-        (_CERTIFICATES + "test_through_a_proxy",),
-    ),
-    Defect(
-        "certificate-has-expired",
-        "a connection makes a certificate last for ever",
-        (Edit("callers/client_certificate.py", "if certificate.until <=", "if certificate.until < 0 <="),),
-        (_CERTIFICATES + "test_one_that_expires_on_its_connection",),
-    ),
-    Defect(
-        "certificate-is-optional",
-        "clients without a certificate connect where one is required",
-        (
-            Edit(
-                "upstream/tls.py",
-                "ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL",
-                "ssl.CERT_OPTIONAL",
-            ),
-        ),
-        (_CERTIFICATES + "test_certificates_that_are_not_accepted[required]",),
-    ),
-    Defect(
-        "first-name-taken",
-        "of two names of a certificate one is believed",
-        (Edit("core/identity/peer.py", "if len(names) > 1:", "if len(names) > 9:"),),
-        ("tests/core/test_certificate.py::test_two_names_are_nobody[uri]",),
-    ),
-)
+DEFECTS = read(r"""
+override-not-asked-about: a header makes a service execute another method than permission was asked for
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_method_that_nobody_was_asked_about[scope]
+-if _has_other_reading(request.head):
++if False:
+caller-names-itself: the service believes a name that the client wrote
+  http/handler.py tests/http/gateway/test_forward_auth.py::test_a_caller_that_names_itself[GET]
+  tests/http/gateway/test_forward_auth.py::test_what_the_service_gets[email]
+  tests/http/gateway/test_forward_auth.py::test_a_tunnel
+-served.reserved.without(head)
++head
+caller-names-itself-in-another-spelling: a service that cannot tell `_` from `-` believes it
+  core/message.py tests/http/edge/test_reserved.py::test_spellings[X_User_Id]
+-_NOT_ALPHANUMERIC.sub(b"-", name.lower())
++name.lower()
+caller-removes-its-name: a `Connection` header drops what the authorising service says
+  http/exchange.py tests/http/edge/test_reserved.py::test_a_connection_header
+-not self._is_reserved[option.strip()]]
++option]
+first-principal-taken: of two principals one is believed
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_no_decision[two-principals]
+-if len(principals) > 1:
++if len(principals) > 9:
+failure-is-permission: whoever breaks the authorising service may do anything
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_authorize_asks_about_every_request
+-is_permission = 200 <= head.status < 300
++is_permission = not 300 <= head.status < 500
+permission-for-everybody: a permission is remembered for whoever asks next
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
+-for part in header])
++for part in header[:1]])
+permission-for-ever: a permission that was withdrawn still counts
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
+-if self._clock() >= until:
++if self._clock() < 0:
+questions-unbounded: a slow authorising service holds any number of requests
+  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_too_many_questions
+-if self._asked >= self._asked_max:
++if self._asked < 0:
+unkeyed-goes-unasked: without a key, a request is made that may not be made
+  protect/identification.py tests/http/gateway/test_forward_auth.py::test_authorize_asks_about_every_request
+-by_head.append(partial(_authorize, route.authorize))
++whole.append(partial(_authorize, route.authorize))
+status-goes-unasked: what became of a request is shown to whoever may not make it
+  protect/resource.py tests/http/gateway/test_forward_auth.py::test_authorize_guards_the_status
+-if route.authorize is not None:
++if route is None:
+origin-is-forged: the authorising service believes whom a client says it is
+  protect/forwarding.py tests/http/gateway/test_forward_auth.py::test_the_question
+-trusted = _is_trusted(hop.peer, trusted_proxies)
++trusted = bool(names) or _is_trusted(hop.peer, trusted_proxies)
+nothing-is-handed-on: the service behind does not learn who calls
+  protect/identification.py tests/http/gateway/test_forward_auth.py::test_what_the_service_gets[email]
+-if found.headers:
++if not found:
+certificate-of-the-proxy: all callers behind a proxy are one
+  callers/client_certificate.py tests/http/gateway/test_client_certificates.py::test_through_a_proxy
+-if peer is not None and any(
++if peer is None and any(
+certificate-has-expired: a connection makes a certificate last for ever
+  callers/client_certificate.py tests/http/gateway/test_client_certificates.py::test_one_that_expires_on_its_connection
+-if certificate.until <=
++if certificate.until < 0 <=
+certificate-is-optional: clients without a certificate connect where one is required
+  upstream/tls.py tests/http/gateway/test_client_certificates.py::test_certificates_that_are_not_accepted[required]
+-ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
++ssl.CERT_OPTIONAL
+first-name-taken: of two names of a certificate one is believed
+  core/identity/peer.py tests/core/test_certificate.py::test_two_names_are_nobody[uri]
+-if len(names) > 1:
++if len(names) > 9:
+""")

@@ -1,0 +1,96 @@
+"""Short runs of what `make proof` runs for long: gateways under kills, failovers and reloads, judged from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.accepting import accept_under_kills
+from tests.integration.fast_failover import fail_over
+from tests.integration.journal_kills import run as kill_under_a_journal
+from tests.integration.lanes import judge, keep_order_under_kills
+from tests.integration.publishing import publish_under_kills
+from tests.integration.reloading import reload_under_load
+from tests.support.house import sqlite_store, store_section
+
+
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The `store` section of a configuration, on an empty store."""
+    return store_section(request, tmp_path)
+
+
+async def test_what_was_accepted_outlives_the_gateway(store: dict[str, Any], tmp_path: Path) -> None:
+    """Each 202 is delivered once by another gateway, or is in doubt and found by its status URL."""
+    verdict = await accept_under_kills(tmp_path, store, kills=2, seed=1)
+    assert not verdict.faults, verdict
+    assert verdict.states["completed"] > 0, verdict
+
+
+async def test_what_was_told_is_told_again(store: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever is killed, stopped, refused or away: the recorded response, or 503 with `Retry-After`."""
+    report = await kill_under_a_journal(tmp_path, store, kills=3, seed=7)
+    assert not report.faults, report
+    # It went through what it is there for.
+    assert {"journaled", "stored"} <= report.firsts.keys()
+    assert report.words["201 replayed"] > 0
+
+
+async def test_order_over_two_gateways(postgres_store: dict[str, Any], tmp_path: Path) -> None:
+    """Under 503s and kills, the service's ledger has each lane in the order of acceptance, and doubt is not passed."""
+    verdict = await keep_order_under_kills(tmp_path, postgres_store, kills=2, seed=1, lanes=4, has_consumer=False)
+    assert not verdict.faults, verdict
+    assert verdict.effects > 0, verdict
+
+
+@pytest.fixture
+def postgres_store(migrated_url: str) -> dict[str, Any]:
+    return {"durable": migrated_url}
+
+
+@pytest.mark.parametrize(
+    ("states", "effects", "arrived", "is_kept"),
+    [
+        (["completed"] * 2, [0, 1], [0, 0, 1], True),
+        (["completed"] * 2, [1, 0], [1, 0], False),
+        (["completed"] * 2, [0, 1], [0, 1, 0, 1], False),
+        (["completed"] * 2, [0], [0], False),
+        (["completed", "in_doubt", "accepted"], [0], [0, 1], True),
+        (["completed", "in_doubt", "completed"], [0, 2], [0, 1, 2], False),
+        (["completed", "accepted"], [0], [0], False),
+    ],
+)
+def test_the_judge_of_lanes(states: list[str], effects: list[int], arrived: list[int], is_kept: bool) -> None:
+    """It knows a lane that was kept from every other."""
+    assert (not judge("a", dict(enumerate(states)), effects, arrived)) is is_kept
+
+
+@pytest.mark.full
+async def test_every_sink_hears_of_what_was_completed_and_of_nothing_else(tmp_path: Path) -> None:
+    """Two webhooks, NATS and Redis: one event for each completed operation, whatever is killed."""
+    verdict = await publish_under_kills(tmp_path, sqlite_store(tmp_path), seconds=2.0, seed=1)
+    assert not verdict.faults, verdict
+    assert verdict.completed > 0, verdict
+
+
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="one-process"), pytest.param(2, id="two-workers", marks=pytest.mark.full)]
+)
+async def test_reloads_under_load(tmp_path: Path, workers: int) -> None:
+    """Nothing is lost, no key runs twice, and what is in flight keeps the policy that it began with."""
+    verdict = await reload_under_load(tmp_path, sqlite_store(tmp_path), workers=workers, reloads=4, rate=200.0)
+    assert not verdict.faults, verdict
+    # There was a load, on every client.
+    assert verdict.answered > 10
+
+
+@pytest.mark.parametrize("kind", ["sentinel", pytest.param("cluster", marks=pytest.mark.full)])
+async def test_replays_go_on(kind: str, postgres_url: str, server_workspace: Path, tmp_path: Path) -> None:
+    """Whoever is master: each key is executed once, replayed as it was answered, and not after its purge is known."""
+    verdict = await fail_over(tmp_path, {"durable": postgres_url}, kind, faults=("flush", "kill"), seed=2)
+    assert not verdict.faults, verdict
+    assert verdict.stored
+    assert verdict.from_redis, verdict
+    assert verdict.purged, verdict

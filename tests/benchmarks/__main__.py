@@ -9,59 +9,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from tests.benchmarks import (
-    accepting,
-    backlog,
-    bodies,
-    burst,
-    callers,
-    calls,
-    contention,
-    cost,
-    economy,
-    events,
-    fleet,
-    growth,
-    idle,
-    latency,
-    memory,
-    room,
-    sweeping,
-    tracing,
-    witness,
-    workers,
-)
 from tests.benchmarks.place import Place, where
 
 # Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (
-        cost,
-        growth,
-        sweeping,
-        latency,
-        contention,
-        burst,
-        economy,
-        bodies,
-        memory,
-        room,
-        workers,
-        fleet,
-        accepting,
-        backlog,
-        events,
-        idle,
-        callers,
-        calls,
-        tracing,
-        witness,
+    name: import_module(f"tests.benchmarks.{name}")
+    for name in (
+        "cost", "growth", "sweeping", "latency", "contention", "burst", "economy", "bodies", "memory", "room",
+        "workers", "fleet", "accepting", "backlog", "events", "idle", "callers", "calls", "tracing", "witness",
     )
-}
+}  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:

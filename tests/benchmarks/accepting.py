@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from tests.benchmarks import load
 from tests.benchmarks.filling import fill_accepted
+from tests.benchmarks.options import add_rounds, add_stores
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 
 # An accepted request beside a new key, and the same work with many requests waiting beside few.
 ACCEPT_TARGET: Final = 1.25
 WAITING_TARGET: Final = 1.2
-_NEW: Final = load.Shape(PROTECTED, 200, b"stored")
 _ASYNC: Final = load.Shape(PROTECTED, 200, b"accepted", more=b"Prefer: respond-async\r\n", status=202)
 _ACCEPTING: Final = {
     "accept": {"identity": "unverified", "max_pending": 10_000_000, "max_pending_per_scope": 1_000_000},
@@ -28,10 +28,9 @@ _SETTINGS: Final = {"secrets": {"encryption": [{"id": "bench", "key": "00" * 32}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    add_rounds(parser, 5, 2.0)
     parser.add_argument("--waiting", type=int, default=0, help="how many requests wait in the fuller store (none)")
 
 
@@ -49,14 +48,14 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
             for name, few, many in _with_many_waiting(place, store, asked):
                 is_within = is_within and many / few <= WAITING_TARGET
                 rows.append((store, name, f"{few:.0f}", f"{many:.0f}", f"{many / few:.2f}", "≤ 1.20"))
-    print(f"\n{markdown(('store', 'what', 'first µs', 'second µs', 'ratio', 'target'), rows)}", flush=True)
+    show(("store", "what", "first µs", "second µs", "ratio", "target"), rows)
     return is_within
 
 
 def _compare(place: Place, store: str, asked: argparse.Namespace) -> tuple[float, float, float]:
     """The ratio, and the CPU time of the gateway for a new key and for an acceptance, in microseconds."""
     programs = [_gateway(place, f"{store}-{name}", _settings(place, store)) for name in ("executing", "accepting")]
-    found = _in_turn(list(zip(programs, (_NEW, _ASYNC), strict=True)), asked)
+    found = _in_turn(list(zip(programs, (load.NEW, _ASYNC), strict=True)), asked)
     ratios = [second / first for first, second in zip(*found, strict=True)]
     for program in programs:
         program.stop()
@@ -71,7 +70,7 @@ def _with_many_waiting(place: Place, store: str, asked: argparse.Namespace) -> l
     many.stop()
     fill_accepted(settings, asked.waiting)
     many.start()
-    names = {"new key": _NEW, "acceptance": _ASYNC}
+    names = {"new key": load.NEW, "acceptance": _ASYNC}
     result = []
     for name, shape in names.items():
         found = _in_turn([(few, shape), (many, shape)], asked)
@@ -82,7 +81,7 @@ def _with_many_waiting(place: Place, store: str, asked: argparse.Namespace) -> l
 
 
 def _settings(place: Place, store: str) -> Mapping[str, Any]:
-    return place.sqlite() if store == "sqlite" else place.postgres()
+    return place.store(store)
 
 
 def _gateway(place: Place, name: str, store: Mapping[str, Any]) -> GatewayProgram:

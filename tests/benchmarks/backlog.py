@@ -16,9 +16,10 @@ from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.benchmarks import load
 from tests.benchmarks.filling import fill_accepted
+from tests.benchmarks.options import add_stores
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import SERVING_CORE, pinned
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.conformance.hand import SERVICE, Hand, Script, all_of
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class _Side:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--pending", type=int, default=1_000_000, help="in the fuller store")
-    parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--waves", type=int, default=64, help=f"of {_AT_ONCE} operations, in a round of each work")
 
@@ -82,13 +83,13 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
             held = "" if target is None else f"≤ {target:.2f}"
             rows.append((name, f"{median(less):.0f}", f"{median(more):.0f}", f"{ratio:.2f}", held))
         names = (f"{kind}, µs of CPU", f"{_FEW:,} wait", f"{asked.pending:,} wait", "ratio", "target")
-        print(f"\n{markdown(names, rows)}", flush=True)
+        show(names, rows)
     return is_within
 
 
 def _filled(place: Place, kind: str, pending: int) -> str:
     began = time.perf_counter()
-    settings = place.sqlite() if kind == "sqlite" else place.postgres()
+    settings = place.store(kind)
     url = settings["durable"]
     asyncio.run(_accept_one(_store(url)))
     fill_accepted(settings, pending - 1)

@@ -15,7 +15,7 @@ from typing import Final
 from tests.benchmarks import load
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, UNPROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.support.eventually import eventually_blocking
 
 STALL_SECONDS_MAX: Final = 0.020
@@ -63,7 +63,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
             )
         )
     names = "work", "seconds", "MiB more", "longest stall ms, median", "worst", "worst of it CPU", "target"
-    print(f"\n{markdown(names, rows)}", flush=True)
+    show(names, rows)
     return is_within
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any, Final
 
+from tests.benchmarks.options import add_stores
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import OTHER_CORE, PROTECTED, SERVING_CORE, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.support.burst import Got, at_once, one_by_one, request_bytes
 from tests.support.senders import TEXT, signed
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--counts", nargs="+", type=int, default=[5_000])
     parser.add_argument("--kinds", nargs="+", choices=[*_KINDS], default=["equal"])
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--workers", nargs="+", type=int, default=[1])
     parser.add_argument("--after", nargs="+", type=int, default=[0, 300], help="milliseconds that the service takes")
     parser.add_argument("--seconds", type=float, default=6.0, help="of the other keys")
@@ -78,7 +79,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         "alone",
     )
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    print(f"\n{markdown(names, rows)}\n\nload of the machine: {load}", flush=True)
+    show(names, rows, after=f"load of the machine: {load}")
     return is_fine
 
 
@@ -87,7 +88,7 @@ def _gateway(place: Place, store: str, workers: int, kind: str) -> GatewayProgra
     settings = {"workers": workers, "limits": {}, "log": {}, "secrets": _ENCRYPTION, **details.get("settings", {})}
     return place.gateway(
         f"{store}-{workers}-{kind}",
-        place.sqlite() if store == "sqlite" else place.postgres(),
+        place.store(store),
         route=details.get("route"),
         settings=settings,
         cores={SERVING_CORE} if workers == 1 else {SERVING_CORE, OTHER_CORE},

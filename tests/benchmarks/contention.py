@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import Counter
-from itertools import islice
 from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
 from tests.benchmarks.messages import Messages
+from tests.benchmarks.options import add_rounds
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 
 TARGET: Final = 1.2
 _DUPLICATES: Final = 2_000
 _HOLD_MS: Final = 1_000
-_STORED: Final = load.Shape(PROTECTED, 200, b"stored")
-_REPLAYED: Final = load.Shape(PROTECTED, 200, b"replayed")
 _CONNECTIONS: Final = 64
 _SETTLE_SECONDS: Final = 1.0
 
@@ -27,8 +25,7 @@ _SETTLE_SECONDS: Final = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--duplicates", type=int, default=_DUPLICATES)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    add_rounds(parser, 5, 3.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -44,9 +41,8 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         is_one = is_one and is_first
         rows.append((name, *row))
     names = "waiters", "claims", "forwarded", "answers", "MiB before", "MiB at the most", "KiB each"
-    print(f"\n{asked.duplicates:,} duplicates of one key\n\n{markdown(names, rows)}", flush=True)
-    text, worst = _others(with_room, asked)
-    print(f"\n{text}", flush=True)
+    show(names, rows, f"{asked.duplicates:,} duplicates of one key")
+    worst = _others(with_room, asked)
     return is_one and worst <= 1.2 * TARGET
 
 
@@ -70,11 +66,9 @@ def _counted(program: GatewayProgram, duplicates: int) -> tuple[bool, tuple[str,
     return claims == forwarded == words["stored"] == 1, row
 
 
-def _others(program: GatewayProgram, asked: argparse.Namespace) -> tuple[str, float]:
-    saturation = load.measure(program.port, _STORED, load.new_keys(), connections=_CONNECTIONS, seconds=2.0)
-    rate = saturation.requests / saturation.seconds / 4
-    keys = list(islice(load.new_keys(), 512))
-    load.say_once(program.port, _STORED, keys)
+def _others(program: GatewayProgram, asked: argparse.Namespace) -> float:
+    rate = load.saturation(program.port) / 4
+    keys = load.store_new(program.port, 512)
     alone, waiting, many, one = "alone", "while duplicates of one key wait", "beside replays of many", "beside one"
     found: dict[str, list[load.Measured]] = {name: [] for name in (alone, waiting, many, one)}
     for _ in range(asked.rounds):
@@ -102,7 +96,8 @@ def _others(program: GatewayProgram, asked: argparse.Namespace) -> tuple[str, fl
             )
         )
     names = f"other keys, {rate:,.0f}/s", "p50 ms", "p99 ms", "ratio of p50", "ratio of p99", "target", "to"
-    return markdown(names, rows), worst
+    show(names, rows)
+    return worst
 
 
 def _paced(
@@ -121,11 +116,11 @@ def _paced(
             await asyncio.sleep(_SETTLE_SECONDS)
         if replayed is not None:
             paced = load.paced(
-                program.port, _REPLAYED, load.again(replayed), rate=rate, connections=_CONNECTIONS, seconds=seconds
+                program.port, load.REPLAY, load.again(replayed), rate=rate, connections=_CONNECTIONS, seconds=seconds
             )
             beside.append(asyncio.ensure_future(paced))
         mine = await load.paced(
-            program.port, _STORED, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
+            program.port, load.NEW, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
         )
         await asyncio.gather(*beside)
         return mine

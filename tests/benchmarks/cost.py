@@ -20,12 +20,9 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.benchmarks import load
-from tests.benchmarks.place import Place, ask
+from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, UNPROTECTED, Program
-from tests.benchmarks.table import BASELINE, Figures, Line, line_of, markdown, written
-
-# Statements and bytes so far; None where the store does not tell.
-Writes = tuple[float | None, float | None]
+from tests.benchmarks.table import BASELINE, Line, line_of, markdown, written
 
 
 class Held(NamedTuple):
@@ -63,15 +60,13 @@ _SHORT_WARM_SECONDS = 0.1
 class Work:
     """What is measured: a program under requests of one kind.
 
-    `subject` is what the program is. With `repeated_keys`, under so many keys again and again. `store_read` gives
-    statements and bytes so far.
+    `subject` is what the program is. With `repeated_keys`, under so many keys again and again.
     """
 
     kind: str
     subject: str
     program: Program
     repeated_keys: int = 0
-    store_read: Callable[[], Writes] | None = None
 
     @property
     def name(self) -> str:
@@ -100,8 +95,8 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     rounds, seconds = (_SHORT_ROUNDS, _SHORT_SECONDS) if asked.short else (asked.rounds, asked.seconds)
     works = _works(place, asked.only, is_short=asked.short)
     if asked.short:
-        # What one of them stores in Postgres the other stores there too; and asking a store for its figures takes time.
-        works = [replace(work, store_read=None) for work in works if work.name != "new key, Postgres"]
+        # What one of them stores in Postgres the other stores there too.
+        works = [work for work in works if work.name != "new key, Postgres"]
     warm_seconds = _SHORT_WARM_SECONDS if asked.short else load.WARM_SECONDS
     is_within = True
     for body_bytes in asked.body:
@@ -176,11 +171,11 @@ def _works(place: Place, only: list[str], *, is_short: bool) -> list[Work]:
         names = [f"{kind}, {subject}" for kind in kinds]
         return not only or any(part in name for part in only for name in names)
 
-    def add(subject: str, program: Program, *kinds: str, read: Callable[[], Writes] | None = None) -> None:
+    def add(subject: str, program: Program, *kinds: str) -> None:
         for kind in kinds:
             if is_asked(subject, kind):
                 repeated = {_REPLAY: _KEYS, _REPLAY_FROM_REDIS: _COLD_KEYS}.get(kind, 0)
-                works.append(Work(kind, subject, program, repeated, read if kind == _NEW_KEY else None))
+                works.append(Work(kind, subject, program, repeated))
 
     if not is_short and is_asked("nginx", _PASSED):
         if (nginx := place.nginx()) is None:
@@ -188,20 +183,17 @@ def _works(place: Place, only: list[str], *, is_short: bool) -> list[Work]:
         else:
             add("nginx", nginx, _PASSED)
     if is_asked("SQLite", _PASSED, _REPLAY, _NEW_KEY):
-        sqlite = place.gateway("sqlite", place.sqlite())
-        add("SQLite", sqlite, _PASSED, _REPLAY, _NEW_KEY, read=lambda: (None, float(sqlite.written_bytes())))
+        add("SQLite", place.gateway("sqlite", place.sqlite()), _PASSED, _REPLAY, _NEW_KEY)
     if not is_short and is_asked("SQLite", _OBSERVED):
         add("SQLite", place.gateway("observed", place.sqlite(), route={"mode": "observe"}), _OBSERVED)
     if is_asked("Postgres", _NEW_KEY):
-        alone = place.postgres()
-        add("Postgres", place.gateway("postgres", alone), _NEW_KEY, read=lambda: _postgres_writes(alone["durable"]))
+        add("Postgres", place.gateway("postgres", place.postgres()), _NEW_KEY)
     if is_asked("Postgres and Redis", _REPLAY_FROM_REDIS, _NEW_KEY):
         tiered = {**place.postgres(), "fast": place.redis_url}
         # Nothing stays in the memory of this one, so each of its replays comes from Redis.
         cold = place.gateway("cold", {**tiered, "cache_max_age": "0s"})
         add("Postgres and Redis", cold, _REPLAY_FROM_REDIS)
-        warm = place.gateway("tiered", tiered)
-        add("Postgres and Redis", warm, _NEW_KEY, read=lambda: _postgres_writes(tiered["durable"]))
+        add("Postgres and Redis", place.gateway("tiered", tiered), _NEW_KEY)
     if not is_short:
         _add_others(place, is_asked, add)
     return works
@@ -230,21 +222,11 @@ def _add_others(place: Place, is_asked: Callable[..., bool], add: Callable[..., 
         add("floor on Postgres and Redis", tiered, _NEW_KEY)
 
 
-def _postgres_writes(url: str) -> Writes:
-    """Transactions of this database, and bytes of WAL of the server, so far."""
-    row = ask(
-        url,
-        "SELECT xact_commit, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database"
-        " WHERE datname = current_database()",
-    )
-    return float(row[0]), float(row[1])
-
-
 def _measure(
     works: list[Work], body_bytes: int, connections: int, rounds: int, seconds: tuple[float, float]
 ) -> list[Line]:
     keys = {work.name: _remembered(work, body_bytes) for work in works if work.repeated_keys}
-    found: dict[str, list[Figures]] = {work.name: [] for work in works}
+    found: dict[str, list[float]] = {work.name: [] for work in works}
     # The first of each opens connections and fills caches, which can take longer than a short round.
     for work in works:
         first = replace(work.shape(body_bytes), verdict=None)
@@ -253,10 +235,10 @@ def _measure(
         for work in works:
             repeated = keys.get(work.name)
             stream = load.new_keys() if repeated is None else load.again(repeated)
-            figures = _figures(work, stream, body_bytes, connections, seconds)
-            found[work.name].append(figures)
+            cpu_us = _cpu_us(work, stream, body_bytes, connections, seconds)
+            found[work.name].append(cpu_us)
             if sys.stderr.isatty():
-                print(f"\r{number + 1}/{rounds} {work.name}: {figures.cpu_us:.1f} µs\033[K", end="", file=sys.stderr)
+                print(f"\r{number + 1}/{rounds} {work.name}: {cpu_us:.1f} µs\033[K", end="", file=sys.stderr)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     baselines = found[BASELINE]
@@ -270,11 +252,10 @@ def _remembered(work: Work, body_bytes: int) -> list[bytes]:
     return keys
 
 
-def _figures(
+def _cpu_us(
     work: Work, keys: Iterator[bytes], body_bytes: int, connections: int, seconds: tuple[float, float]
-) -> Figures:
+) -> float:
     program, (warm_seconds, measured_seconds) = work.program, seconds
-    before = work.store_read() if work.store_read is not None else None
     measured = load.measure(
         program.port,
         work.shape(body_bytes),
@@ -284,25 +265,6 @@ def _figures(
         warm_seconds=warm_seconds,
         read=lambda: (program.cpu_seconds(),),
     )
-    (cpu_seconds,) = measured.spent
-    requests = measured.requests
-    if not requests:
+    if not measured.requests:
         raise AssertionError(f"{work.name}: nothing was answered in {measured_seconds:g} s; give it more --seconds")
-    writes: Writes = (None, None)
-    if before is not None and work.store_read is not None:
-        writes = _per(measured.requests_in_all, before, work.store_read())
-    return Figures(
-        cpu_us=cpu_seconds / requests * 1e6,
-        p50_ms=measured.latency_ms(50),
-        p99_ms=measured.latency_ms(99),
-        rss_mib=program.rss_bytes() / 2**20,
-        writes=writes,
-    )
-
-
-def _per(operations: int, before: Writes, after: Writes) -> Writes:
-    first, second = (
-        None if early is None or late is None else (late - early) / operations
-        for early, late in zip(before, after, strict=True)
-    )
-    return first, second
+    return measured.spent[0] / measured.requests * 1e6

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from itertools import islice
 from typing import Any, Final
 
 from tests.benchmarks import load
 from tests.benchmarks.place import Place, ask
-from tests.benchmarks.subject import PROTECTED
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.support.eventually import eventually_blocking
 
 TARGET: Final = 1 / 8
 # From here on the batches have to be large enough.
 _SATURATED: Final = 64
-_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
 _ALONE: Final = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
 _COUNTS: Final = """
 SELECT d.xact_commit, t.n_tup_upd, t.n_tup_hot_upd, pg_current_wal_insert_lsn() - '0/0' AS log_bytes
@@ -47,7 +44,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
             )
         )
     names = "connections", "round trips per operation", "target", "heap-only updates", "bytes of log per request"
-    print(f"\n{markdown(names, rows)}", flush=True)
+    show(names, rows)
     return is_within
 
 
@@ -56,12 +53,12 @@ def _spent(place: Place, connections: int, seconds: float) -> tuple[int, dict[st
     url = store["durable"]
     # The first gateway makes the schema and finds out how long answers are kept.
     first = place.gateway(f"first-{connections}", store)
-    load.say_once(first.port, _SHAPE, list(islice(load.new_keys(), 64)))
+    load.store_new(first.port, 64)
     first.stop()
     before = _counts(url)
     program = place.gateway(f"economy-{connections}", store)
-    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 64)))
-    measured = load.measure(program.port, _SHAPE, load.new_keys(), connections=connections, seconds=seconds)
+    load.store_new(program.port, 64)
+    measured = load.measure(program.port, load.NEW, load.new_keys(), connections=connections, seconds=seconds)
     program.stop()
     after = _counts(url)
     return measured.requests_in_all + 64, {name: float(after[name] - before[name]) for name in before.keys()}  # noqa: SIM118

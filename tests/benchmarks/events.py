@@ -6,25 +6,24 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
+from tests.benchmarks.options import add_stores
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import GatewayProgram
+from tests.benchmarks.table import show
 from tests.support.eventually import eventually_blocking
 
 TARGET: Final = 1.15
-_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
 _SINKS: Final = {"events": {"sinks": [{"name": "lines", "kind": "stdout"}]}}
 _EVENT: Final = b'"type":"operation.completed"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--requests", type=int, default=2_000, help="in a round of each gateway")
 
@@ -34,7 +33,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     rows, is_within = [], True
     for kind in asked.stores:
         without, with_events = (
-            place.gateway(f"{kind}-{name}", place.sqlite() if kind == "sqlite" else place.postgres(), settings=settings)
+            place.gateway(f"{kind}-{name}", place.store(kind), settings=settings)
             for name, settings in (("without", {}), ("events", _SINKS))
         )
         found = []
@@ -50,7 +49,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         rows.append((kind, f"{less:.0f}", f"{more:.0f}", f"{ratio:.2f}", f"≤ {TARGET:.2f}"))
         for program in (without, with_events):
             program.stop()
-    print(f"\n{markdown(('store', 'CPU µs', 'with events', 'ratio', 'target'), rows)}", flush=True)
+    show(("store", "CPU µs", "with events", "ratio", "target"), rows)
     return is_within
 
 
@@ -61,7 +60,7 @@ def _has_passed(end_seconds: float, _: int) -> bool:
 def _turn(program: GatewayProgram, requests: int, is_over: Callable[[int], bool]) -> tuple[float, float]:
     """µs of CPU for each of so many new keys, and how many seconds it took; over when so many events were published."""
     began, before, logged_bytes = time.monotonic(), program.cpu_seconds(), program.log.stat().st_size
-    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), requests)))
+    load.store_new(program.port, requests)
 
     def published() -> int:
         with program.log.open("rb") as log:

@@ -12,13 +12,12 @@ from typing import Any, Final
 from gateway.store.postgres.store import PostgresStore
 from tests.benchmarks import load
 from tests.benchmarks.place import Place, ask
-from tests.benchmarks.subject import OTHER_CORE, PROTECTED, SERVING_CORE, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram
+from tests.benchmarks.table import show
 from tests.conformance.hand import Hand, do
 
 # Of each gateway, and of the one whose turn it is.
 CONNECTIONS_EACH: Final = 3
-_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
 _KEYS: Final = 2_000
 _IN_DOUBT: Final = 500
 _COUNTS: Final = """
@@ -44,7 +43,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether there are as few connections as there may be."""
     store, cores = place.postgres(), {SERVING_CORE, OTHER_CORE}
     programs = [place.gateway(f"fleet-{number}", store, cores=cores) for number in range(asked.gateways)]
-    load.say_once(programs[0].port, _SHAPE, list(islice(load.new_keys(), _KEYS)))
+    load.store_new(programs[0].port, _KEYS)
     asyncio.run(_leave_in_doubt(store["durable"]))
     time.sleep(asked.settle)
     rows, connections_max = [], 0
@@ -53,7 +52,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         rows.append((name, f"{connections}", *(f"{rate:,.0f}" for rate in rates)))
         connections_max = max(connections_max, connections)
     names = f"{asked.gateways} gateways", "connections", "transactions/s", "rows read/s", "rows of members/s"
-    print(f"\n{markdown(names, rows)}", flush=True)
+    show(names, rows)
     return connections_max <= CONNECTIONS_EACH * asked.gateways + 1
 
 
@@ -73,7 +72,7 @@ def _measured(url: str, programs: Sequence[GatewayProgram], seconds: float) -> t
     while (left := began + seconds - time.monotonic()) > 0:
         second = time.monotonic()
         for program in programs:
-            load.say_once(program.port, _SHAPE, list(islice(keys, 1)))
+            load.say_once(program.port, load.NEW, list(islice(keys, 1)))
         time.sleep(min(left, max(0.0, second + 1.0 - time.monotonic())))
     sessions = ask(url, _SESSIONS)[0]
     after, spent = _counts(url), time.monotonic() - began

@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass, field
-from itertools import islice
 from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
 from tests.benchmarks.filling import fill
+from tests.benchmarks.options import add_rounds, add_stores
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import GatewayProgram
+from tests.benchmarks.table import show
 
 TARGET: Final = 1.2
 _CONNECTIONS: Final = 64
 _SLICES: Final = 10
 _KEYS_OF_A_SLICE: Final = 400
-_STORED: Final = load.Shape(PROTECTED, 200, b"stored")
-_REPLAYED: Final = load.Shape(PROTECTED, 200, b"replayed")
 _WORKS: Final = ("new key", "replay")
 
 
@@ -47,9 +45,8 @@ class _Filled:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--stores", nargs="+", default=["postgres", "sqlite"], choices=["postgres", "sqlite"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    add_stores(parser)
+    add_rounds(parser, 7, 1.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -64,8 +61,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
                     # In the first round a session meets the pages that it will need.
                     if number:
                         each.costs[work].append(cost)
-        text, worst = _written(filled)
-        print(f"\n{kind}, {_CONNECTIONS} connections\n\n{text}", flush=True)
+        worst = _shown(kind, filled)
         is_within = is_within and worst <= 1.2 * TARGET
         for each in filled:
             each.program.stop()
@@ -74,12 +70,11 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
 
 def _filled(place: Place, kind: str, records: int) -> _Filled:
     began = time.perf_counter()
-    store = place.postgres() if kind == "postgres" else place.sqlite()
+    store = place.store(kind)
     program = place.gateway(f"{kind}-{records}", {**store, "cache_max_age": "0s"})
     filled = _Filled(records, program, store)
     for _ in range(_SLICES):
-        keys = list(islice(load.new_keys(), _KEYS_OF_A_SLICE))
-        load.say_once(program.port, _STORED, keys)
+        keys = load.store_new(program.port, _KEYS_OF_A_SLICE)
         filled.keys += keys
         fill(store, records // _SLICES - _KEYS_OF_A_SLICE)
     print(f"filled {kind} with {records:,} records in {time.perf_counter() - began:.0f} s", flush=True)
@@ -92,13 +87,13 @@ def _cost(place: Place, filled: _Filled, work: str, seconds: float) -> _Cost:
     def read() -> tuple[float, float]:
         return program.cpu_seconds(), 0.0 if url.startswith("sqlite") else place.server.session_seconds(url)
 
-    shape, keys = (_STORED, load.new_keys()) if work == "new key" else (_REPLAYED, load.again(filled.keys))
+    shape, keys = (load.NEW, load.new_keys()) if work == "new key" else (load.REPLAY, load.again(filled.keys))
     measured = load.measure(program.port, shape, keys, connections=_CONNECTIONS, seconds=seconds, read=read)
     ours, theirs = (each / measured.requests * 1e6 for each in measured.spent)
     return _Cost(ours + theirs, theirs, measured.latency_ms(50))
 
 
-def _written(filled: list[_Filled]) -> tuple[str, float]:
+def _shown(kind: str, filled: list[_Filled]) -> float:
     rows, worst = [], 0.0
     smallest = filled[0]
     for work in _WORKS:
@@ -116,4 +111,6 @@ def _written(filled: list[_Filled]) -> tuple[str, float]:
                     f"{median(cost.p50_ms for cost in costs):.2f}",
                 )
             )
-    return markdown(("work", "CPU µs", "of it Postgres", "ratio", "target", "p50 ms"), rows), worst
+    names = ("work", "CPU µs", "of it Postgres", "ratio", "target", "p50 ms")
+    show(names, rows, f"{kind}, {_CONNECTIONS} connections")
+    return worst

@@ -14,8 +14,9 @@ import apsw
 
 from gateway.app.gateway import Gateway
 from gateway.config import parse
+from tests.benchmarks.options import add_stores
 from tests.benchmarks.place import Place
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.support.house import config_text
 
 TARGET: Final = 2.0
@@ -33,7 +34,7 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--settle", type=float, default=15.0, help="seconds after the start")
     parser.add_argument("--seconds", type=float, default=60.0)
 
@@ -47,7 +48,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         rate = len(statements) / asked.seconds - around
         is_within = is_within and rate <= 1.2 * TARGET
         rows.append((kind, f"{rate:.1f}", f"≤ {TARGET:.1f}", f"{around:.1f}"))
-    print(f"\n{markdown(('store', 'statements/s', 'target', 'of transactions/s'), rows)}", flush=True)
+    show(("store", "statements/s", "target", "of transactions/s"), rows)
     return is_within
 
 

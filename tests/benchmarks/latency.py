@@ -12,11 +12,11 @@ from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
+from tests.benchmarks.options import add_rounds
 from tests.benchmarks.place import Place, ask
 from tests.benchmarks.subject import PROTECTED, GatewayProgram, Program
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 
-_CONNECTIONS: Final = 64
 _SYNCS: Final = 100
 
 
@@ -35,8 +35,7 @@ class _Round:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    add_rounds(parser, 5, 3.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -48,7 +47,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         "Postgres": place.gateway("postgres", database),
         "Postgres and Redis": place.gateway("tiered", {**both, "fast": place.redis_url}),
     }
-    rates = {name: _saturation(program) / 2 for name, program in programs.items()}
+    rates = {name: load.saturation(program.port) / 2 for name, program in programs.items()}
     rounds: dict[str, list[_Round]] = {name: [] for name in programs}
     for _ in range(asked.rounds):
         for name, program in programs.items():
@@ -65,25 +64,16 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         cells += [middle["added"], middle["claim"], middle["complete"], rest]
         rows.append((name, f"{rates[name]:,.0f}", *(f"{cell:.2f}" for cell in cells)))
     names = "store", "requests/s", "p50 ms", "p99 ms", "p50 over plain", "p99 over plain"
-    print(f"\n{markdown((*names, 'mean added', 'claim', 'complete', 'the rest'), rows)}")
-    print(
-        f"\na sync of 8 KiB on this disk takes {_sync_ms(place.directory):.2f} ms, one of Postgres's log"
-        f" {_log_sync_ms(database['durable']):.2f} ms",
-        flush=True,
-    )
+    syncs = f"a sync of 8 KiB on this disk takes {_sync_ms(place.directory):.2f} ms"
+    syncs += f", one of Postgres's log {_log_sync_ms(database['durable']):.2f} ms"
+    show((*names, "mean added", "claim", "complete", "the rest"), rows, after=syncs)
     return True
 
 
-def _saturation(program: Program) -> float:
-    shape = load.Shape(PROTECTED, 200, b"stored")
-    measured = load.measure(program.port, shape, load.new_keys(), connections=_CONNECTIONS, seconds=2.0)
-    return measured.requests / measured.seconds
-
-
 def _round(program: GatewayProgram, plain: Program, rate: float, seconds: float) -> _Round:
-    baseline = _paced(plain, None, rate, seconds)
+    baseline = load.new_at(plain.port, rate, seconds, shape=load.Shape(PROTECTED, 200, None))
     before = program.told()
-    mine = _paced(program, b"stored", rate, seconds)
+    mine = load.new_at(program.port, rate, seconds)
     after = program.told()
     return _Round(
         mine.latency_ms(50),
@@ -93,13 +83,6 @@ def _round(program: GatewayProgram, plain: Program, rate: float, seconds: float)
         _mean_ms(before, after, "idempotency_overhead_seconds"),
         _mean_ms(before, after, "idempotency_store_duration_seconds", "claim"),
         _mean_ms(before, after, "idempotency_store_duration_seconds", "complete"),
-    )
-
-
-def _paced(program: Program, verdict: bytes | None, rate: float, seconds: float) -> load.Measured:
-    shape = load.Shape(PROTECTED, 200, verdict)
-    return load.undisturbed(
-        lambda: load.paced(program.port, shape, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds)
     )
 
 

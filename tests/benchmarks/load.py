@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from itertools import count, cycle
-from typing import Any, TypeVar
+from itertools import count, cycle, islice
+from typing import Any, Final, TypeVar
 
 import uvloop
 
 from tests.benchmarks.messages import Messages
+from tests.benchmarks.subject import PROTECTED
 
 T = TypeVar("T")
 
@@ -63,6 +64,10 @@ class Shape:
         before += b"X-Stainless-Package-Version: 1.84.0\r\nX-Stainless-Runtime: CPython\r\n"
         before += b"X-Answer-Bytes: %d\r\n%bIdempotency-Key: " % (self.body_bytes, self.more)
         return before, b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+NEW: Final = Shape(PROTECTED, 200, b"stored")
+REPLAY: Final = Shape(PROTECTED, 200, b"replayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,24 @@ def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = 64) 
         await said.ended
 
     uvloop.run(run())
+
+
+def store_new(port: int, count: int) -> list[bytes]:
+    """Send so many requests under new keys, which are returned."""
+    keys = list(islice(new_keys(), count))
+    say_once(port, NEW, keys)
+    return keys
+
+
+def saturation(port: int, connections: int = 64) -> float:
+    """How many new keys a second it takes."""
+    measured = measure(port, NEW, new_keys(), connections=connections, seconds=2.0)
+    return measured.requests / measured.seconds
+
+
+def new_at(port: int, rate: float, seconds: float, connections: int = 64, shape: Shape = NEW) -> Measured:
+    """New keys at a rate, on a loop of its own."""
+    return undisturbed(lambda: paced(port, shape, new_keys(), rate=rate, connections=connections, seconds=seconds))
 
 
 Keys = Iterator[bytes]

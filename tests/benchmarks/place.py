@@ -124,6 +124,10 @@ class Place:
         """A new database as a store's settings."""
         return {"durable": asyncio.run(self.server.new_database())}
 
+    def store(self, kind: str) -> dict[str, str]:
+        """The settings of a new one, which is `sqlite` or `postgres`."""
+        return self.sqlite() if kind == "sqlite" else self.postgres()
+
     @property
     def server(self) -> _Server:
         """Postgres, started when it is first asked for."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from itertools import islice
 from typing import Final
 
 import asyncpg
@@ -14,12 +13,10 @@ from gateway.store.postgres.store import PostgresStore
 from tests.benchmarks import load
 from tests.benchmarks.filling import RETIRED, fill
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import PROTECTED
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 
 TARGET: Final = 1 / 3
 _TIMES: Final = 5
-_STORED: Final = load.Shape(PROTECTED, 200, b"stored")
 _PASS_MAX: Final = 10_000
 
 _SIZES: Final = """
@@ -39,14 +36,12 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether a key takes as little as it should."""
     store = place.postgres()
     program = place.gateway("postgres", store)
-    load.say_once(program.port, _STORED, list(islice(load.new_keys(), 100)))
+    load.store_new(program.port, 100)
     program.stop()
-    text, ratio = _measured(store, asked.records // _TIMES)
-    print(f"\npostgres, {asked.records:,} keys\n\n{text}", flush=True)
-    return ratio <= 1.2 * TARGET
+    return _measured(store, asked.records // _TIMES) <= 1.2 * TARGET
 
 
-def _measured(store: dict[str, str], records: int) -> tuple[str, float]:
+def _measured(store: dict[str, str], records: int) -> float:
     sizes, seconds = [], 0.0
     for number in range(_TIMES):
         fill(store, records, RETIRED)
@@ -62,8 +57,9 @@ def _measured(store: dict[str, str], records: int) -> tuple[str, float]:
         (name, *(f"{each:.0f}" for each in (*parts, sum(parts))), f"{sum(parts) / sum(wide):.3f}")
         for name, parts in (("completed", wide), ("tombstone", narrow))
     ]
-    text = markdown(("state", "row, bytes", "indexes, bytes", "together", "ratio"), rows)
-    return f"{text}\n\n{_TIMES * records / seconds:,.0f} swept a second", sum(narrow) / sum(wide)
+    names = ("state", "row, bytes", "indexes, bytes", "together", "ratio")
+    show(names, rows, f"postgres, {_TIMES * records:,} keys", f"{_TIMES * records / seconds:,.0f} swept a second")
+    return sum(narrow) / sum(wide)
 
 
 async def _bytes_of(url: str) -> tuple[int, int]:

@@ -115,17 +115,6 @@ class Program:
         """What it holds in memory now."""
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids) * 4096
 
-    def written_bytes(self) -> int:
-        """What it caused to be written to disks so far; 0 where the system does not tell."""
-        total = 0
-        for pid in self._pids:
-            try:
-                lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-            except PermissionError:
-                return 0
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-        return total
-
 
 class GatewayProgram(Program):
     """A gateway, and what it tells of itself."""

@@ -10,22 +10,20 @@ from typing import Final
 
 from tests.benchmarks import load
 from tests.benchmarks.filling import ALIVE, EXPIRED, fill
+from tests.benchmarks.options import add_rounds, add_stores
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import GatewayProgram
+from tests.benchmarks.table import show
 from tests.support.eventually import eventually_blocking
 
 TARGET: Final = 1.5
-_SHAPE: Final = load.Shape(PROTECTED, 200, b"stored")
-_CONNECTIONS: Final = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--stores", nargs="+", default=["postgres", "sqlite"], choices=["postgres", "sqlite"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    add_stores(parser)
+    add_rounds(parser, 7, 3.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -40,9 +38,9 @@ def _gateway(place: Place, kind: str, records: int, *, expired: bool) -> Gateway
     """On a store with that many records, and frozen: what is expired has not been swept."""
     began = time.perf_counter()
     name = f"{kind}-{'expired' if expired else 'alive'}"
-    store = place.postgres() if kind == "postgres" else place.sqlite()
+    store = place.store(kind)
     program = place.gateway(name, store)
-    load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 100)))
+    load.store_new(program.port, 100)
     program.freeze()
     fill(store, records, EXPIRED if expired else ALIVE)
     print(f"filled {name} with {records:,} records in {time.perf_counter() - began:.0f} s", flush=True)
@@ -58,7 +56,7 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
         eventually_blocking(lambda program=program: _is_awake(program), 60.0)  # type: ignore[misc]
         program.freeze()
     calm.thaw()
-    rate = _saturation(calm) / 2
+    rate = load.saturation(calm.port) / 2
     calm.freeze()
     swept.thaw()
     # It comes when the pause of an idle sweeper is over.
@@ -70,7 +68,7 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
     for _ in range(asked.rounds):
         for program, rounds in found.items():
             program.thaw()
-            rounds.append(_paced(program, rate, asked.seconds))
+            rounds.append(load.new_at(program.port, rate, asked.seconds))
             program.freeze()
     rows, ratio = [], 1.0
     for name, rounds in zip(("without", "with a sweep"), found.values(), strict=True):
@@ -78,11 +76,11 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
         target = f"< {TARGET:.2f}" if rounds is found[swept] else ""
         p50, p99 = (median(one.latency_ms(percent) for one in rounds) for percent in (50, 99))
         rows.append((name, f"{p50:.2f}", f"{p99:.2f}", f"{ratio:.2f}", target))
-    text = markdown(("new keys", "p50 ms", "p99 ms", "ratio", "target"), rows)
     moved = _swept_so_far(swept) - before
     locks = _lock_waits(place, kind)[len(waits) :]
-    print(f"\n{kind}, {rate:,.0f} new keys a second beside {asked.records:,} expired records\n\n{text}")
-    print(f"\n{moved:,.0f} records were swept meanwhile; waits for locks: {_told(locks)}", flush=True)
+    said = f"{moved:,.0f} records were swept meanwhile; waits for locks: {_told(locks)}"
+    title = f"{kind}, {rate:,.0f} new keys a second beside {asked.records:,} expired records"
+    show(("new keys", "p50 ms", "p99 ms", "ratio", "target"), rows, title, said)
     for program in found:
         program.stop()
     return ratio < 1.2 * TARGET and not locks
@@ -90,24 +88,10 @@ def _swept(place: Place, kind: str, asked: argparse.Namespace) -> bool:
 
 def _is_awake(program: GatewayProgram) -> bool:
     try:
-        load.say_once(program.port, _SHAPE, list(islice(load.new_keys(), 1)), connections=1)
+        load.say_once(program.port, load.NEW, list(islice(load.new_keys(), 1)), connections=1)
     except AssertionError:
         return False
     return True
-
-
-def _saturation(program: GatewayProgram) -> float:
-    measured = load.measure(program.port, _SHAPE, load.new_keys(), connections=_CONNECTIONS, seconds=2.0)
-    return measured.requests / measured.seconds
-
-
-def _paced(program: GatewayProgram, rate: float, seconds: float) -> load.Measured:
-    async def paced() -> load.Measured:
-        return await load.paced(
-            program.port, _SHAPE, load.new_keys(), rate=rate, connections=_CONNECTIONS, seconds=seconds
-        )
-
-    return load.undisturbed(paced)
 
 
 def _swept_so_far(program: GatewayProgram) -> float:

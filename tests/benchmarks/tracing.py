@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.benchmarks import load
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import PROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import GatewayProgram
+from tests.benchmarks.table import show
 
 LATER_MS_MAX: Final = 2.0
 LONGER_SECONDS_MAX: Final = 2.0
@@ -53,7 +53,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     ]
     longer = median(one - other for one, other in stops)
     rows.append(("a stop, s", *(f"{median(pair[which] for pair in stops):.2f}" for which in (0, 1)), f"{longer:.2f}"))
-    print(f"\n{markdown(('', 'collector hangs', 'no traces', 'difference'), rows)}")
+    show(("", "collector hangs", "no traces", "difference"), rows)
     p99 = sorted(one[1] - other[1] for one, other in pairs)
     print(f"\np99 of the rounds: {', '.join(f'{later:+.2f}' for later in p99)} ms")
     lost = told["idempotency_spans_total"]
@@ -63,16 +63,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
 
 def _latencies(program: GatewayProgram, rate: float, seconds: float) -> tuple[float, ...]:
     """The percentiles of a round, in milliseconds."""
-    measured = load.undisturbed(
-        lambda: load.paced(
-            program.port,
-            load.Shape(PROTECTED, 200, b"stored"),
-            load.new_keys(),
-            rate=rate,
-            connections=_CONNECTIONS,
-            seconds=seconds,
-        )
-    )
+    measured = load.new_at(program.port, rate, seconds, _CONNECTIONS)
     return tuple(measured.latency_ms(percent) for percent in _PERCENTS)
 
 

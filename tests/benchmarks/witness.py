@@ -20,6 +20,7 @@ from gateway.store.memory.witness import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.benchmarks import load
+from tests.benchmarks.options import add_stores
 from tests.benchmarks.place import Place, ask
 from tests.benchmarks.subject import PROTECTED, SERVING_CORE, pinned
 from tests.benchmarks.table import markdown
@@ -27,13 +28,12 @@ from tests.conformance.hand import SERVICE, Hand
 
 SHARE_MAX: Final = 0.02
 _OPERATIONS: Final = 1_024
-_NEW: Final = load.Shape(PROTECTED, 200, b"stored")
 _BATCHES: Final = "SELECT coalesce(sum(number), 0) FROM "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    add_stores(parser)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--seconds", type=float, default=2.0, help="of load on the plain proxy, and on the gateway")
@@ -57,9 +57,11 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
 
 def _batch(place: Place, kind: str, asked: argparse.Namespace) -> int:
     """How many claims or completions share a commit under load."""
-    settings = place.sqlite() if kind == "sqlite" else place.postgres()
+    settings = place.store(kind)
     program = place.gateway(f"{kind}-batches", settings)
-    measured = load.measure(program.port, _NEW, load.new_keys(), connections=asked.connections, seconds=asked.seconds)
+    measured = load.measure(
+        program.port, load.NEW, load.new_keys(), connections=asked.connections, seconds=asked.seconds
+    )
     program.stop()
     url = settings["durable"]
     if kind == "sqlite":

@@ -8,23 +8,23 @@ from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
+from tests.benchmarks.options import add_rounds
 from tests.benchmarks.place import Place
-from tests.benchmarks.subject import OTHER_CORE, PROTECTED, SERVING_CORE, UNPROTECTED, GatewayProgram
-from tests.benchmarks.table import markdown
+from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, UNPROTECTED, GatewayProgram
+from tests.benchmarks.table import show
 
 TARGET: Final = 1.7
 _WORKS: Final = (
     ("passed through, unprotected", load.Shape(UNPROTECTED, 200, None), False),
-    ("replay, same worker", load.Shape(PROTECTED, 200, b"replayed"), True),
-    ("new key, Postgres", load.Shape(PROTECTED, 200, b"stored"), False),
+    ("replay, same worker", load.REPLAY, True),
+    ("new key, Postgres", load.NEW, False),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this measurement."""
     parser.add_argument("--connections", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    add_rounds(parser, 5, 2.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -36,7 +36,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     )
     keys = list(islice(load.new_keys(), 512))
     for program in (one, two):
-        load.say_once(program.port, load.Shape(PROTECTED, 200, b"stored"), keys)
+        load.say_once(program.port, load.NEW, keys)
     found: dict[tuple[str, GatewayProgram], list[tuple[float, float]]] = {}
     for _ in range(asked.rounds):
         for name, shape, is_repeated in _WORKS:
@@ -52,7 +52,7 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         capacities = (f"{median(each[0] for each in found[name, program]):,.0f}" for program in (one, two))
         rows.append((name, *capacities, f"{ratio:.2f}", f"≥ {TARGET:.2f}", f"{rate_ratio:.2f}"))
     names = "work", "one worker", "two workers", "ratio", "target", "ratio of requests/s, load on the same cores"
-    print(f"\n{markdown(names, rows)}", flush=True)
+    show(names, rows)
     return is_within
 
 

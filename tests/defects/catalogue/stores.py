@@ -317,10 +317,6 @@ postgres-keeps-what-was-delivered: the requests of operations that are over stay
   store/relational/executor.py tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind[withdraw]
 -                rows["delete_request"].append(key)
 -
-postgres-lets-the-paused-expire: the time of a pause counts against what it holds up on Postgres
-  store/relational/sweep.py tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[postgres]
--limit -= await _hold_paused(cursor, now_us, limit)
-+limit -= 0
 postgres-walks-past-what-may-commit: the walk for lapsed claims passes a claim that commits after one with a later token
   store/postgres/sql/sweep.sql
   tests/store/test_postgres_walk.py::test_a_walk_waits_for_a_lower_token_however_the_clock_is_set[back]
@@ -372,14 +368,6 @@ postgres-keeps-what-is-null: what all rows of a batch have no value for stays as
   tests/conformance/test_table.py::test_every_event_has_the_effect_that_the_table_gives_it[postgres-claim-forget]
 -f"i.{each}" if each in given else "NULL"
 +f"i.{each}" if each in given else f"o.{each}"
-postgres-collects-what-is-due: a sweep of Postgres removes a doubt that is written down as due
-  store/relational/sql/select_due.sql tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[postgres]
--WHERE o.state = ? AND o.due_us
-+WHERE ? <> '' AND o.due_us
-  store/relational/sweep.py
--            settled = None if record is None else written_down(record, now_us)
-+            settled = None if record is None else written_down(record, now_us)
-+            settled = None if settled is record else settled
 postgres-commit-taken-for-lost: a change of Postgres whose commit was not answered is said not to have been made
   store/postgres/connection.py tests/store/test_postgres_faults.py::test_a_lost_answer_within_a_transaction[commit]
 -        status = await connection.execute("COMMIT")

@@ -33,7 +33,7 @@ from gateway.store.redis.connection import (
     script,
     time_us,
 )
-from gateway.store.redis.copies import ERA_BYTES, GENERATION_BYTES, Keyspace, decode, encode
+from gateway.store.redis.layout import ERA_BYTES, GENERATION_BYTES, Keyspace, decode, encode
 
 # Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
 GET_SECONDS: Final = 0.25

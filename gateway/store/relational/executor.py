@@ -55,7 +55,7 @@ from gateway.core.operation import (
 )
 from gateway.core.outbox import Outbox, OutboxRow
 from gateway.store.base import NotApplied, StoreError, Unstorable
-from gateway.store.memory.witness import Witness
+from gateway.store.memory.epoch import Witness
 from gateway.store.operations import AUDIT_KEEP_US
 from gateway.store.relational.rows import (
     CHANGED,

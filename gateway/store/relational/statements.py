@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 from gateway.core.lifecycle import STEP_US
 from gateway.core.operation import SHORT_DIGEST_BYTES
-from gateway.store.level import EVENT_TYPES, RECORD_VERSIONS
+from gateway.store.agreement import EVENT_TYPES, RECORD_VERSIONS
 from gateway.store.operations import ACTIVITY_AHEAD_US, AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
-from gateway.store.relational import rekeying
+from gateway.store.relational import inquiry
 from gateway.store.relational.rows import (
     CHANGED,
     COLUMNS,
@@ -75,7 +75,7 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
     for name, text in {**texts_of(__package__), **own}.items():
         found[name] = _bare(text, placeholders, words.get("keys"))
-    return found | {name: _bare(text, placeholders, None) for name, text in rekeying.texts().items()}
+    return found | {name: _bare(text, placeholders, None) for name, text in inquiry.rekeying_texts().items()}
 
 
 def texts_of(package: str) -> dict[str, str]:

@@ -31,11 +31,13 @@ from uuid import UUID
 from gateway.core.operation import Command, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import NotApplied, wall_clock_us
-from gateway.store.memory.witness import Witness, WitnessFiles
+from gateway.store.batching import Worker, WorkerBatches
+from gateway.store.memory.epoch import Witness, WitnessFiles
 from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
+    SCHEMA_VERSION,
     Reader,
     SchemaReader,
     Writer,
@@ -43,8 +45,6 @@ from gateway.store.sqlite.connection import (
     file_id,
     prepare_file,
 )
-from gateway.store.sqlite.transaction import SCHEMA_VERSION
-from gateway.store.worker import Worker, WorkerBatches
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ DEFECTS = (
         "the marks of a machine that went down are believed",
         (
             Edit(
-                "store/attempt_files.py",
+                "store/files.py",
                 ' or content[:_BOOT_BYTES].rstrip(b"\\0") != self._boot:',
                 ":",
             ),
@@ -51,13 +51,13 @@ DEFECTS = (
     Defect(
         "older-copy-of-marks",
         "what had not been sent is read from an older copy of the marks, in the same boot",
-        (Edit("store/attempt_files.py", "changed_ns <= marked_ns + _NOTED_WITHIN_NS and ", ""),),
+        (Edit("store/files.py", "changed_ns <= marked_ns + _NOTED_WITHIN_NS and ", ""),),
         ("tests/store/test_attempt_files.py::test_an_older_copy_that_is_put_back_proves_nothing",),
     ),
     Defect(
         "marks-by-the-wall-clock",
         "where the host's clock was set back, the marks of ended workers are not believed",
-        (Edit("store/attempt_files.py", "partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)", "time.time_ns"),),
+        (Edit("store/files.py", "partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)", "time.time_ns"),),
         ("tests/store/test_attempt_files.py::test_a_host_whose_clock_was_set_back_hides_no_mark",),
     ),
     Defect(

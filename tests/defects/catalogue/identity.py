@@ -9,7 +9,7 @@ _TOKEN = "core/identity/token.py"
 _TOKEN_TEST = "tests/core/test_identity_token.py::"
 _ID = 'framed(b"operation", _utf8(service), _utf8(operation))'
 _CANONICAL = "tests/core/test_fingerprint_canonical.py::"
-_RECIPES = "store/recipes.py"
+_RECIPES = "store/agreement.py"
 _AGREEMENT = "tests/conformance/test_agreement.py::"
 
 _CONTENTS = "tests/conformance/test_contents.py::"
@@ -427,7 +427,7 @@ DEFECTS = (
     Defect(
         "fingerprint-key-lost-unseen",
         "a start without a key of fingerprints has every repeat refused as another request",
-        (Edit("store/recipes.py", "if serving.fingerprint_keys.get(key) != check", "if False"),),
+        (Edit("store/agreement.py", "if serving.fingerprint_keys.get(key) != check", "if False"),),
         ("tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]",),
     ),
     Defect(

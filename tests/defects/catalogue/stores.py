@@ -21,7 +21,7 @@ _REKEYING = "tests/store/test_rekeying.py::"
 _SEALED = "tests/store/test_sealed.py::"
 
 _HOSTS = "tests/store/test_postgres_hosts.py::"
-LEVEL = "store/level.py"
+LEVEL = "store/agreement.py"
 _LEVELS = "tests/store/test_level.py::"
 
 DEFECTS = (
@@ -94,7 +94,7 @@ DEFECTS = (
     Defect(
         "back-to-a-former-primary",
         "while the promoted primary is away, the former one is used again",
-        (Edit("store/postgres/hosts.py", "if _timeline(each) < met.get(each.system, 0)", "if False"),),
+        (Edit("store/postgres/dialer.py", "if _timeline(each) < met.get(each.system, 0)", "if False"),),
         (_HOSTS + "test_a_standby_is_passed_over_and_a_promotion_followed",),
     ),
     Defect(
@@ -102,7 +102,9 @@ DEFECTS = (
         "of two servers that were promoted apart, the one that is listed first is used",
         (
             Edit(
-                "store/postgres/hosts.py", "if len({(each.system, each.started) for each in highest}) > 1:", "if False:"
+                "store/postgres/dialer.py",
+                "if len({(each.system, each.started) for each in highest}) > 1:",
+                "if False:",
             ),
         ),
         (_HOSTS + "test_of_two_that_were_promoted_apart_none_is_used",),
@@ -193,7 +195,7 @@ DEFECTS = (
         "the texts of pauses that are over need the old key for ever",
         (
             Edit(
-                "store/rekeying.py",
+                "store/sealed.py",
                 "return _texts(again, of_pause(service, operation, is_resumed=bool(is_resumed)), *texts)",
                 "return texts",
             ),
@@ -203,7 +205,7 @@ DEFECTS = (
     Defect(
         "key-of-a-kept-request-not-counted",
         "a start without the key of a kept request is accepted, if its operation has another one",
-        (Edit("store/relational/rekeying.py", '("request", "key_id"), ', ""),),
+        (Edit("store/relational/inquiry.py", '("request", "key_id"), ', ""),),
         (_REKEYING + "test_everything_is_encrypted_again[sqlite-other key]",),
     ),
     Defect(
@@ -233,7 +235,7 @@ DEFECTS = (
     Defect(
         "another-key-accepted",
         "a gateway starts with another key under the id of the one that its store is encrypted with",
-        (Edit("store/rekeying.py", "return reasons[0] if reasons and all(reasons) else None", "return None"),),
+        (Edit("store/sealed.py", "return reasons[0] if reasons and all(reasons) else None", "return None"),),
         (
             "tests/http/gateway/test_rekeying.py::test_a_key_that_is_another_one_under_its_id[sqlite]",
             "tests/conformance/test_sealed_examples.py::test_examples_of_a_key[sqlite]",
@@ -242,7 +244,7 @@ DEFECTS = (
     Defect(
         "journal-kept-under-the-old-key",
         "rekey leaves the outcomes that wait in a journal under the key that is taken out next",
-        (Edit("store/journal/view.py", "return 0 if again is command else len(", "return 0 * len("),),
+        (Edit("store/journal/journal.py", "return 0 if again is command else len(", "return 0 * len("),),
         (_SEALED + "test_outcomes_in_a_journal_are_encrypted_again",),
     ),
     Defect(
@@ -286,7 +288,7 @@ DEFECTS = (
         "why an event could not be published stays under the key that is taken out next",
         (
             Edit(
-                "store/rekeying.py",
+                "store/sealed.py",
                 "return content, response, again.again(FAILURE, why, sink, event_id)",
                 "return content, response, why",
             ),
@@ -302,7 +304,7 @@ DEFECTS = (
     Defect(
         "entry-of-another-era",
         "what was in Redis before a purge, a restart or a failover is believed after it",
-        (Edit("store/redis/copies.py", "or entry_era != era or", "or"),),
+        (Edit("store/redis/layout.py", "or entry_era != era or", "or"),),
         ("tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read",),
     ),
     Defect(
@@ -515,7 +517,7 @@ DEFECTS = (
         "once a record is gone its token is given out again",
         (
             Edit(
-                "store/sqlite/transaction.py",
+                "store/sqlite/connection.py",
                 "self.cursor.execute(_SELECT_SEQUENCE)",
                 'self.cursor.execute("SELECT coalesce(max(token), 0) FROM operation")',
             ),
@@ -525,7 +527,7 @@ DEFECTS = (
     Defect(
         "token-of-a-time-drawn-again",
         "on distributed SQL, a token is given out again after its record is gone and the clock was set back",
-        (Edit("store/postgres/transaction.py", "        if token > self._floor:\n", "        if False:\n"),),
+        (Edit("store/postgres/executor.py", "        if token > self._floor:\n", "        if False:\n"),),
         ("tests/store/test_portable.py::test_a_token_is_not_drawn_again_after_the_clock_was_set_back[erased]",),
     ),
     Defect(
@@ -694,25 +696,25 @@ DEFECTS = (
     Defect(
         "postgres-misses-what-moved",
         "a command on Postgres that waited for a tombstone, which became narrow meanwhile, finds nothing",
-        (Edit("store/postgres/transaction.py", "            if has_moved:\n", "            if has_moved is None:\n"),),
+        (Edit("store/postgres/executor.py", "            if has_moved:\n", "            if has_moved is None:\n"),),
         ("tests/store/test_postgres_narrow.py::test_a_command_that_waits_for_a_record_on_its_way[erase]",),
     ),
     Defect(
         "sqlite-keeps-what-a-sweep-added",
         "a pause of a minute moves the end of what a sweep has held by an hour",
-        (Edit("store/relational/kept.py", "in rows if by_us])", "in rows if by_us > 0])"),),
+        (Edit("store/relational/inquiry.py", "in rows if by_us])", "in rows if by_us > 0])"),),
         (_KEPT + "test_a_pause_moves_the_end_by_its_length[sqlite-1800-10-50]",),
     ),
     Defect(
         "repeated-end-of-a-pause-pays-less",
         "what an end of a pause came to before it failed loses the time until the end is repeated",
-        (Edit("store/relational/kept.py", "now_us - PAUSE_END_US if is_first else 0", "0"),),
+        (Edit("store/relational/inquiry.py", "now_us - PAUSE_END_US if is_first else 0", "0"),),
         ("tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]",),
     ),
     Defect(
         "pause-of-many-never-ends",
         "the end of a pause that takes longer than a command may begins anew each time",
-        (Edit("store/relational/kept.py", "now_us - PAUSE_END_US if is_first else 0", "now_us if is_first else 0"),),
+        (Edit("store/relational/inquiry.py", "now_us - PAUSE_END_US if is_first else 0", "now_us if is_first else 0"),),
         ("tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]",),
     ),
     Defect(
@@ -730,7 +732,7 @@ DEFECTS = (
     Defect(
         "postgres-forgets-the-fence",
         "Postgres records whatever completion comes, whoever says it",
-        (Edit("store/postgres/hot.py", " AND o.token = i.token AND o.attempt_id = i.attempt_id", ""),),
+        (Edit("store/postgres/statements.py", " AND o.token = i.token AND o.attempt_id = i.attempt_id", ""),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]",),
     ),
     Defect(
@@ -864,13 +866,13 @@ DEFECTS = (
     Defect(
         "portable-trusts-the-grant",
         "on distributed SQL, the answer of whoever was granted the claim is recorded, although the record has gone on",
-        (Edit("store/postgres/hot.py", "o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT", "NOT"),),
+        (Edit("store/postgres/statements.py", "o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT", "NOT"),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]",),
     ),
     Defect(
         "portable-forgets-what-it-acknowledged",
         "on distributed SQL, a claim is granted by data that lacks what was acknowledged before",
-        (Edit("store/postgres/hot.py", " AND w.number = $3::BIGINT", " AND $3::BIGINT IS NOT NULL"),),
+        (Edit("store/postgres/statements.py", " AND w.number = $3::BIGINT", " AND $3::BIGINT IS NOT NULL"),),
         ("tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged",),
     ),
     Defect(

@@ -38,7 +38,7 @@ DEFECTS: Final = (
     Defect(
         "declared-window-forgotten",
         "a window that a response declared makes one wait on each day",
-        (Edit("store/postgres/member.py", "gateway_id.bytes, self._days.longest_us\n", "gateway_id.bytes, 0\n"),),
+        (Edit("store/postgres/store.py", "gateway_id.bytes, self._days.longest_us\n", "gateway_id.bytes, 0\n"),),
         (_DAYS + "test_no_completion_makes_room",),
     ),
     Defect(
@@ -171,7 +171,7 @@ DEFECTS: Final = (
     Defect(
         "refused-and-said-to-be-allowed",
         "`check --store` says that the server allows what it refuses",
-        (Edit("store/postgres/capability.py", 'Capability(name, "refused", f', 'Capability(name, "ok", f'),),
+        (Edit("store/postgres/schema.py", 'Capability(name, "refused", f', 'Capability(name, "ok", f'),),
         ("tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows",),
     ),
     Defect(

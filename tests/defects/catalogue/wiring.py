@@ -116,7 +116,7 @@ DEFECTS = (
         "gateways that note a lost memory at once can take the sequence of tokens back",
         (
             Edit(
-                "store/postgres/member.py",
+                "store/postgres/store.py",
                 '                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")\n',
                 "",
             ),

@@ -255,6 +255,12 @@ _Outcome = tuple[str, OutcomeCommand, str]
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has left beside the spool.
 BYTES_MAX: Final = 512 * 1024 * 1024
+# Mostly there are none, and each request asks.
+_HOLDS_NONE: Final[Callable[[UUID], bool]] = frozenset[UUID]().__contains__
+
+
+def _is_held(held: Sequence[set[bytes]], operation_id: UUID) -> bool:
+    return any(operation_id.bytes in ids for ids in held)
 
 
 class SqliteJournal:
@@ -283,7 +289,7 @@ class SqliteJournal:
         self._files: dict[str, JournalFile] = {}
         self._unfit: set[str] = set()
         self._host = HostJournalFiles(directory, belongs_to)
-        self._held: tuple[set[bytes], ...] = ()
+        self.holds: Callable[[UUID], bool] = _HOLDS_NONE
         self.tally = JournalTally()
         # Between `start` and `close`.
         self._worker: Worker | None = None
@@ -318,10 +324,6 @@ class SqliteJournal:
         if worker is not None:
             await self._appends.close()
             await worker.stop(self._close)
-
-    def holds(self, operation_id: UUID) -> bool:
-        # Mostly there are none, and the bytes of an id are computed.
-        return bool(self._held) and any(operation_id.bytes in held for held in self._held)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         return await self._started().run(self._outcomes, operation_id)
@@ -510,7 +512,8 @@ class SqliteJournal:
         self._take_tally()
 
     def _take_tally(self) -> None:
-        self._held = tuple(file.held for file in self._files.values() if file.counts.rows)
+        held = [file.held for file in self._files.values() if file.counts.rows]
+        self.holds = partial(_is_held, held) if held else _HOLDS_NONE
         counts = [file.counts for file in self._files.values()]
         self.tally = JournalTally(
             sum(each.waiting for each in counts),

@@ -265,9 +265,6 @@ class Transaction(Cursor):
     def narrows_up_to(self) -> int:
         return self._horizon.token
 
-    def state(self) -> object:
-        return self._connection
-
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         least = await self._last_token(record, command)
         # Those that were drawn before the record's lock was had may be too low.

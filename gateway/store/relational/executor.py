@@ -13,9 +13,6 @@ way of all others.
 `Changes` collects what is to be written, by statement. It is written when all are decided, or before a command about
 something that a change before it is about: the operation, its lane, or its content. Such a command reads its record
 anew.
-
-*A batch that cannot be written*, because a value does not fit, is executed in halves, down to single commands. Each
-half is a transaction and fails for itself.
 """
 
 from __future__ import annotations
@@ -24,9 +21,8 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.framing import digest
@@ -54,8 +50,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import Outbox, OutboxRow
-from gateway.store.base import NotApplied, StoreError, Unstorable
-from gateway.store.memory.epoch import Witness
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.operations import AUDIT_KEEP_US
 from gateway.store.relational.rows import (
     CHANGED,
@@ -143,9 +138,6 @@ class Cursor:
         """Make the next token higher than any before of the operation that has this record, and than any of the lane
         that the command accepts it into."""
 
-    def begin_tokens(self) -> None:
-        """Called before the first token is drawn."""
-
     @abstractmethod
     def draw(self) -> int:
         """The next fencing token, of a new operation or as `ready_to_draw` has it."""
@@ -159,20 +151,10 @@ class Cursor:
     def forget_token(self, token: int, /) -> None:
         """An operation with this token is about to be deleted; it never draws the token again."""
 
-    @abstractmethod
-    def state(self) -> object:
-        """Equals an earlier one only as long as nobody else may have replaced the data since."""
 
-
-class Transact(Protocol):
-    """Does work in a durable transaction."""
-
-    def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
-
-
-def drive(work: Callable[[Cursor], Awaitable[T]], cursor: Cursor) -> T:
+def drive(work: Callable[..., Awaitable[T]], cursor: Cursor, *arguments: Any) -> T:
     """The result of work over a transaction whose statements wait for nothing."""
-    coroutine: Any = work(cursor)
+    coroutine: Any = work(cursor, *arguments)
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -183,59 +165,6 @@ def drive(work: Callable[[Cursor], Awaitable[T]], cursor: Cursor) -> T:
 
 class Contended(NotApplied):
     """The transaction lost against others each time that it was tried. A smaller one may succeed."""
-
-
-class Misfit(Exception):
-    """Some of the commands cannot be written. Roll the transaction back."""
-
-
-def apply_batch(
-    transact: Transact,
-    witness: Witness | None,
-    data_errors: tuple[type[Exception], ...],
-    outbox: Outbox,
-    commands: Sequence[Command],
-) -> list[Result | Exception]:
-    """Execute the commands in one transaction, or in halves. Raises what `transact` does."""
-    try:
-        results, number, now_us = transact(partial(drive, partial(_apply_all, commands, witness, data_errors, outbox)))
-    except Misfit as error:
-        failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
-    else:
-        if number and witness is not None:
-            witness.acknowledge(number, now_us)
-        return results
-    if len(commands) == 1:
-        return [failed]
-    middle = len(commands) // 2
-    results = []
-    for half in (commands[:middle], commands[middle:]):
-        try:
-            results += apply_batch(transact, witness, data_errors, outbox, half)
-        except StoreError as error:
-            results += [type(error)(*error.args) for _ in half]
-    return results
-
-
-async def _apply_all(
-    commands: Sequence[Command],
-    witness: Witness | None,
-    data_errors: tuple[type[Exception], ...],
-    outbox: Outbox,
-    cursor: Cursor,
-) -> tuple[list[Result | Exception], int, int]:
-    """The results, the number that the witness was raised to (0: it was not), and when."""
-    number, now_us = 0, cursor.now_us
-    if witness is not None:
-        await witness.compare(cursor, now_us)
-    try:
-        results = await execute(cursor, commands, now_us, outbox)
-    except data_errors as error:
-        raise Misfit from error
-    # Also for a repeated command that took effect before: its number may never have been noted.
-    if witness is not None and Applied in map(type, results):
-        number = await witness.raise_(cursor, now_us)
-    return results, number, now_us
 
 
 async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
@@ -445,13 +374,11 @@ async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outb
     """Execute the commands; for one about a record that this program cannot read, the result is the error."""
     results: list[Any] = []
     rest = []
-    has_begun = False
+    may_draw = False
     for command in commands:
         kind, result = type(command), None
         # A completion draws no token.
-        if not (has_begun or kind is Complete):
-            cursor.begin_tokens()
-            has_begun = True
+        may_draw |= kind is not Complete
         if cursor.is_remote:
             pass
         elif kind is Claim:
@@ -463,7 +390,7 @@ async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outb
         results.append(result)
     if rest:
         await _Execution(cursor, now_us, outbox, commands, results).run(rest)
-    if has_begun:
+    if may_draw:
         cursor.keep_tokens()
     return results
 

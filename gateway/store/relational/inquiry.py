@@ -209,6 +209,12 @@ async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[st
         key_ids = (await cursor.row("select_next_sealed", (key_ids,)))[0]
 
 
+async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
+    """Replace the memo, and draw only tokens above this one from now on."""
+    await cursor.change("update_memo", (memo,))
+    await cursor.change("advance_sequence", (beyond_token,))
+
+
 # -- identity recipes --------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,6 @@ from gateway.core.operation import Applied, Audit, Command, Result, Snapshot, op
 from gateway.core.outbox import Outbox
 from gateway.store.agreement import Name
 from gateway.store.base import WORK, Watch
-from gateway.store.memory import epoch
 from gateway.store.operations import (
     Agreement,
     LeasedEvent,
@@ -250,8 +249,7 @@ class RelationalStore(ABC):
     save_activity = _unsynced(inquiry.save_activity)
     activity = _reads(inquiry.activity)
 
-    check_memory = _reads(epoch.check_memory)
-    begin_epoch = _changes(epoch.begin_epoch)
+    begin_epoch = _changes(inquiry.begin_epoch)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)

@@ -20,6 +20,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -100,7 +101,7 @@ class Transaction(Cursor):
     """One for each connection, whose transactions follow one another: its lock excludes every other one. One result at
     a time: each statement ends the previous one."""
 
-    __slots__ = ("_clock_us", "_drawn", "_sequence", "connection", "cursor")
+    __slots__ = ("_sequence", "clock_us", "connection", "cursor", "drawn")
 
     first_row = 0
     last_row = 2**63 - 1
@@ -110,14 +111,13 @@ class Transaction(Cursor):
         self.cursor = cursor
         """The driver's."""
         self.connection = cursor.connection
-        self._clock_us = clock_us
+        self.clock_us = clock_us
         # The sequence is read for the first token of a transaction, and written once at its end.
         self._sequence = 0
-        self._drawn = 0
+        self.drawn = 0
 
-    @property
-    def now_us(self) -> int:
-        return self._clock_us()
+    # No function of ours in between: it is asked in each transaction.
+    now_us = property(methodcaller("clock_us"))
 
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
@@ -138,25 +138,19 @@ class Transaction(Cursor):
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         self.cursor.executemany(TEXTS[statement], bindings)
 
-    def state(self) -> object:
-        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
-        return self.connection, self.cursor.execute("PRAGMA data_version").fetchone()[0]
-
-    def begin_tokens(self) -> None:
-        self._drawn = 0
-
     def draw(self) -> int:
-        if not self._drawn:
+        if not self.drawn:
             self._sequence = int(self.cursor.execute(_SELECT_SEQUENCE).fetchone()[0])
-        self._drawn += 1
-        return self._sequence + self._drawn
+        self.drawn += 1
+        return self._sequence + self.drawn
 
     def take_back_token(self) -> None:
-        self._drawn -= 1
+        self.drawn -= 1
 
     def keep_tokens(self) -> None:
-        if self._drawn:
-            self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self._drawn,))
+        if self.drawn:
+            self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self.drawn,))
+            self.drawn = 0
 
 
 def check_ours(cursor: Any, path: object) -> int:
@@ -471,7 +465,12 @@ class Writer(Committer[Transaction]):
         self._regain_trust(cursor)
         return Transaction(cursor, self._clock_us)
 
-    def change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    def _roll_back(self, error: BaseException) -> None:
+        super()._roll_back(error)
+        if self._workplace is not None:
+            self._workplace.drawn = 0
+
+    def change_without_fsync(self, work: Callable[[Transaction], T]) -> T:
         """As `transact`, for changes that may be lost: the next commit syncs them.
 
         Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
@@ -505,7 +504,7 @@ class Reader(Connection[Transaction]):
         cursor.execute("PRAGMA query_only = 1")
         return Transaction(cursor, self._clock_us)
 
-    def query(self, work: Callable[[Cursor], T]) -> T:
+    def query(self, work: Callable[[Transaction], T]) -> T:
         """Do the work on one consistent state. Raises `NotApplied`."""
         transaction = self.workplace()
         try:

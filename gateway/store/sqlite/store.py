@@ -22,24 +22,27 @@ when one fails.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from gateway.core.operation import Command, Result, Snapshot
+from gateway.core.operation import Applied, Command, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import NotApplied, wall_clock_us
+from gateway.store.base import EpochChanged, NotApplied, StoreError, Unstorable, wall_clock_us
 from gateway.store.batching import Worker, WorkerBatches
-from gateway.store.memory.epoch import Witness, WitnessFiles
-from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
+from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.operations import WITNESS_KEEP_US, Epoch
+from gateway.store.relational.executor import Cursor, drive, execute, read_batch
 from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
     SCHEMA_VERSION,
+    TEXTS,
     Reader,
     SchemaReader,
+    Transaction,
     Writer,
     check_library,
     file_id,
@@ -51,6 +54,8 @@ T = TypeVar("T")
 BUSY_SECONDS: Final = 5.0
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
+_ADVANCE_WITNESS: Final = TEXTS["advance_witness"]
+_RAISE_WITNESS: Final = TEXTS["raise_witness"]
 
 
 def is_migrated(path: Path) -> bool:
@@ -106,7 +111,7 @@ class SqliteStore(RelationalStore):
         if self._threads is not None:
             return
         check_library()
-        witness = None if self._witness_files is None else Witness(self._witness_files, _PLACE)
+        witness = None if self._witness_files is None else _Witness(self._witness_files)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             found = await writing.run(prepare_file, self._path)
@@ -121,7 +126,7 @@ class SqliteStore(RelationalStore):
             writing.end(self._writer.drop)
             raise
         self._threads = writing, reading
-        self._commands.open(writing, partial(apply_batch, self._writer.transact, witness, DATA_ERRORS, self._outbox))
+        self._commands.open(writing, partial(_apply_batch, self._writer, witness, self._outbox))
         self._reads.open(reading, lambda ids: self._reader.query(partial(drive, partial(read_batch, ids))))
 
     async def close(self) -> None:
@@ -134,6 +139,10 @@ class SqliteStore(RelationalStore):
         # The writer last: the last connection to close copies the log into the file and removes it.
         await reading.stop(self._reader.drop)
         await writing.stop(self._writer.drop)
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        _, reading = self._started()
+        return await reading.run(self._reader.query, partial(_epoch_of, links))
 
     async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Read in the reader's thread."""
@@ -154,3 +163,120 @@ class SqliteStore(RelationalStore):
         if self._threads is None:
             raise NotApplied("the store is not open")
         return self._threads
+
+
+# -- in the writer's thread --------------------------------------------------------------------------------------------
+
+
+class _Misfit(Exception):
+    """Some of the commands cannot be written. Roll the transaction back."""
+
+
+def _apply_batch(
+    writer: Writer, witness: _Witness | None, outbox: Outbox, commands: Sequence[Command]
+) -> list[Result | Exception]:
+    """Execute the commands in one transaction, or in halves, down to single commands, where a value does not fit. Each
+    half is a transaction and fails for itself. Raises what `transact` does."""
+    try:
+        results, number, now_us = writer.transact(partial(_apply_all, commands, witness, outbox))
+    except _Misfit as error:
+        failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
+    else:
+        if number and witness is not None:
+            witness.acknowledge(number, now_us)
+        return results
+    if len(commands) == 1:
+        return [failed]
+    middle = len(commands) // 2
+    results = []
+    for half in (commands[:middle], commands[middle:]):
+        try:
+            results += _apply_batch(writer, witness, outbox, half)
+        except StoreError as error:
+            results += [type(error)(*error.args) for _ in half]
+    return results
+
+
+def _apply_all(
+    commands: Sequence[Command], witness: _Witness | None, outbox: Outbox, transaction: Transaction
+) -> tuple[list[Result | Exception], int, int]:
+    """The results, the number that the witness was raised to (0: it was not), and when."""
+    number, now_us = 0, transaction.now_us
+    if witness is not None:
+        witness.compare(transaction, now_us)
+    try:
+        results = drive(execute, transaction, commands, now_us, outbox)
+    except DATA_ERRORS as error:
+        raise _Misfit from error
+    # Also for a repeated command that took effect before: its number may never have been noted.
+    if witness is not None and Applied in map(type, results):
+        number = witness.raise_(transaction, now_us)
+    return results, number, now_us
+
+
+class _Witness:
+    """The witness of the writer's link, from one start to the next. `files` are open.
+
+    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
+    that it stands for. `memory.epoch` explains what the numbers prove.
+    """
+
+    def __init__(self, files: WitnessFiles) -> None:
+        self._files = files
+        self._link = uuid4()
+        # What was acknowledged last; 0 for nothing.
+        self._number = 0
+        self._memory = b""
+        self._compared: object = None
+        self._reading: Reading | None = None
+
+    def compare(self, transaction: Transaction, now_us: int) -> None:
+        """Compare the data with all notes, unless it is as it was then but for changes of this link's.
+
+        Raises `EpochChanged`, before anything was changed.
+        """
+        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
+        state = transaction.connection, transaction.cursor.execute("PRAGMA data_version").fetchone()[0]
+        if state == self._compared:
+            return
+        # Before the epoch that they are compared with.
+        reading = self._files.read()
+        epoch = _epoch_of((note.link for note in reading.notes), transaction, now_us)
+        why = missing(reading.notes, epoch, self._files.beyond)
+        if why is not None:
+            raise EpochChanged(why)
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
+
+    def raise_(self, transaction: Transaction, now_us: int) -> int:
+        """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
+        cursor, link = transaction.cursor, self._link.bytes
+        # A number that nobody lowered is raised without reading it.
+        if self._number:
+            cursor.execute(_ADVANCE_WITNESS, (link, self._number))
+            if transaction.connection.changes():
+                return self._number + 1
+        # Fetch all rows: the change is complete only after the last one.
+        ((number,),) = cursor.execute(_RAISE_WITNESS, (link, now_us + WITNESS_KEEP_US)).fetchall()
+        if number <= self._number:
+            raise EpochChanged("the store lacks changes that it had acknowledged")
+        return int(number)
+
+    def acknowledge(self, number: int, now_us: int) -> None:
+        """Note the number; the transaction that raised it is committed."""
+        self._number = number
+        self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
+        if self._reading is not None:
+            self._files.cover(self._reading)
+            self._reading = None
+
+
+def _epoch_of(links: Iterable[UUID], transaction: Transaction, now_us: int | None = None) -> Epoch:
+    """The data's epoch, with the witnesses of these links; as of this moment, unless it is said."""
+    cursor = transaction.cursor
+    identity, token, memo, generation, level = cursor.execute(TEXTS["select_epoch"]).fetchone()
+    witnesses = {}
+    for link in links:
+        for (number,) in cursor.execute(TEXTS["select_witness"], (link.bytes,)).fetchall():
+            witnesses[link] = int(number)
+    moment_us = transaction.now_us if now_us is None else now_us
+    return Epoch(identity, int(token), moment_us, memo, generation, witnesses, level=int(level))

@@ -17,17 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from gateway.core.confidential import sealed_by
 from gateway.core.lifecycle import LEASE_US_MAX, no_token, step
-from gateway.core.message import pack_headers
 from gateway.core.operation import Claim, Command, Complete, Record, Result
 from gateway.core.outbox import Outbox
 from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import WITNESS_KEEP_US
-from gateway.store.relational.rows import DELIVERY, NARROW, Row, encode_resource, line_of
+from gateway.store.relational.rows import COLUMNS, COMPLETED, DELIVERY, NARROW, Row, encode
 from gateway.store.relational.statements import SHARED_TABLES, numbered, statements, type_of
 
 Dialect = Literal["postgres", "portable"]
@@ -149,37 +148,29 @@ def _scripts(folder: str) -> list[tuple[int, str, str]]:
     return [(int(name[:4]), name, text) for name, text in scripts]
 
 
-# What a claim, and a completion, is given by column; the id first.
-CLAIM: Final = (
-    "id", "attempt_id", "holder", "route", "operation", "scope_digest", "key_digest", "key",
-    "fingerprint_recipe", "fingerprint_digest", "fingerprint_raw", "fingerprint_key_id", "fingerprint_parts",
-    "lease_us", "probe_target", "probe_host", "sealed_by", "request", "request_id", "trace_id",
-)  # fmt: skip
-COMPLETION: Final = (
-    "id", "token", "attempt_id", "replay_us", "remember_us", "status", "reason", "headers", "api_version",
-    "resource", "sealed_by", "body",
-)  # fmt: skip
-# Those that may be null, and those of the others that often are equal for all.
-_NULLABLE: Final = frozenset(
-    ("key", "fingerprint_parts", "probe_target", "probe_host", "sealed_by", "request_id", "trace_id", "api_version",
-     "resource", "body")
-)  # fmt: skip
-_SHARED: Final = frozenset(
-    ("holder", "route", "operation", "scope_digest", "fingerprint_recipe", "fingerprint_key_id", "lease_us", "request",
-     "replay_us", "remember_us", "status", "reason", "expected_us")
-)  # fmt: skip
-# What a completion is given of columns that it writes as they are.
-_RESPONDED: Final = ("status", "reason", "headers", "api_version", "resource", "sealed_by")
-# What is not given of a new claim, and of a completion.
+# What the statement itself writes of a new claim, and of a completion. What is empty follows from what is given.
 _CLAIMED: Final = {
     "version": str(RECORD_VERSION), "state": "'claimed'", "last_event": "'claim'", "attempts": "1",
     "first_claimed_us": "s.now_us", "claimed_us": "s.now_us", "replay_until_us": "0", "remember_until_us": "0",
-    "body_kept": "FALSE", "request_kept": "FALSE",
+    "body_kept": "FALSE", "request_kept": "FALSE", "token": "", "lease_until_us": "", "due_us": "",
 }  # fmt: skip
 _COMPLETED: Final = {
     "version": str(RECORD_VERSION), "state": "'completed'", "last_event": "'complete'", "carried_us": "NULL",
     "lease_until_us": "0", "lease_us": "0", "completed_us": "s.now_us", "doubt": "NULL", "resolution_id": "NULL",
+    "body_kept": "", "due_us": "",
 }  # fmt: skip
+# What a claim, and a completion, is given: these columns of the record that `step` makes of it at the time 0, the id
+# first. Columns of which none has a value are left out.
+CLAIM: Final = tuple(each for each in COLUMNS if each not in _CLAIMED)
+_COMPLETING: Final = ("id", "token", "attempt_id", *(each for each in COMPLETED if each not in _COMPLETED))
+COMPLETION: Final = (*_COMPLETING, "body")
+_of_claim: Final = itemgetter(*map(COLUMNS.index, CLAIM))
+_of_completion: Final = itemgetter(*map(COLUMNS.index, _COMPLETING))
+# Those that often are equal for all, and never null.
+_SHARED: Final = frozenset(
+    ("holder", "route", "operation", "scope_digest", "fingerprint_recipe", "fingerprint_key_id", "lease_us", "request",
+     "replay_until_us", "remember_until_us", "status", "reason", "expected_us")
+)  # fmt: skip
 
 _EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
 
@@ -246,13 +237,14 @@ def is_granted_completion(command: Command) -> bool:
     """Whether the command is a completion that changes the record as it was granted, and nothing else but events."""
     if type(command) is not Complete or (granted := command.granted) is None:
         return False
-    return granted.delivery is None and granted.token == command.token
+    is_holder = (granted.token, granted.attempt_id) == (command.token, command.attempt_id)
+    return is_holder and granted.delivery is None
 
 
 def insert_absent(names: Sequence[str], frame: Frame) -> str:
     """absent --claim--> claimed, for many; `names` are those of the columns that any of them has. No event tells of
     it."""
-    given = {name: value for name, value in _values(names, frame.first).items() if name in names}
+    given = _values(names, frame.first)
     lease_until = f"s.now_us + {given['lease_us']}"
     values = {**given, **_CLAIMED, "token": frame.token, "lease_until_us": lease_until, "due_us": lease_until}
     if "expected_us" in given:
@@ -270,16 +262,11 @@ def insert_absent(names: Sequence[str], frame: Frame) -> str:
 def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = False) -> str:
     """claimed --complete--> completed (fenced: token and attempt id), for many, and their events. A late one has
     more to tell, and is executed like others."""
-    given = _values(names, frame.first)
-    replay_until = f"s.now_us + {given['replay_us']}"
-    values = {
-        **_COMPLETED,
-        "replay_until_us": replay_until,
-        "remember_until_us": f"s.now_us + {given['remember_us']}",
-        "due_us": replay_until,
-        "body_kept": f"{given['body']} IS NOT NULL",
-        **{each: given[each] for each in _RESPONDED},
-    }
+    given = dict.fromkeys(COMPLETION, "NULL") | _values(names, frame.first)
+    until = {each: f"s.now_us + {given[each]}" for each in ("replay_until_us", "remember_until_us")}
+    body_kept = f"{given['body']} IS NOT NULL"
+    derived = {**_COMPLETED, **until, "due_us": until["replay_until_us"], "body_kept": body_kept}
+    values = {each: derived.get(each) or given[each] for each in COMPLETED}
     events = _events(frame.first + len(names)) if has_events else ""
     body, stored = "", ""
     if "body" in names:
@@ -306,12 +293,12 @@ def given_of(
     statement: Statement, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING
 ) -> dict[str, Sequence[Any]]:
     """What the statement is given of these commands, by column, the id first; and more, that they do not have."""
-    names, row_of = (CLAIM, _of_claim) if statement is insert_absent else (COMPLETION, _of_completion)
+    names, row_of = (CLAIM, _row_of_claim) if statement is insert_absent else (COMPLETION, _row_of_completion)
     given: dict[str, Any] = {}
     columns = zip(names, zip(*map(row_of, commands), strict=True), strict=True)
     for name, column in (*columns, *more.items()):
-        if name not in _NULLABLE:
-            given[name] = column[:1] if name in _SHARED and column.count(column[0]) == len(column) else column
+        if name in _SHARED and column.count(column[0]) == len(column):
+            given[name] = column[:1]
         elif column.count(None) < len(column):
             given[name] = column
     return given
@@ -332,58 +319,23 @@ def granted(command: Command, token: int, now_us: int) -> Result:
     return step(before, command, now_us, token.__int__)[0]
 
 
-def _of_claim(claim: Claim) -> Row:
-    identity, fingerprint, probe, request = claim.identity, claim.fingerprint, claim.probe, claim.request
-    return (
-        identity.operation_id.bytes,
-        claim.attempt_id.bytes,
-        claim.holder,
-        identity.route,
-        identity.operation,
-        identity.scope_digest,
-        identity.key_digest,
-        identity.key,
-        fingerprint.recipe,
-        fingerprint.digest,
-        fingerprint.raw,
-        fingerprint.key_id,
-        fingerprint.parts,
-        claim.lease_us,
-        *(_TWO_NULLS if probe is None else (probe.target, probe.host)),
-        sealed_by(identity, probe, request),
-        *(_NO_REQUEST if request is None else (line_of(request), request.request_id, request.trace_id)),
-    )
+def _row_of_claim(claim: Claim) -> Row:
+    record: Any = step(None, claim, 0, int)[1]
+    row: Row = _of_claim(encode(record))
+    return row
 
 
-def _of_completion(command: Complete) -> Row:
-    record: Any = command.granted
-    response, resource = command.response, command.resource or record.resource
-    return (
-        command.operation_id.bytes,
-        command.token,
-        command.attempt_id.bytes,
-        command.replay_us,
-        command.remember_us,
-        response.status,
-        response.reason,
-        pack_headers(response.headers),
-        response.version or None,
-        encode_resource(resource),
-        sealed_by(record.identity, record.probe, record.request, response, resource),
-        response.body,
-    )
-
-
-_TWO_NULLS: Final = (None,) * 2
-_NO_REQUEST: Final = ("", None, None)
+def _row_of_completion(command: Complete) -> Row:
+    record: Any = step(command.granted, command, 0, no_token)[1]
+    return (*_of_completion(encode(record)), command.response.body)
 
 
 def _values(names: Sequence[str], first: int) -> dict[str, str]:
-    """What each of these columns is in a row of `_unnested`; NULL, where it is none of the names."""
-    values = dict.fromkeys(_NULLABLE, "NULL")
-    for place, name in enumerate(names, first):
-        values[name] = f"coalesce(i.{name}, (${place}::{type_of(name)}[])[1])" if name in _SHARED else f"i.{name}"
-    return values
+    """What each of these columns is in a row of `_unnested`."""
+    return {
+        name: f"coalesce(i.{name}, (${place}::{type_of(name)}[])[1])" if name in _SHARED else f"i.{name}"
+        for place, name in enumerate(names, first)
+    }
 
 
 def _unnested(names: Sequence[str], first: int) -> str:

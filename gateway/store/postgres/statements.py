@@ -27,7 +27,7 @@ from gateway.core.outbox import Outbox
 from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import WITNESS_KEEP_US
 from gateway.store.relational.rows import COLUMNS, COMPLETED, DELIVERY, NARROW, Row, encode
-from gateway.store.relational.statements import SHARED_TABLES, numbered, statements, type_of
+from gateway.store.relational.statements import SHARED_TABLES, numbered, statements, texts_of, type_of
 
 Dialect = Literal["postgres", "portable"]
 """`store.dialect`: what PostgreSQL has, or what it has in common with CockroachDB, YugabyteDB and Citus."""
@@ -114,14 +114,9 @@ _MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
 def _texts(names: Sequence[str], among: str, keys: str, **more: str) -> dict[str, str]:
     """The statements of these files and those that all stores share, with what compares a column with keys, and these
     as rows."""
-    own = {}
-    for each in names:
-        for part in _SQL.joinpath(f"{each}.sql").read_text("utf-8").split("-- name: ")[1:]:
-            name, _, text = part.partition("\n")
-            own[name] = text
     words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
     words |= {"locked": "FOR UPDATE", "bytes": "BYTEA", "each": _EACH}
-    found = statements(own, {**words, **_WORDS, **more})
+    found = statements(texts_of("gateway.store.postgres", names), {**words, **_WORDS, **more})
     return {name: qualified(numbered(text)) for name, text in found.items()}
 
 

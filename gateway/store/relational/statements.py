@@ -7,7 +7,7 @@ for many they have an array for each column in which any row has a value, and ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -78,10 +78,16 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     return found | {name: _bare(text, placeholders, None) for name, text in inquiry.rekeying_texts().items()}
 
 
-def texts_of(package: str) -> dict[str, str]:
-    """The statements in the folder `sql` of a package, each in a file of its name."""
-    folder = files(package).joinpath("sql")
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+def texts_of(package: str, subjects: Collection[str] = ()) -> dict[str, str]:
+    """The statements in the folder `sql` of a package, by their names: those in the files of these subjects, each after
+    a line `-- name:`, or in all files. One without such a line is a script of its name."""
+    found: dict[str, str] = {}
+    for file in files(package).joinpath("sql").iterdir():
+        subject = file.name.removesuffix(".sql")
+        if file.is_file() and (not subjects or subject in subjects):
+            script, *texts = file.read_text("utf-8").split("-- name: ")
+            found |= {text.split(None, 1)[0]: text.partition("\n")[2] for text in texts} or {subject: script}
+    return found
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")

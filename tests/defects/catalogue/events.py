@@ -93,25 +93,43 @@ DEFECTS = (
     Defect(
         "two-of-a-line-at-once",
         "an ordered sink receives what is behind before the first has arrived",
-        (Edit("store/relational/sql/lease_events.sql", "e.is_behind = FALSE AND e.due_us <= ?3", "e.due_us <= ?3"),),
+        (
+            Edit(
+                "store/relational/sql/events.sql",
+                "e.is_behind = FALSE AND e.due_us <= ?3\n                AND (e.lease",
+                "e.due_us <= ?3\n                AND (e.lease",
+            ),
+        ),
         ("tests/conformance/test_ordered_events.py::test_events_of_one_operation_come_one_after_the_other[sqlite]",),
     ),
     Defect(
         "leases-keep-nothing",
         "two relays publish the same events at the same time",
-        (Edit("store/relational/sql/lease_events.sql", "(e.lease_until_us <= ?3 OR ", "(TRUE OR "),),
+        (Edit("store/relational/sql/events.sql", "                AND (e.lease_until_us <= ?3 OR ", " AND (TRUE OR "),),
         (_CONFORMANCE + "test_two_relays_share_what_is_due[sqlite]",),
     ),
     Defect(
         "redelivered-in-vain",
         "a late report of an earlier life buries an event that an operator had delivered again",
-        (Edit("store/relational/sql/bury_event.sql", " AND redeliveries = ?5", " AND ?5 IS NOT NULL"),),
+        (
+            Edit(
+                "store/relational/sql/events.sql",
+                "why = ?6\nWHERE service = ?1 AND sink = ?2 AND event_id = ?3 AND tries = ?4 AND redeliveries = ?5",
+                "why = ?6\nWHERE service = ?1 AND sink = ?2 AND event_id = ?3 AND tries = ?4 AND ?5 IS NOT NULL",
+            ),
+        ),
         (_CONFORMANCE + "test_a_report_from_before_a_redelivery_counts_no_more[sqlite]",),
     ),
     Defect(
         "leases-of-another-time",
         "a clock that is set back keeps leased events from their sinks for as long as it was set back",
-        (Edit("store/relational/sql/lease_events.sql", " OR e.lease_until_us > ?3 + {event_lease_us_max})", ")"),),
+        (
+            Edit(
+                "store/relational/sql/events.sql",
+                "                AND (e.lease_until_us <= ?3 OR e.lease_until_us > ?3 + {event_lease_us_max})",
+                "                AND (e.lease_until_us <= ?3)",
+            ),
+        ),
         ("tests/conformance/test_events.py::test_a_lease_of_a_clock_that_was_set_back[sqlite]",),
     ),
     Defect(

@@ -477,7 +477,7 @@ DEFECTS = (
         "a request in doubt may be executed again under another key",
         (
             Edit(
-                "store/relational/sql/select_content_holders.sql",
+                "store/relational/sql/operations.sql",
                 "o.state NOT IN ('released', 'completed', 'tombstone')",
                 "o.state NOT IN ('released', 'completed', 'tombstone', 'in_doubt')",
             ),

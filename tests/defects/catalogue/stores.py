@@ -88,7 +88,7 @@ DEFECTS = (
     Defect(
         "narrow-tombstones-not-counted",
         "a start whose configuration loses the keys of narrow tombstones is accepted",
-        (Edit("store/relational/sql/select_alive.sql", "coalesce(o.operation, k.operation) = ?1", "o.operation = ?1"),),
+        (Edit("store/relational/sql/operations.sql", "coalesce(o.operation, k.operation) = ?1", "o.operation = ?1"),),
         ("tests/conformance/test_tombstones.py::test_tombstones_are_living_keys[sqlite]",),
     ),
     Defect(
@@ -772,7 +772,7 @@ DEFECTS = (
         "postgres-collects-what-is-due",
         "a sweep of Postgres removes a doubt that is written down as due",
         (
-            Edit("store/relational/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
+            Edit("store/relational/sql/sweep.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",
@@ -847,7 +847,7 @@ DEFECTS = (
         "sqlite-sweeps-what-is-due",
         "a sweep of SQLite looks for what is due in any state, and removes a doubt",
         (
-            Edit("store/relational/sql/select_due.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
+            Edit("store/relational/sql/sweep.sql", "WHERE o.state = ? AND o.due_us", "WHERE ? <> '' AND o.due_us"),
             Edit(
                 "store/relational/sweep.py",
                 "            settled = None if record is None else written_down(record, now_us)\n",
@@ -860,7 +860,7 @@ DEFECTS = (
     Defect(
         "sqlite-trusts-the-grant",
         "SQLite records the answer of whoever was granted the claim, although the record has gone on",
-        (Edit("store/relational/sql/update_granted.sql", "state = 'claimed' AND lease_until_us > ?", "? > 0"),),
+        (Edit("store/relational/sql/operations.sql", "state = 'claimed' AND lease_until_us > ?", "? > 0"),),
         ("tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[sqlite]",),
     ),
     Defect(
@@ -884,7 +884,7 @@ DEFECTS = (
                 "if granted is None or granted.delivery is not None:",
                 "if granted is None:",
             ),
-            Edit("store/relational/sql/update_granted.sql", " AND NOT request_kept", ""),
+            Edit("store/relational/sql/operations.sql", " AND NOT request_kept", ""),
         ),
         ("tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind",),
     ),

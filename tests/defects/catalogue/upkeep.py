@@ -7,7 +7,7 @@ from typing import Final
 from tests.defects.defect import Defect, Edit
 
 _DAYS: Final = "tests/store/test_postgres_days.py::"
-_TURN: Final = "store/relational/sql/take_turns.sql"
+_TURN: Final = "store/relational/sql/gateways.sql"
 _TURNS: Final = "upkeep/timer.py"
 _UNIT: Final = "tests/upkeep/test_turns.py::"
 _CONTRACT: Final = "tests/conformance/test_turns.py::"
@@ -68,7 +68,7 @@ DEFECTS: Final = (
     Defect(
         "turn-left-is-anybodys",
         "a gateway that stops takes the turns of all others with it",
-        (Edit("store/relational/sql/delete_turns.sql", "holder = ?1", "holder >= ?1 OR holder < ?1"),),
+        (Edit("store/relational/sql/gateways.sql", "holder = ?1", "holder >= ?1 OR holder < ?1"),),
         (_CONTRACT + "test_a_turn_that_is_left_is_free_at_once[sqlite]",),
     ),
     Defect(

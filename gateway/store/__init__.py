@@ -7,7 +7,6 @@ the package `journal`. The rest of the program imports only these.
 in `memory` lets no request through until two checks pass: that the store has lost no data, and that the configuration
 still finds the remembered keys (`agreement`). Whatever of them there is, a command passes one coroutine (`gate`), which
 also sees whether the store's clock goes on. On the way it encrypts what is confidential, as `sealed` does for all else.
-All pass on what no request waits for by `cold`.
 
 *The stores:* `postgres` and `sqlite`, which share `relational`, and `redis`, alone or as the fast tier. `agreement`
 says which programs and gateways share one, and which versions of formats they read and write.

@@ -80,6 +80,8 @@ from gateway.store.base import StartRefused
 from gateway.store.operations import Agreement, Cold, Living, Neighbour, Query, RecipeConflict, Serving
 from gateway.store.sealed import refuse_unreadable
 
+# -- levels ------------------------------------------------------------------------------------------------------------
+
 PROGRAM_LEVEL: Final = 1
 """The level of this program."""
 OLDEST_LEVEL: Final = max(1, PROGRAM_LEVEL - 1)
@@ -150,6 +152,8 @@ def check_finished(older: Sequence[OlderGateway]) -> None:
             "was killed counts for a minute"
         )
 
+
+# -- configurations ----------------------------------------------------------------------------------------------------
 
 # So many of a route's accepted requests are looked at: those of another service may be among them.
 _SAMPLE: Final = 100

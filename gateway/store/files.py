@@ -129,6 +129,8 @@ def lock(descriptor: int, operation: int) -> bool:
     return True
 
 
+# -- the marks of attempts ---------------------------------------------------------------------------------------------
+
 PLACES: Final = 8192
 """How many attempts can be marked at once. Those beyond have no mark."""
 SUFFIX: Final = ".attempts"

@@ -44,6 +44,8 @@ from gateway.store.operations import (
     SinkBacklog,
 )
 
+# -- again -------------------------------------------------------------------------------------------------------------
+
 PAGE_ROWS_MAX: Final = 50
 """Rows of one page: writers wait for so many at most, and responses of so many are in memory."""
 _PASSES_MAX: Final = 3
@@ -219,6 +221,9 @@ def _resealed(kept: Kept, sealing: Sealing) -> tuple[Kept | None, str]:
             return None, _NEWER
         found = Values(kept.place, kept.columns[: -len(values)] + values)
     return (None if found == kept else found), "".join(resealing.reasons[:1])
+
+
+# -- a store behind encryption -----------------------------------------------------------------------------------------
 
 
 def why_unreadable(sealed: Mapping[str, int], key_ids: Collection[str] | None) -> str | None:

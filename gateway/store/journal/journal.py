@@ -57,6 +57,8 @@ from gateway.store.journal.file import (
     unlock,
 )
 
+# -- all journals of a host --------------------------------------------------------------------------------------------
+
 # A file system may give two writes within this time the same time.
 _SAME_TIME_NS: Final = 100_000_000
 
@@ -246,6 +248,8 @@ def opened(path: Path, *, changes: bool = False) -> Iterator[Query]:
             f"{path} cannot be {'changed' if changes else 'read'}: {error}; run this as the user of the gateway"
         ) from error
 
+
+# -- the journal of a process ------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("gateway")
 

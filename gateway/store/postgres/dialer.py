@@ -70,6 +70,8 @@ from gateway.store.postgres.connection import (
 from gateway.store.postgres.statements import Dialect, load, portable_texts, statement_texts
 from gateway.store.relational.executor import Cursor
 
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
 # Asked of each host. A standby has no position to write at, so the function for it fails there. A server may keep each
 # of these from its users.
 IS_STANDBY: Final = "current_setting('in_hot_standby', true) = 'on'"
@@ -161,6 +163,8 @@ def _timeline(status: HostStatus) -> int:
 def _names(statuses: Sequence[HostStatus]) -> str:
     return " and ".join(each.host.name for each in statuses)
 
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

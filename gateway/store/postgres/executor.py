@@ -87,6 +87,8 @@ from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
 from gateway.store.relational.sweep import SWEPT
 
+# -- horizon -----------------------------------------------------------------------------------------------------------
+
 _WRITERS: Final = load("writers")
 # As many as it takes to find out all while nobody writes.
 _LOOKS: Final = 3
@@ -124,6 +126,8 @@ class Horizon:
             if self.token == drawn:
                 return
 
+
+# -- transactions ------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -428,6 +432,8 @@ class Transactions:
         self._asked = (now_us, boot_seconds())
         return int(now_us)
 
+
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 # How often a command is tried whose record changes each time.
 _TRIES: Final = 10

@@ -32,6 +32,8 @@ from gateway.store.postgres.connection import (
 from gateway.store.postgres.dialer import COMMAND_SECONDS, IS_STANDBY, STARTED, SYSTEM, TIMELINE, Dialer
 from gateway.store.postgres.statements import MIGRATE_LOCK, Dialect, load, migrations
 
+# -- migrations and rights ---------------------------------------------------------------------------------------------
+
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
 # How long a migration tries to get its locks. Traffic queues behind a request for a lock, so each try is short.
@@ -221,6 +223,8 @@ def advice_on(refusal: str) -> str:
         )
     return advice()
 
+
+# -- capabilities ------------------------------------------------------------------------------------------------------
 
 _NO_TIMELINE: Final = (
     "a promotion is not noticed as one: that it lost something is seen only by a gateway that had been told of it, "

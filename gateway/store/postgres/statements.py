@@ -143,6 +143,8 @@ def _scripts(folder: str) -> list[tuple[int, str, str]]:
     return [(int(name[:4]), name, text) for name, text in scripts]
 
 
+# -- hot verbs ---------------------------------------------------------------------------------------------------------
+
 # What the statement itself writes of a new claim, and of a completion. What is empty follows from what is given.
 _CLAIMED: Final = {
     "version": str(RECORD_VERSION), "state": "'claimed'", "last_event": "'claim'", "attempts": "1",

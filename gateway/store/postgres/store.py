@@ -87,6 +87,8 @@ from gateway.store.relational.executor import ABSENT, Contended, Cursor, Stored,
 from gateway.store.relational.rows import Row, kind_of
 from gateway.store.relational.store import RelationalStore
 
+# -- backlog -----------------------------------------------------------------------------------------------------------
+
 # What an estimate reads of the table.
 _SAMPLED_BYTES: Final = 16 << 20
 # Of more rows than this, the count is kept: for so many times as long as it took, within these seconds.
@@ -149,6 +151,8 @@ async def _counted(service: str, cursor: Cursor) -> Backlog:
             waiting[name] = replace(route, accepted=number, request_bytes=round(request_bytes / share))
     return replace(backlog, waiting=waiting)
 
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

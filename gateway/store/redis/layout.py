@@ -35,6 +35,9 @@ KEY_PREFIX: Final = "idempotency-gateway:"
 PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
 CHANGES_CHANNEL: Final = f"{KEY_PREFIX}changes:"
 """Where Redis is the durable store, the id of an operation behind it is the channel of its changes."""
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
 # As in `lua/era.lua`.
 GENERATION_BYTES: Final = 16
 
@@ -104,6 +107,8 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
         return None
     return (record, expires_us) if record.identity.operation_id == operation_id else None
 
+
+# -- the durable store -------------------------------------------------------------------------------------------------
 
 _TEXT: Final = f"{KEY_PREFIX}durable:"
 _PREFIX: Final = _TEXT.encode()

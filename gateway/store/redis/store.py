@@ -82,6 +82,8 @@ from gateway.store.redis.layout import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspa
 from gateway.store.redis.news import News
 from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Write
 
+# -- the note ----------------------------------------------------------------------------------------------------------
+
 # Nobody but the start of a gateway waits for this.
 SEEN_SECONDS: Final = 1.0
 
@@ -199,6 +201,8 @@ def _acknowledged(link: bytes, value: bytes) -> WitnessNote | None:
     is_sound = 0 < note.number <= _NUMBER_MAX and 0 <= note.at_us <= _NUMBER_MAX and 0 <= note.beyond <= 2 * TOKEN_MAX
     return note if is_sound else None
 
+
+# -- the fast tier -----------------------------------------------------------------------------------------------------
 
 # Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
 _STORE_DIGITS: Final = 16

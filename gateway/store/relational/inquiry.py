@@ -373,6 +373,9 @@ async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, un
     return [ActivityRow(UUID(bytes=bytes(writer)), *rest) for writer, *rest in rows]
 
 
+# -- kept requests -----------------------------------------------------------------------------------------------------
+
+
 async def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: int) -> Due:
     now_us, accepting, alone = cursor.now_us, list(delivering.accepting), list(delivering.alone)
 
@@ -492,6 +495,8 @@ async def end_pause(cursor: Cursor, service: str, operation: str, audit: Audit) 
     return True
 
 
+# -- events for sinks --------------------------------------------------------------------------------------------------
+
 _TYPES: Final = {each.value: each for each in EventType}
 # A page of as many waiting events is found along the index of ids, which has no order of sinks; a page of fewer, by
 # sorting all of them. Of a million events, either reads ten thousand for a page of a hundred at most.
@@ -600,6 +605,8 @@ async def sinks(cursor: Cursor, service: str) -> dict[str, SinkBacklog]:
         oldest_seconds = 0.0 if since_us is None else max(0, now_us - since_us) / MICROSECONDS
         found[name] = SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)
 
+
+# -- what is encrypted again -------------------------------------------------------------------------------------------
 
 _REQUEST: Final = "request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row"
 # Where the rows of a place are, the columns that order them with what is below the first (None: `Cursor.first_row`),

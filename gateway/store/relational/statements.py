@@ -113,23 +113,18 @@ def _bare(text: str, placeholders: Mapping[str, str], keys: str | None) -> str:
 
 # -- generated ---------------------------------------------------------------------------------------------------------
 
-_TEXTS: Final = frozenset(
-    ("state", "last_event", "holder", "fingerprint_key_id", "doubt", "sealed_by", "route", "operation", "key",
-     "request", "request_id", "trace_id", "service", "failure", "key_id", "sink", "event_id", "type")
-)  # fmt: skip
-_BOOLEANS: Final = frozenset(("body_kept", "request_kept", "stops_lane", "is_behind", "is_accepted"))
-_INTEGERS: Final = frozenset(
-    ("version", "token", "attempts", "status", "request_bytes", "answers", "lane_number", "lane_rank")
-)
+_TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)", re.DOTALL | re.MULTILINE)
+_COLUMN: Final = re.compile(r"^    (?:--postgres: )?(\w+) (BIGINT|BOOLEAN|BYTEA|INTEGER|TEXT)\b", re.MULTILINE)
+_TYPES: Final = {
+    (table, column): kind.replace("INTEGER", "BIGINT")
+    for table, columns in _TABLE.findall(SHARED_TABLES)
+    for column, kind in _COLUMN.findall(columns)
+}
 
 
 def type_of(column: str, table: str = "operation") -> str:
-    """The type of a column of these tables in PostgreSQL."""
-    if column in _TEXTS or (column, table) == ("reason", "delivery"):
-        return "TEXT"
-    if column in _BOOLEANS:
-        return "BOOLEAN"
-    return "BIGINT" if column in _INTEGERS or column.endswith("_us") else "BYTEA"
+    """The type of a column of this table in PostgreSQL, or else of a response."""
+    return _TYPES.get((table, column)) or _TYPES["response", column]
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,6 @@ class Transaction(Cursor):
     first_row = b""
     last_row = b"\xff" * 17
     drops_responses = True
-    is_remote = True
     _texts = _TEXTS
     # What is due of all states at once, and what the walk for lapsed claims comes to, once it has gone on.
     swept: Sequence[tuple[str, State]] = (

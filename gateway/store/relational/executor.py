@@ -5,9 +5,9 @@ it reads records, calls `lifecycle`, and writes the records that this returns.
 
 Theory of operation
 -------------------
-*The hot verbs* take one statement: a claim of a key that has no record inserts one, and a completion overwrites the
-record as it was granted. Each changes nothing if the row is not the one that `step` assumed; then the command goes the
-way of all others.
+*The hot verbs* are each store's own: a claim of a key that has no record, and a completion of the record as it was
+granted. Their statements change nothing if the row is not the one that `step` assumed; then the command goes the way of
+all others.
 
 *All others* are executed as a set. The records of all commands are read and locked at once, `step` decides on each, and
 `Changes` collects what is to be written, by statement. It is written when all are decided, or before a command about
@@ -27,14 +27,13 @@ from uuid import UUID, uuid4
 
 from gateway.core.framing import digest
 from gateway.core.lane import moved_lane, with_turn
-from gateway.core.lifecycle import no_token, settle, step
+from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
     EVENT_OF,
     Accept,
     Applied,
     Claim,
     Command,
-    Complete,
     Content,
     Dispatch,
     Erase,
@@ -55,7 +54,6 @@ from gateway.store.operations import AUDIT_KEEP_US
 from gateway.store.relational.rows import (
     CHANGED,
     Row,
-    completed_of,
     decode,
     encode,
     encode_delivery,
@@ -84,8 +82,6 @@ class Cursor:
     last_row: Any
     drops_responses = False
     """Whether responses that are over leave by themselves."""
-    is_remote = False
-    """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
     is_serial = True
     """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
     it."""
@@ -142,19 +138,13 @@ class Cursor:
     def draw(self) -> int:
         """The next fencing token, of a new operation or as `ready_to_draw` has it."""
 
-    def take_back_token(self) -> None:
-        """The last token was not used, and need not be left out."""
-
-    def keep_tokens(self) -> None:
-        """Called after the last token was drawn."""
-
     def forget_token(self, token: int, /) -> None:
         """An operation with this token is about to be deleted; it never draws the token again."""
 
 
-def drive(work: Callable[..., Awaitable[T]], cursor: Cursor, *arguments: Any) -> T:
+def drive(work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """The result of work over a transaction whose statements wait for nothing."""
-    coroutine: Any = work(cursor, *arguments)
+    coroutine: Any = work(*arguments)
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -372,71 +362,14 @@ async def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUI
 
 async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
     """Execute the commands; for one about a record that this program cannot read, the result is the error."""
-    results: list[Any] = []
-    rest = []
-    may_draw = False
-    for command in commands:
-        kind, result = type(command), None
-        # A completion draws no token.
-        may_draw |= kind is not Complete
-        if cursor.is_remote:
-            pass
-        elif kind is Claim:
-            result = await _insert_absent(cursor, command, now_us)
-        elif kind is Complete:
-            result = await _replace_granted(cursor, command, now_us, outbox)
-        if result is None:
-            rest.append(len(results))
-        results.append(result)
-    if rest:
-        await _Execution(cursor, now_us, outbox, commands, results).run(rest)
-    if may_draw:
-        cursor.keep_tokens()
+    results: list[Any] = [None] * len(commands)
+    if commands:
+        await _Execution(cursor, now_us, outbox, commands, results).run()
     return results
 
 
-async def _insert_absent(cursor: Cursor, command: Any, now_us: int) -> Result | None:
-    """Claim a key without a record; None if it has to be read, and nothing was changed."""
-    if command.read_token is not None or command.content is not None:
-        return None
-    result, record = step(None, command, now_us, cursor.draw)
-    if record is not None and await cursor.change("insert_operation", encode(record)):
-        return result
-    cursor.take_back_token()
-    return None
-
-
-async def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) -> Result | None:
-    """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
-    granted = command.granted
-    # A kept request has to be dropped with the completion, which takes more than one statement.
-    if granted is None or granted.delivery is not None:
-        return None
-    # Only its row knows whether it was renewed.
-    if granted.lease_until_us <= now_us:
-        return None
-    result, record = step(granted, command, now_us, no_token)
-    if record is None or not isinstance(result, Applied):
-        return None
-    row = encode(record)
-    operation_id = row[0]
-    # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
-    # than half of the update's cost.
-    if not await cursor.change(
-        "update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes, now_us)
-    ):
-        return None
-    if command.response.body is not None:
-        await cursor.change("insert_response", (command.response.body, operation_id))
-    if outbox.subscriptions:
-        changes = Changes(cursor, now_us)
-        changes.add_events(outbox.service, outbox.rows(granted, record))
-        await changes.write()
-    return result
-
-
 class _Execution:
-    """The commands of a batch that have to read their records."""
+    """The commands of a batch, which read their records."""
 
     def __init__(
         self, cursor: Cursor, now_us: int, outbox: Outbox, commands: Sequence[Command], results: list[Any]
@@ -452,9 +385,9 @@ class _Execution:
         self._moved: list[tuple[int, bytes]] = []
         self._holders: dict[bytes, list[UUID]] = {}
 
-    async def run(self, places: Sequence[int]) -> None:
-        """Execute those at these places, and set their results."""
-        commands = [self._commands[place] for place in places]
+    async def run(self) -> None:
+        """Execute all, and set their results."""
+        commands = self._commands
         contents = {content.digest for each in commands if (content := content_of(each)) is not None}
         await self._cursor.hold(contents)
         locked = await self._lock({operation_id_of(each) for each in commands})
@@ -465,8 +398,7 @@ class _Execution:
             self._changes = Changes(self._cursor, self._now_us)
         await self._find_holders(contents)
         stale: set[object] = set()
-        for place in places:
-            command = self._commands[place]
+        for place, command in enumerate(commands):
             operation_id = operation_id_of(command)
             stored = locked.get(operation_id, ABSENT)
             about = _about(command, stored)

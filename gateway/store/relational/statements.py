@@ -115,7 +115,7 @@ def _bare(text: str, placeholders: Mapping[str, str], keys: str | None) -> str:
 
 _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)", re.DOTALL | re.MULTILINE)
 _COLUMN: Final = re.compile(r"^    (?:--postgres: )?(\w+) (BIGINT|BOOLEAN|BYTEA|INTEGER|TEXT)\b", re.MULTILINE)
-_TYPES: Final = {
+_TYPES: Final[Mapping[tuple[str, str], str]] = {
     (table, column): kind.replace("INTEGER", "BIGINT")
     for table, columns in _TABLE.findall(SHARED_TABLES)
     for column, kind in _COLUMN.findall(columns)

@@ -115,6 +115,7 @@ class Transaction(Cursor):
         # The sequence is read for the first token of a transaction, and written once at its end.
         self._sequence = 0
         self.drawn = 0
+        """How many tokens the transaction has drawn."""
 
     # No function of ours in between: it is asked in each transaction.
     now_us = property(methodcaller("clock_us"))
@@ -144,13 +145,10 @@ class Transaction(Cursor):
         self.drawn += 1
         return self._sequence + self.drawn
 
-    def take_back_token(self) -> None:
-        self.drawn -= 1
-
     def keep_tokens(self) -> None:
-        if self.drawn:
-            self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self.drawn,))
-            self.drawn = 0
+        """Called after the last token was drawn."""
+        self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self.drawn,))
+        self.drawn = 0
 
 
 def check_ours(cursor: Any, path: object) -> int:

@@ -511,7 +511,7 @@ DEFECTS = (
         "history-lost-with-a-late-answer",
         "an answer that came after the lease hides that the operation was in doubt",
         (
-            Edit("store/relational/executor.py", "if granted.lease_until_us <= now_us:", "if False:"),
+            Edit("store/sqlite/store.py", "if granted.lease_until_us <= now_us:", "if False:"),
             Edit("store/relational/sql/operations.sql", "state = 'claimed' AND lease_until_us > ?", "? > 0"),
         ),
         ("tests/conformance/test_history.py::test_a_late_answer[sqlite]",),

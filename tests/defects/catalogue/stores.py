@@ -880,7 +880,7 @@ DEFECTS = (
         "SQLite completes a delivery by the record at hand, and keeps its request for ever",
         (
             Edit(
-                "store/relational/executor.py",
+                "store/sqlite/store.py",
                 "if granted is None or granted.delivery is not None:",
                 "if granted is None:",
             ),

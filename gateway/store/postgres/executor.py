@@ -544,7 +544,9 @@ class Executor:
                 try:
                     results += await repeated(partial(once, part))
                 except ServerRefused as refused:
-                    if not (makes_room and _lacks_partition(refused)):
+                    # The table of responses checks nothing but that a partition is there for the day.
+                    lacks_partition = (refused.sqlstate, refused.table) == (CHECK_VIOLATION, "response")
+                    if not (makes_room and lacks_partition):
                         raise
                     # Once: the commands that have room need not wait for that again.
                     makes_room = False
@@ -677,11 +679,6 @@ def _refusal(command: Command, refused: ServerRefused) -> StoreError:
         # The claim that holds the lock may be granted yet, so the key may be taken.
         return Unreadable(f"another claim on this operation may be under way: {refused}")
     return NotApplied(*refused.args)
-
-
-def _lacks_partition(refused: ServerRefused) -> bool:
-    """Whether a response has no partition for its day: the table checks nothing else."""
-    return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
 def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:

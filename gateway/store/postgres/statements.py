@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gateway.core.lifecycle import LEASE_US_MAX, no_token, step
-from gateway.core.operation import Claim, Command, Complete, Record, Result
+from gateway.core.operation import Claim, Command, Complete, Result
 from gateway.core.outbox import Outbox
 from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import WITNESS_KEEP_US
@@ -359,15 +359,11 @@ def events_of(outbox: Outbox, commands: Sequence[Command]) -> list[Row]:
     rows: list[Row] = []
     if outbox.subscriptions:
         for command in commands:
-            if isinstance(command, Complete) and command.granted is not None:
-                rows += _event_rows(outbox, command.granted, step(command.granted, command, 0, no_token)[1])
+            if isinstance(command, Complete) and (before := command.granted) is not None:
+                front = command.operation_id.bytes, outbox.service
+                events = outbox.rows(before, step(before, command, 0, no_token)[1])
+                rows += [(*front, each.sink, each.event_id, each.type, each.content, each.response) for each in events]
     return rows
-
-
-def _event_rows(outbox: Outbox, before: Record, record: Record | None) -> list[Row]:
-    front = before.identity.operation_id.bytes, outbox.service
-    rows = outbox.rows(before, record)
-    return [(*front, each.sink, each.event_id, each.type, each.content, each.response) for each in rows]
 
 
 def event_columns(rows: Sequence[Row]) -> list[Any]:

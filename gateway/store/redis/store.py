@@ -322,10 +322,7 @@ class RedisFastTier:
         self._is_reached = False
 
     def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
-        node = self._routes[operation_id.int >> 120]
-        if node is None or not node.is_reached or not self._keys.prefix:
-            raise NotApplied(DOWN)
-        return node.gets.submit((operation_id, self._clock()))
+        return self._node_for(operation_id.int >> 120).gets.submit((operation_id, self._clock()))
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         record = snapshot.record

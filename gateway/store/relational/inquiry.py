@@ -555,7 +555,11 @@ async def report_events(cursor: Cursor, service: str, reports: Collection[EventR
 async def find_events(
     cursor: Cursor, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
 ) -> list[KeptEvent]:
-    page = "select_dead_events" if is_dead else await _page_of_waiting(cursor, service, sink)
+    page = "select_dead_events"
+    if not is_dead:
+        # What reads least: ids are in no index of a sink's events, because each event would pay for it.
+        waiting, _ = await cursor.row("count_events", (service, sink, _SORTED_MAX))
+        page = "select_waiting_events" if waiting < _SORTED_MAX else "select_many_waiting_events"
     found = []
     for event_id, type_, at_us, content, tries, dead, why in await cursor.rows(
         page, (service, sink, after or "", limit)
@@ -564,12 +568,6 @@ async def find_events(
             event = PublishedEvent(event_id, _TYPES[type_], at_us, content)
             found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
     return found
-
-
-async def _page_of_waiting(cursor: Cursor, service: str, sink: str) -> str:
-    """The statement that reads least: ids are in no index of a sink's events, because each event would pay for it."""
-    waiting, _ = await cursor.row("count_events", (service, sink, _SORTED_MAX))
-    return "select_waiting_events" if waiting < _SORTED_MAX else "select_many_waiting_events"
 
 
 async def redeliver_event(cursor: Cursor, service: str, event_id: str, sink: str | None) -> int:

@@ -236,15 +236,11 @@ def _of_many(name: str, given: frozenset[str]) -> str:
 
 
 def of_many(name: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Sequence[Any]]]:
-    """The statement for these rows in a store that does not number them, and its arrays."""
-    given = given_columns(_UNNUMBERED[name].given, rows)
+    """The statement for these rows in a store that does not number them, and its arrays: the columns in which any has a
+    value."""
+    columns = zip(_UNNUMBERED[name].given, zip(*rows, strict=True), strict=True)
+    given = {name: column for name, column in columns if any(value is not None for value in column)}
     return _of_many(name, frozenset(given)), list(given.values())
-
-
-def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The columns of these rows in which any has a value."""
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: column for name, column in columns if any(value is not None for value in column)}
 
 
 def _set(write: Write, values: Mapping[str, str]) -> str:

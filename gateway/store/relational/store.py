@@ -124,7 +124,8 @@ class RelationalStore(ABC):
                 size_max = size // 2
                 continue
             left -= size
-            self._watchers.announce_all(operation_ids)
+            for operation_id in operation_ids:
+                self._watchers.announce(operation_id)
             swept += part
             if self.has_one_writer:
                 # Pause, or every command would find it busy sweeping.

@@ -244,7 +244,7 @@ def _refuse_other_file(path: Path, gateways: Sequence[Mapping[str, Any]]) -> Non
 def _migrate(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
     from gateway.app.serve import finish_upgrade, migrate
-    from gateway.store.level import PROGRAM_LEVEL
+    from gateway.store.agreement import PROGRAM_LEVEL
 
     config, grant_to = _load(chosen.config), chosen.grant
     applied = run(migrate(config, grant_to))

@@ -49,8 +49,7 @@ from gateway.core.operation import (
 from gateway.observe.activity import Activity, Buckets, Window, gathered
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unreadable, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, JournalView
-from gateway.store.observations import ObservationStore
-from gateway.store.operations import ActivityRow, AuditEntry, Backlog, Query
+from gateway.store.operations import ActivityRow, AuditEntry, Backlog, ObservationStore, Query
 
 T = TypeVar("T")
 

@@ -14,8 +14,15 @@ from gateway.admin.fault import NoSuch
 from gateway.admin.resolution import Policies, named
 from gateway.admin.view import moment, printable, span
 from gateway.core.operation import microseconds
-from gateway.store.observations import ObservationStore, ObservedCount
-from gateway.store.operations import KeptEvent, Pause, PauseAudit, Publications, SinkBacklog
+from gateway.store.operations import (
+    KeptEvent,
+    ObservationStore,
+    ObservedCount,
+    Pause,
+    PauseAudit,
+    Publications,
+    SinkBacklog,
+)
 
 Report = dict[str, Any]
 

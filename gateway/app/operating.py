@@ -49,11 +49,10 @@ from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
 from gateway.protect.identification import Callers
+from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
-from gateway.store.journal.view import view_journals
-from gateway.store.level import why_unfinished
-from gateway.store.observations import ObservationStore
-from gateway.store.recipes import agree, strays
+from gateway.store.journal.journal import view_journals
+from gateway.store.operations import ObservationStore
 from gateway.store.sealed import SealedStore
 from gateway.store.tiered import Tiered
 

@@ -50,14 +50,13 @@ from gateway.protect.repeats import Repeats
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
-from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
+from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
-from gateway.store.memory.epoch import SeenFile, SharedNote
+from gateway.store.memory.epoch import SeenFile, SharedNote, WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
-from gateway.store.memory.witness import WitnessFiles
-from gateway.store.observations import ObservationStore
+from gateway.store.operations import ObservationStore
 from gateway.store.tiered import Tiered
 from gateway.upkeep.flusher import Flusher
 from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name

@@ -11,7 +11,7 @@ from gateway.app.stores import bare_store, is_migrated, journals_of, key_ring, m
 from gateway.config import Config
 from gateway.core.confidential import Sealing
 from gateway.store.base import StoreError
-from gateway.store.rekeying import Place, rekey
+from gateway.store.sealed import Place, rekey
 
 # Records last: a start asks them which keys are still needed.
 _WHAT = {

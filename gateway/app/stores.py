@@ -23,14 +23,13 @@ from gateway.core.operation import microseconds
 from gateway.core.routing import ServedRoute
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events, RecordUnreadable, TierChanged
-from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
-from gateway.store.journal.view import HostJournalFiles
-from gateway.store.memory.epoch import SeenFile
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.files import AttemptFiles
+from gateway.store.journal.journal import HostJournalFiles
+from gateway.store.memory.epoch import SeenFile, WitnessFiles
 from gateway.store.operations import Serving
 from gateway.store.postgres import store as postgres
-from gateway.store.postgres.capability import Capability, capabilities
+from gateway.store.postgres.schema import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
@@ -145,8 +144,7 @@ def _recipes(config: Config) -> dict[str, bytes]:
 # The stores on Redis take a part of every start and every command; they are loaded where they are configured.
 if TYPE_CHECKING:
     from gateway.store.redis.durable import RedisStore
-    from gateway.store.redis.seen import RedisSeen
-    from gateway.store.redis.store import RedisFastTier
+    from gateway.store.redis.store import RedisFastTier, RedisSeen
 
 
 def amnesia_window_us(config: Config) -> int:
@@ -188,7 +186,7 @@ def shared_note(config: Config) -> RedisSeen | None:
     """What all gateways know of the durable store's epoch, kept in the fast tier; None without one."""
     if (fast := config.store.fast) is None:
         return None
-    from gateway.store.redis.seen import RedisSeen
+    from gateway.store.redis.store import RedisSeen
 
     return RedisSeen(fast.url.get_secret_value(), name_of(config))
 

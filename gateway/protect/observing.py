@@ -51,7 +51,7 @@ from gateway.protect.reply import Reply, RequestBody, ResponseStream
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
-from gateway.store.observations import ObservationStore
+from gateway.store.operations import ObservationStore
 from gateway.upstream import Lost, NotSent, UpstreamResponse
 
 # -- one observed request ----------------------------------------------------------------------------------------------

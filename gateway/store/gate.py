@@ -7,8 +7,8 @@ store, and opens it in the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Final
+from collections.abc import Awaitable, Callable, Container
+from typing import Any, Final, cast
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
@@ -37,6 +37,7 @@ from gateway.core.operation import (
 )
 from gateway.observe.facts import Events, StoreCalled
 from gateway.store.base import Store, boot_seconds
+from gateway.store.operations import Cold
 
 DURABLE: Final = "durable"
 
@@ -236,3 +237,31 @@ class Gate:
 
     def _report_call(self, verb: str, started_seconds: float, failure: BaseException | None = None) -> None:
         """Publish a call and its outcome."""
+
+
+Caller = Callable[..., Awaitable[Any]]
+"""Calls a verb of the store behind with these arguments, and sees how it ends."""
+
+
+class _Passing:
+    def __init__(self, cold: Cold, call: Caller, changed: dict[str, Callable[..., Any]]) -> None:
+        self._cold = cold
+        self._call = call
+        self.announce_work = cold.announce_work
+        vars(self).update(changed)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        verb = getattr(self._cold, name)
+
+        async def passed(*args: Any, **kwargs: Any) -> Any:
+            return await self._call(verb, *args, **kwargs)
+
+        passed.__name__ = name
+        # Found without this method from now on.
+        setattr(self, name, passed)
+        return passed
+
+
+def passing(cold: Cold, call: Caller, **changed: Callable[..., Any]) -> Cold:
+    """The verbs of `cold`, each called by `call`, but for those that are `changed`."""
+    return cast(Cold, _Passing(cold, call, changed))

@@ -45,8 +45,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, Watch, boot_seconds
-from gateway.store.cold import passing
-from gateway.store.gate import DURABLE, Copies, Gate
+from gateway.store.gate import DURABLE, Copies, Gate, passing
 
 # -- cache -------------------------------------------------------------------------------------------------------------
 #

@@ -7,7 +7,7 @@ between two waits count as one. Everything runs on the event loop that opened th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -65,10 +65,6 @@ class Watchers:
         if self._watches:
             for watch in self._watches.get(operation_id, ()):
                 watch.wake()
-
-    def announce_all(self, operation_ids: Iterable[UUID]) -> None:
-        for operation_id in operation_ids:
-            self.announce(operation_id)
 
     def watched(self) -> frozenset[UUID]:
         """The operations that have listeners now."""

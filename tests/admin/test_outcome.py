@@ -15,7 +15,7 @@ from gateway.admin.provided_response import read_response
 from gateway.config import parse
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Complete, OutcomeCommand, Release
-from gateway.store.journal.view import HostJournalFiles
+from gateway.store.journal.journal import HostJournalFiles
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
 from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep

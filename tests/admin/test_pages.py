@@ -24,7 +24,7 @@ from gateway.core.operation import Abandon, State
 from gateway.core.replay import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal.view import HostJournalFiles
+from gateway.store.journal.journal import HostJournalFiles
 from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
 from tests.admin.shell import doubt
 from tests.support import http

@@ -16,7 +16,7 @@ import apsw
 
 from gateway.core.outbox import Outbox
 from gateway.store.base import Store
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.benchmarks import load

@@ -18,7 +18,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
 from gateway.store.redis.durable import RedisStore

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import State
+from gateway.store.agreement import FORGOTTEN_US, RUNNING_US
 from gateway.store.base import Store
 from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
-from gateway.store.recipes import FORGOTTEN_US, RUNNING_US
 from tests.conformance.hand import (
     LEASE_SECONDS,
     REMEMBER_SECONDS,

@@ -14,8 +14,7 @@ import pytest
 
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Store
-from gateway.store.memory.epoch import WitnessNote, memory_digest
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles, WitnessNote, memory_digest
 from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
 from tests.conformance.hand import Hand, do, state
 from tests.conformance.stores import Database

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app.rekeying import rekey_stores
 from gateway.config import parse
-from gateway.store import rekeying
+from gateway.store import sealed
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, house, neighbour, status_of, store_section
@@ -44,7 +44,7 @@ async def test_nothing_is_left_and_nothing_is_unreadable(
 ) -> None:
     """Stopped behind each page and killed, under requests all the time: each response stays what it was throughout, and
     in the end no gateway needs the old key."""
-    monkeypatch.setattr(rekeying, "PAGE_ROWS_MAX", 7)
+    monkeypatch.setattr(sealed, "PAGE_ROWS_MAX", 7)
     async with house(store, tmp_path, **changes(OLD)) as home:
         upstream = home.upstream
         upstream.on("/charges", ANSWER)

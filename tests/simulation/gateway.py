@@ -31,8 +31,8 @@ from gateway.observe.facts import (
 )
 from gateway.protect.reply import RequestCut
 from gateway.protect.request import Request, Untouched
-from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import StoreError
+from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile
 from gateway.upstream import Upstream

@@ -27,7 +27,7 @@ from gateway.core.operation import (
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
-from gateway.store.cold import passing
+from gateway.store.gate import passing
 from gateway.store.operations import Swept
 from gateway.store.watching import LocalWatch
 from tests.simulation.faults import StoreFate, Weather

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.store.redis import node, seen
+from gateway.store.redis import node, store
 from tests.support.failing_disk import FailingDisk, failing_disk
 
 
@@ -20,4 +20,4 @@ def disk() -> Iterator[FailingDisk]:
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read from Redis may take as long as a busy machine needs for it."""
     monkeypatch.setattr(node, "GET_SECONDS", 30.0)
-    monkeypatch.setattr(seen, "SEEN_SECONDS", 30.0)
+    monkeypatch.setattr(store, "SEEN_SECONDS", 30.0)

@@ -11,10 +11,9 @@ from uuid import uuid4
 
 from gateway.observe.facts import Events, Fact
 from gateway.store.files import make_directory
-from gateway.store.memory.epoch import SeenFile
+from gateway.store.memory.epoch import SeenFile, WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions
-from gateway.store.memory.witness import WitnessFiles
 from gateway.store.redis.durable import RedisStore
 from tests.support.serving import serving
 

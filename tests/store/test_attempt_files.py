@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.store.attempt_files import PLACES, SUFFIX, AttemptFiles
 from gateway.store.base import NO_PLACE, MarkedAttempt
+from gateway.store.files import PLACES, SUFFIX, AttemptFiles
 from tests.support.wall_clock import wall_clock
 
 
@@ -164,7 +164,7 @@ _MARKS = """
 import os, sys
 from pathlib import Path
 from uuid import uuid4
-from gateway.store.attempt_files import AttemptFiles
+from gateway.store.files import AttemptFiles
 
 files = AttemptFiles(Path(sys.argv[1]))
 files.open()
@@ -174,7 +174,7 @@ os._exit(0)
 _TAKES = """
 import sys
 from pathlib import Path
-from gateway.store.attempt_files import AttemptFiles
+from gateway.store.files import AttemptFiles
 
 print(sum(len(ended.attempts) for ended in AttemptFiles(Path(sys.argv[1])).take_ended()))
 """

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record, State
-from gateway.store.redis.copies import ERA_BYTES, decode, encode
+from gateway.store.redis.layout import ERA_BYTES, decode, encode
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore
 

@@ -26,6 +26,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.observe.facts import Events, Fact, MemoryChanged
+from gateway.store.agreement import RUNNING_US, conflicts_text
 from gateway.store.base import (
     Amnesic,
     EpochChanged,
@@ -37,12 +38,19 @@ from gateway.store.base import (
     Unreadable,
 )
 from gateway.store.memory import guard as guard_module
-from gateway.store.memory.epoch import TOKENS_SKIPPED, Amnesia, Seen, SeenFile, SharedNote, amnesia_of, memo_of
+from gateway.store.memory.epoch import (
+    TOKENS_SKIPPED,
+    Amnesia,
+    Seen,
+    SeenFile,
+    SharedNote,
+    WitnessFiles,
+    amnesia_of,
+    memo_of,
+)
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
-from gateway.store.recipes import RUNNING_US, conflicts_text
-from gateway.store.redis.seen import RedisSeen
+from gateway.store.redis.store import RedisSeen
 from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused

@@ -23,8 +23,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, Ou
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, JournalEntry, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
-from gateway.store.journal.journal import SqliteJournal
-from gateway.store.journal.view import view_journals
+from gateway.store.journal.journal import SqliteJournal, view_journals
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 

@@ -18,11 +18,10 @@ from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_
 from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
+from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, why_refused, why_unfinished
 from gateway.store.base import NotApplied, StartRefused
-from gateway.store.level import PROGRAM_LEVEL, why_refused, why_unfinished
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.recipes import RUNNING_US
 from tests.conformance.hand import Hand, do
 from tests.store.postgres_sessions import session
 from tests.store.test_guard import a_guard

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import State
 from gateway.store.base import Unreadable
-from gateway.store.relational.packing import pack, unpack
+from gateway.store.relational.rows import pack, unpack
 
 _VALUES = st.lists(
     st.none()

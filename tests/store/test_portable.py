@@ -20,7 +20,7 @@ from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.executor import REPEATS_MAX
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, state

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from gateway.store.postgres import hot
+from gateway.store.postgres import statements as hot
 from gateway.store.postgres.statements import migrations, portable_texts
 from gateway.store.relational.statements import of_many, writes
 

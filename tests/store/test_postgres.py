@@ -23,7 +23,7 @@ from gateway.store.operations import EventFate, EventReport, Query
 from gateway.store.postgres.schema import checksum
 from gateway.store.postgres.statements import MIGRATE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
-from gateway.store.rekeying import Place, rekey
+from gateway.store.sealed import Place, rekey
 from tests.conformance.hand import LEASE_SECONDS, REPLAY_US, SERVICE, Hand, all_of, do, state
 from tests.store.postgres_pooler import Pooler
 from tests.store.postgres_sessions import opened, roles, session, url_as

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.store.base import NotApplied
-from gateway.store.postgres.capability import Capability, capabilities
+from gateway.store.postgres.schema import Capability, capabilities
 from tests.store.postgres_sessions import roles, session, url_as
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer

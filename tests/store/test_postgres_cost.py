@@ -17,13 +17,13 @@ import pytest
 
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Applied, Audit, Identity, State
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Query, Swept
-from gateway.store.postgres import backlog
+from gateway.store.postgres import store as backlog
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
-from gateway.store.postgres.transaction import AT_ONCE
 from gateway.store.relational.statements import of_many, writes
 from tests.conformance.hand import REMEMBER_US, SAME, SERVICE, Hand, Script, all_of, do, new_identity, state
 from tests.store.postgres_sessions import opened, session

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.base import NotApplied
-from gateway.store.postgres.hosts import Host, HostStatus, Refusal, choose, hosts_of
+from gateway.store.postgres.dialer import Host, HostStatus, Refusal, choose, hosts_of
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do
 from tests.store.postgres_sessions import opened

@@ -16,10 +16,9 @@ from gateway.core.operation import Applied
 from gateway.observe.facts import Events, Fact, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.files import make_directory
-from gateway.store.memory.epoch import SeenFile, amnesia_of
+from gateway.store.memory.epoch import SeenFile, WitnessFiles, amnesia_of
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Member
-from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Epoch
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do

@@ -14,7 +14,7 @@ from gateway.core.operation import Command, Content, State
 from gateway.core.outbox import Outbox
 from gateway.store.operations import Query, Swept
 from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
-from gateway.store.postgres.hot import POSTGRES, given_of, insert_absent, text_of
+from gateway.store.postgres.statements import POSTGRES, given_of, insert_absent, text_of
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
 from tests.store.postgres_sessions import opened, session

@@ -17,7 +17,7 @@ import uvloop
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
-from gateway.store.redis.copies import encode
+from gateway.store.redis.layout import encode
 from gateway.store.redis.node import ENTRY_BYTES_MAX, GET_SECONDS
 from gateway.store.redis.store import RedisFastTier
 from tests.store.copies import (

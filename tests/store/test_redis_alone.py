@@ -22,15 +22,13 @@ from gateway.core.confidential import Resealing, Sealing
 from gateway.core.operation import Applied, Audit, State
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
+from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
-from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
 from gateway.store.redis import layout, news, primary
-from gateway.store.redis.copies import CHANGES_CHANNEL
-from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
-from gateway.store.rekeying import Place, rekey
-from gateway.store.sealed import SealedStore
+from gateway.store.redis.layout import CHANGES_CHANNEL, REVISION_BYTES, packed, unpacked
+from gateway.store.sealed import Place, SealedStore, rekey
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, state
 from tests.store.redis_alone import alone, guarded, started
 from tests.support.eventually import eventually

@@ -14,7 +14,7 @@ from gateway.core.confidential import NO_SEALING
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.connection import Link, parse, refusal_code
-from gateway.store.redis.copies import Keyspace
+from gateway.store.redis.layout import Keyspace
 from gateway.store.redis.node import ROOM_SECONDS, Node, Room
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
 from tests.support.redis import RedisServer

@@ -21,9 +21,8 @@ from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
-from gateway.store.redis.copies import PARTS, Keyspace
-from gateway.store.redis.seen import STOOD_FOR_US, RedisSeen
-from gateway.store.redis.store import RedisFastTier
+from gateway.store.redis.layout import PARTS, Keyspace
+from gateway.store.redis.store import STOOD_FOR_US, RedisFastTier, RedisSeen
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, prefix_of, record_of, until_up
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually

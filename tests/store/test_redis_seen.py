@@ -12,7 +12,7 @@ import pytest
 
 from gateway.store.base import StoreError
 from gateway.store.memory.epoch import Seen, WitnessNote
-from gateway.store.redis.seen import LINKS_MAX, STOOD_FOR_US, TOKEN_MAX, RedisSeen
+from gateway.store.redis.store import LINKS_MAX, STOOD_FOR_US, TOKEN_MAX, RedisSeen
 from tests.store.copies import client
 from tests.support.redis import RedisServer
 

@@ -19,8 +19,7 @@ from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.operations import EventFate, EventReport
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.rekeying import Place, Rekeyed, Values, rekey, why_unopenable
-from gateway.store.sealed import SealedStore
+from gateway.store.sealed import Place, Rekeyed, SealedStore, Values, rekey, why_unopenable
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity
 from tests.store.postgres_sessions import session

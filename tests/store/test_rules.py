@@ -36,8 +36,8 @@ from gateway.store.postgres.statements import load
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.relational.executor import Stored, read_all
 from gateway.store.relational.rows import decode, encode, encode_delivery, kind_of
+from gateway.store.sqlite.connection import TEXTS, Transaction
 from gateway.store.sqlite.store import SqliteStore
-from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import SAME, SERVICE
 from tests.store.postgres_sessions import session
 from tests.support.memory_store import EPOCH_US, ManualClock

@@ -20,11 +20,11 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
 from gateway.store.base import NotApplied, Unreadable, boot_seconds
-from gateway.store.journal import view
+from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.redis.copies import ERA_BYTES, decode, encode
+from gateway.store.redis.layout import ERA_BYTES, decode, encode
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.flusher import Flusher

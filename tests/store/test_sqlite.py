@@ -24,15 +24,14 @@ import pytest
 from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
-from gateway.store.memory.witness import WitnessFiles
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.operations import Query, Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
 from gateway.store.relational.rows import KINDS_MAX
 from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
-from gateway.store.sqlite.connection import filesystem_of
+from gateway.store.sqlite.connection import TEXTS, Transaction, filesystem_of
 from gateway.store.sqlite.store import SqliteStore
-from gateway.store.sqlite.transaction import TEXTS, Transaction
 from tests.conformance.hand import (
     LEASE_SECONDS,
     REMEMBER_SECONDS,

@@ -13,8 +13,7 @@ from uuid import UUID
 import pytest
 
 from gateway.store.base import StartRefused
-from gateway.store.memory.epoch import WitnessNote
-from gateway.store.memory.witness import PLACES, WitnessFiles
+from gateway.store.memory.epoch import PLACES, WitnessFiles, WitnessNote
 
 NOTE = WitnessNote(UUID(int=1), 5, 900_000, 7, b"0123456789abcdef")
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.worker import Worker, WorkerBatches
+from gateway.store.batching import Worker, WorkerBatches
 
 
 class Executor:

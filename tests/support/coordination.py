@@ -30,8 +30,8 @@ from gateway.protect.leases import Leases
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
-from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, Store, Watch, boot_seconds
+from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile
 from gateway.store.operations import ManagedStore

@@ -35,10 +35,9 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
+from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
-from gateway.store.level import PROGRAM_LEVEL
-from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness import Reading, WitnessFiles
+from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.operations import (
     ACTIVITY_AHEAD_US,
     ACTIVITY_ROWS_MAX,
@@ -72,9 +71,8 @@ from gateway.store.operations import (
     Tally,
     with_finding,
 )
-from gateway.store.recipes import RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.rekeying import EXAMPLES_MAX
-from gateway.store.rekeying import Kept as KeptRow
+from gateway.store.sealed import EXAMPLES_MAX
+from gateway.store.sealed import Kept as KeptRow
 from gateway.store.watching import Watchers
 
 # How far a sweep moves the end of the delivery of what is paused, and how soon that must be.

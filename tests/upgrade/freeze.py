@@ -22,8 +22,8 @@ from uuid import UUID
 
 import yaml
 
-from gateway.store.attempt_files import AttemptFiles
-from gateway.store.level import PROGRAM_LEVEL
+from gateway.store.agreement import PROGRAM_LEVEL
+from gateway.store.files import AttemptFiles
 from tests.support import programs
 from tests.support.eventually import eventually
 from tests.support.fleet import key_of, send

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.store.level import JOURNAL_VERSION, PROGRAM_LEVEL, RECORD_VERSION
+from gateway.store.agreement import JOURNAL_VERSION, PROGRAM_LEVEL, RECORD_VERSION
 from gateway.store.postgres.statements import migrations
-from gateway.store.redis.copies import VERSION as ENTRY_VERSION
-from gateway.store.sqlite.transaction import SCHEMA_VERSION
+from gateway.store.redis.layout import VERSION as ENTRY_VERSION
+from gateway.store.sqlite.connection import SCHEMA_VERSION
 from tests.defects.defect import PRODUCT, Defect, Edit, put_in
 from tests.support.gateway import GatewayProcess
 
@@ -31,11 +31,11 @@ NEW_KEY: Final = "novelty"
 """A key of the section `store` that only the next program has."""
 NEXT_NAME: Final = "99.0.0"
 
-_LEVEL: Final = "store/level.py"
+_LEVEL: Final = "store/agreement.py"
 _ROWS: Final = "store/relational/rows.py"
-_HOT: Final = "store/postgres/hot.py"
+_HOT: Final = "store/postgres/statements.py"
 _JOURNAL: Final = "store/journal/file.py"
-_SQLITE: Final = "store/sqlite/transaction.py"
+_SQLITE: Final = "store/sqlite/connection.py"
 _WRITTEN: Final = f"""
 
 _known = {PROGRAM_LEVEL}
@@ -74,7 +74,7 @@ _NEXT: Final = Defect(
         Edit(_HOT, _OF_STATE.format("completed"), f'"version": "{_SQL_VERSION}", "state": "\'completed\'"'),
         Edit(_JOURNAL, "JOURNAL_VERSION, JOURNAL_VERSIONS\n", "JOURNAL_VERSION, JOURNAL_VERSIONS, written\n"),
         Edit(_JOURNAL, "*(JOURNAL_VERSION, *ids", "*(written(JOURNAL_VERSION), *ids"),
-        Edit("store/redis/copies.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
+        Edit("store/redis/layout.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
         Edit(_SQLITE, f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"),
         Edit(
             "config/models.py",

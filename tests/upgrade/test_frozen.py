@@ -19,12 +19,11 @@ import pytest
 import yaml
 
 from gateway.core.operation import State
-from gateway.store.attempt_files import AttemptFiles
+from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import MarkedAttempt
-from gateway.store.files import boot_of_this_machine
-from gateway.store.level import OLDEST_LEVEL, PROGRAM_LEVEL
-from gateway.store.redis.copies import decode
-from gateway.store.redis.seen import RedisSeen
+from gateway.store.files import AttemptFiles, boot_of_this_machine
+from gateway.store.redis.layout import decode
+from gateway.store.redis.store import RedisSeen
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.fleet import key_of, nonce_of, send, wait_answered

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, __version__
-from gateway.store.level import PROGRAM_LEVEL
+from gateway.store.agreement import PROGRAM_LEVEL
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, nonce_of, send, wait_answered

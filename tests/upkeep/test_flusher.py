@@ -12,8 +12,7 @@ import pytest
 from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Result, State, operation_id_of
 from gateway.observe.facts import Events, FlushRefused
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
-from gateway.store.journal.journal import SqliteJournal
-from gateway.store.journal.view import view_journals
+from gateway.store.journal.journal import SqliteJournal, view_journals
 from gateway.upkeep.flusher import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore

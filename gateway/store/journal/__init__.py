@@ -4,8 +4,8 @@ An outcome is the last command of an attempt (`OutcomeCommand`). What a journal 
 stays there until it is forgotten. A journal decides nothing: the durable store decides whether an outcome still
 applies.
 
-`journal` is a process's journal, made of files (`file`). All journals of a host, whether their processes run or have
-ended, are read through `view`: by gateways that ask what became of an operation, and by operators, who clear them, too.
+`journal` is a process's journal, made of files (`file`), and the view of all journals of a host, whether their
+processes run or have ended: for gateways that ask what became of an operation, and for operators, who clear them, too.
 """
 
 from __future__ import annotations

@@ -36,12 +36,11 @@ import apsw
 
 from gateway.core.message import StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand, Record
+from gateway.store.agreement import JOURNAL_VERSION, JOURNAL_VERSIONS
 from gateway.store.base import NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.files import make_directory, sync_directory
 from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
-from gateway.store.level import JOURNAL_VERSION, JOURNAL_VERSIONS
-from gateway.store.relational.packing import pack, unpack
-from gateway.store.relational.rows import decode_whole, encode_whole
+from gateway.store.relational.rows import decode_whole, encode_whole, pack, unpack
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 
 T = TypeVar("T")

@@ -7,25 +7,249 @@ store. What `append` has acknowledged is on the disk, and stays there until `for
 Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
 that other gateways skip it, and its owner has it locked (`file`). What became of one operation is looked up in all of
 them (`view`), because its repeats come to any process.
+
+*A view* (`JournalFileView`) is of one file, for gateways that ask about one operation, and for operators. It owns no
+file and no lock, and waits for no gateway: each call opens the file for some statements, whether its owner runs or not.
+Only the owner knows how much of the log is on the disk. A view may be outdated at once: an outcome leaves the journal
+as soon as the durable store has applied it. The only change made here is to delete refused outcomes, which no gateway
+retries.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from time import time_ns
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.core.operation import MICROSECONDS, OutcomeCommand
-from gateway.store.base import NotApplied, StartRefused, wall_clock_us
+import apsw
+
+from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
+from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
+from gateway.core.sealing import Unopenable
+from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
+from gateway.store.batching import Worker, WorkerBatches
 from gateway.store.files import make_directory
-from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptOutcome
-from gateway.store.journal.file import JournalFile, cost_bytes, lock, named, remove_unfinished, unlock
-from gateway.store.journal.view import HostJournalFiles
-from gateway.store.worker import Worker, WorkerBatches
+from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, JournalView, KeptEntry, KeptOutcome
+from gateway.store.journal.file import (
+    BUSY_MS,
+    DAMAGED,
+    STATEMENTS,
+    SUFFIX,
+    JournalFile,
+    check_ours,
+    cost_bytes,
+    decoded,
+    fetch,
+    kept_entry,
+    kept_outcome,
+    lock,
+    named,
+    packed,
+    remove_unfinished,
+    unlock,
+)
+
+# -- all journals of a host --------------------------------------------------------------------------------------------
+
+# A file system may give two writes within this time the same time.
+_SAME_TIME_NS: Final = 100_000_000
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Query = Callable[..., list[Any]]
+"""Runs one statement, by its name, with these bindings; returns its rows."""
+
+
+def view_journals(
+    directory: Path,
+    belongs_to: str,
+    *,
+    operation_id: UUID | None = None,
+    is_refused: bool | None = None,
+    limit: int,
+) -> JournalView:
+    """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all.
+
+    Outcomes of another owner than `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault.
+    """
+    found, faults = _each(directory, partial(_kept_in, operation_id, is_refused, limit + 1))
+    entries = sorted((entry for _, kept in found for entry in kept), key=lambda entry: entry.journaled_us)
+    owners = {path.name: owner for (path, owner), kept in found if kept and owner != belongs_to}
+    has_more = len(entries) > limit
+    return JournalView(
+        wall_clock_us(), tuple(entries[:limit]), tuple(owners.items()), tuple(map(str, faults)), has_more=has_more
+    )
+
+
+class HostJournalFiles:
+    """Satisfies `HostJournals`."""
+
+    def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
+        self.directory = directory
+        self._sealing = sealing
+        self._belongs_to = belongs_to
+        # Files that are not to be read again until they are changed: those of others, and the empty ones, which every
+        # idle gateway has.
+        self._idle: dict[Path, tuple[int, ...]] = {}
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        return [self._opened(each) for each in self.stored_outcomes(operation_id)]
+
+    def stored_outcomes(self, operation_id: UUID, leave_out: Collection[str] = ()) -> list[KeptOutcome]:
+        """As `outcomes`; whatever is encrypted stays so. Files of these names are left out."""
+        found, faults = _each(self.directory, partial(self._outcomes_in, operation_id, leave_out))
+        self._idle = {path: version for path, version in self._idle.items() if path.exists()}
+        if faults:
+            raise faults[0]
+        return sorted((each for kept in found for each in kept), key=lambda each: each.entry.journaled_us)
+
+    def _outcomes_in(self, operation_id: UUID, leave_out: Collection[str], path: Path) -> list[KeptOutcome]:
+        version = None if path.name in leave_out else _version_of(path)
+        if path.name in leave_out or (version is not None and self._idle.get(path) == version):
+            return []
+        with opened(path) as query:
+            is_idle = not self._owns(query) or not any(query("count")[0][:2])
+            rows = [] if is_idle else query("select_of", operation_id.bytes, OF_ONE_MAX)
+        self._idle.pop(path, None)
+        if is_idle and version is not None:
+            self._idle[path] = version
+        return [kept_outcome(path, row) for row in rows]
+
+    def _opened(self, outcome: KeptOutcome) -> KeptOutcome:
+        command: OutcomeCommand | None = None
+        with suppress(Unopenable):
+            command = None if outcome.command is None else self._sealing.whole_outcome(outcome.command)
+        return replace(outcome, command=command)
+
+    def reseal(self) -> tuple[int, int]:
+        done = [(number or 0, number is None) for number in self._visit_all(self._reseal, changes=True)]
+        return sum(changed for changed, _ in done), sum(is_left for _, is_left in done)
+
+    def sealed(self) -> Counter[str]:
+        return sum(self._visit_all(_keys_of), Counter())
+
+    def _visit_all(self, visit: Callable[[Query, Row], T], *, changes: bool = False) -> list[T]:
+        """Read every outcome of this service and store that has anything confidential. Raises `StoreError`."""
+
+        def visit_file(path: Path) -> list[T]:
+            found, after = [], 0
+            with opened(path, changes=changes) as query:
+                while self._owns(query) and (rows := query("select_sealed", after)):
+                    after = rows[-1][0]
+                    found += [visit(query, row) for row in rows]
+            return found
+
+        visited, faults = _each(self.directory, visit_file)
+        if faults:
+            raise faults[0]
+        return [each for found in visited for each in found]
+
+    def _owns(self, query: Query) -> bool:
+        return bool(query("select_owner") == [(self._belongs_to,)])
+
+    def _reseal(self, query: Query, row: Row) -> int | None:
+        """How many rows were changed: 0 where nothing is to be done, None where it cannot be."""
+        if (command := decoded(row)) is None:
+            return None
+        resealing = Resealing(self._sealing)
+        again = resealing.resealed(command)
+        if resealing.reasons:
+            return None
+        # The flush may have taken it meanwhile: then nothing is left.
+        return 0 if again is command else len(query("update_sealed", *packed(again), row[0], packed(command)[0]))
+
+    def drop(self, entry_id: EntryId) -> bool:
+        with opened(self.directory / entry_id.file, changes=True) as query:
+            return bool(query("delete_refused", entry_id.row))
+
+
+def _keys_of(_query: Query, row: Row) -> Counter[str]:
+    """The keys that an outcome is encrypted with."""
+    command = decoded(row)
+    response = command.response if isinstance(command, Complete) else None
+    resource = command.resource if isinstance(command, Complete | Abandon) else None
+    return Counter((sealed_by(response=response, resource=resource) or "").split())
+
+
+def _kept_in(
+    operation_id: UUID | None, is_refused: bool | None, limit: int, path: Path
+) -> tuple[tuple[Path, str], list[KeptEntry]]:
+    """A file and its owner, and the requested outcomes in it, oldest first. Raises `StoreError`."""
+    with opened(path) as query:
+        ((belongs_to,),) = query("select_owner")
+        if operation_id is None:
+            rows = query("select_kept", is_refused, limit)
+        else:
+            rows = query("select_of", operation_id.bytes, limit)
+        kept = [kept_entry(row) for row in rows]
+    return (path, str(belongs_to)), [each for each in kept if is_refused in (None, each.refused_us is not None)]
+
+
+def _each(directory: Path, read: Callable[[Path], T]) -> tuple[list[T], list[StoreError]]:
+    """What `read` finds in each file, and what could not be read. No fault if it is gone: an owner removes its empty
+    file."""
+    found: list[T] = []
+    faults: list[StoreError] = []
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [NotApplied(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")]
+    for path in paths:
+        try:
+            found.append(read(path))
+        except StoreError as error:
+            if path.exists():
+                faults.append(error)
+    return found, faults
+
+
+def _version_of(path: Path) -> tuple[int, ...] | None:
+    """What every write to the file changes; None where it cannot be known, as right after a write."""
+    try:
+        found = [each.stat() for each in (path, path.with_name(f"{path.name}-wal"))]
+    except OSError:
+        return None
+    if time_ns() - max(each.st_mtime_ns for each in found) < _SAME_TIME_NS:
+        return None
+    return tuple(part for each in found for part in (each.st_ino, each.st_size, each.st_mtime_ns))
+
+
+@contextmanager
+def opened(path: Path, *, changes: bool = False) -> Iterator[Query]:
+    """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
+
+    Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of
+    it is on the disk. Raises `NotApplied`, `StartRefused`, also from the statements.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
+    try:
+        handle = apsw.Connection(str(path), flags=flags)
+        try:
+            handle.set_busy_timeout(BUSY_MS)
+            handle.wal_autocheckpoint(0)
+            check_ours(handle, path)
+            yield lambda name, *bindings: fetch(handle, STATEMENTS[name], bindings)
+        finally:
+            handle.close(True)
+    except (*DAMAGED, ValueError, TypeError) as error:
+        raise NotApplied(f"{path} is damaged: {error}") from error
+    except apsw.Error as error:
+        raise NotApplied(
+            f"{path} cannot be {'changed' if changes else 'read'}: {error}; run this as the user of the gateway"
+        ) from error
+
+
+# -- the journal of a process ------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("gateway")
 
@@ -35,6 +259,12 @@ _Outcome = tuple[str, OutcomeCommand, str]
 ROWS_MAX: Final = 100_000
 # Well below what a small disk, or a pod's share of one, has left beside the spool.
 BYTES_MAX: Final = 512 * 1024 * 1024
+# Mostly there are none, and each request asks.
+_HOLDS_NONE: Final[Callable[[UUID], bool]] = frozenset[UUID]().__contains__
+
+
+def _is_held(held: Sequence[set[bytes]], operation_id: UUID) -> bool:
+    return any(operation_id.bytes in ids for ids in held)
 
 
 class SqliteJournal:
@@ -63,7 +293,7 @@ class SqliteJournal:
         self._files: dict[str, JournalFile] = {}
         self._unfit: set[str] = set()
         self._host = HostJournalFiles(directory, belongs_to)
-        self._held: tuple[set[bytes], ...] = ()
+        self.holds: Callable[[UUID], bool] = _HOLDS_NONE
         self.tally = JournalTally()
         # Between `start` and `close`.
         self._worker: Worker | None = None
@@ -98,10 +328,6 @@ class SqliteJournal:
         if worker is not None:
             await self._appends.close()
             await worker.stop(self._close)
-
-    def holds(self, operation_id: UUID) -> bool:
-        # Mostly there are none, and the bytes of an id are computed.
-        return bool(self._held) and any(operation_id.bytes in held for held in self._held)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         return await self._started().run(self._outcomes, operation_id)
@@ -290,7 +516,8 @@ class SqliteJournal:
         self._take_tally()
 
     def _take_tally(self) -> None:
-        self._held = tuple(file.held for file in self._files.values() if file.counts.rows)
+        held = [file.held for file in self._files.values() if file.counts.rows]
+        self.holds = partial(_is_held, held) if held else _HOLDS_NONE
         counts = [file.counts for file in self._files.values()]
         self.tally = JournalTally(
             sum(each.waiting for each in counts),

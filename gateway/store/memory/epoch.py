@@ -2,7 +2,7 @@
 
 A *memory* is a store's data set with its history. This module owns the comparison and what it compares: what this
 gateway last saw of the store, in a file of its state directory (`SeenFile`); what the store acknowledged to the workers
-of this host, in files beside it (`WitnessNote`); what all gateways saw, where they share it (`SharedNote`), so that a
+of this host, in files beside it (`WitnessFiles`); what all gateways saw, where they share it (`SharedNote`), so that a
 host without a file knows it too; and what gateways found out about lost memories, in the store itself (`Amnesia`).
 Without any note a gateway has to trust the store; such a loss goes unnoticed.
 
@@ -53,8 +53,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import struct
+import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -65,6 +69,7 @@ from uuid import UUID
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Record
 from gateway.store.base import StartRefused
+from gateway.store.files import WorkerFile, lock
 from gateway.store.operations import UNEXECUTED, WITNESS_KEEP_US, Epoch
 
 # How far tokens jump: further than the lost memory can have drawn them since it was last seen.
@@ -346,3 +351,184 @@ def _lock(directory: int) -> None:
             return
         time.sleep(_LOCK_PAUSE_SECONDS)
     raise BlockingIOError("another worker has held the lock for too long")
+
+
+# -- witness_files -----------------------------------------------------------------------------------------------------
+#
+# The files in which the workers of a host note what the durable store acknowledged to them.
+#
+# It owns their bytes, and draws no conclusions (`epoch` does). All workers read the files of ended workers, and remove
+# them once a later acknowledgement stands for them. A note is one small write at a fixed place, with a checksum. When
+# `write` returns, the note survives the end of the process; after the next `sync` it is on the disk.
+
+# Links of one worker.
+PLACES: Final = 8
+SUFFIX: Final = ".notes"
+
+_LOG = logging.getLogger("gateway")
+
+# Link, number, time, token of the last known loss, memory; then the checksum of these.
+_NOTE: Final = struct.Struct("<16sQqQ16s")
+_CHECKSUM: Final = struct.Struct("<I4x")
+_NOTE_BYTES: Final = _NOTE.size + _CHECKSUM.size
+_UNUSED: Final = bytes(_NOTE_BYTES)
+# A reader may meet a write half done, but hardly this often in a row.
+_READ_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The notes of all workers of the host, and the files of those workers that had ended before."""
+
+    notes: tuple[WitnessNote, ...] = ()
+    ended: frozenset[Path] = frozenset()
+
+    @property
+    def ended_ids(self) -> list[UUID]:
+        """The ids of the ended workers' files."""
+        return [id_ for path in self.ended if (id_ := _id_of(path)) is not None]
+
+
+class WitnessFiles(WorkerFile):
+    """One worker's file, and those of the host's other workers. Its verbs block: `open`, `sync` and `close` on the
+    disk, the others only in the kernel. They may be called in any thread, `write` in one at a time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, SUFFIX)
+        # Without it, a write could reach another file that got the number of the closed descriptor.
+        self._lock = threading.Lock()
+        self._is_synced = True
+        self._has_failed = False
+        self._covered: frozenset[Path] = frozenset()
+        self._latest: dict[int, WitnessNote] = {}
+        self.beyond = 0
+        """`Amnesia.beyond` of the last known loss; each new note carries it."""
+
+    @property
+    def latest(self) -> tuple[WitnessNote, ...]:
+        """This worker's own notes."""
+        return tuple(self._latest.values())
+
+    def open(self) -> None:
+        """Make this worker's file, unless it is open. Raises `StartRefused`."""
+        if self._path is not None:
+            return
+        try:
+            self._make(_UNUSED * PLACES)
+        except OSError as error:
+            raise StartRefused(f"{self._directory} cannot be written to: {error.strerror}") from error
+        self._latest = {}
+
+    def read(self) -> Reading:
+        """All current notes. Raises `StartRefused` for a file that cannot be read."""
+        for _ in range(_READ_TRIES):
+            try:
+                paths = self._paths()
+            except FileNotFoundError:
+                return Reading()
+            except OSError as error:
+                raise _unreadable(self._directory, error) from error
+            try:
+                return self._read_all(paths)
+            except FileNotFoundError:
+                # Another worker removed it, and may have made its own file after this listing: list again.
+                continue
+        raise _unreadable(self._directory, "its files keep disappearing, or are dangling links")
+
+    def write(self, place: int, note: WitnessNote) -> None:
+        """Keep the latest note of one of this worker's links. The first of several failed writes is logged."""
+        self._latest[place] = note
+        values = _NOTE.pack(note.link.bytes, note.number, note.at_us, note.beyond, note.memory)
+        try:
+            with self._lock:
+                os.pwrite(self._descriptor, values + _CHECKSUM.pack(zlib.crc32(values)), place * _NOTE_BYTES)
+        except OSError as error:
+            if not self._has_failed:
+                _LOG.error("what the durable store acknowledged could not be noted in %s: %s", self._path, error)
+            self._has_failed = True
+        else:
+            self._is_synced = self._has_failed = False
+
+    def cover(self, reading: Reading) -> None:
+        """Mark the ended files of this reading for removal: after it was compared, a new number was acknowledged and
+        noted, which stands for all notes in it."""
+        self._covered |= reading.ended
+
+    def sync(self) -> None:
+        """Sync this worker's notes to the disk, and remove the files that they stand for. Raises OSError."""
+        if self._is_synced or self._path is None:
+            return
+        self._is_synced, covered = True, self._covered
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._is_synced = False
+            raise
+        for path in covered:
+            path.unlink(missing_ok=True)
+        self._covered -= covered
+
+    def close(self) -> None:
+        """Release this worker's file; it stays for later workers to read. Raises OSError."""
+        if self._path is None:
+            return
+        try:
+            self.sync()
+        finally:
+            with self._lock:
+                self._release()
+
+    def _read_all(self, paths: list[Path]) -> Reading:
+        notes: list[WitnessNote] = []
+        ended: set[Path] = set()
+        for path in paths:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    # Check the lock before reading: a worker that has ended writes no more.
+                    if path != self._path and lock(descriptor, fcntl.LOCK_SH):
+                        ended.add(path)
+                    notes += _notes_in(descriptor)
+                finally:
+                    os.close(descriptor)
+            except FileNotFoundError:
+                raise
+            except (OSError, ValueError) as error:
+                raise _unreadable(path, error) from error
+        return Reading(tuple(notes), frozenset(ended))
+
+
+def _id_of(path: Path) -> UUID | None:
+    try:
+        return UUID(path.stem)
+    except ValueError:
+        return None
+
+
+def _unreadable(path: Path, why: object) -> StartRefused:
+    return StartRefused(
+        f"{path}, the notes of what the durable store acknowledged, cannot be read ({why}); without them a lost memory "
+        "could go unnoticed. Repair it, or remove it to trust the store as it is"
+    )
+
+
+def _notes_in(descriptor: int) -> list[WitnessNote]:
+    """The notes of one file. Raises ValueError for bytes that are no notes."""
+    size = os.fstat(descriptor).st_size
+    if size != PLACES * _NOTE_BYTES:
+        raise ValueError(f"it has {size} bytes")
+    notes = (_note_at(descriptor, place) for place in range(PLACES))
+    return [note for note in notes if note is not None]
+
+
+def _note_at(descriptor: int, place: int) -> WitnessNote | None:
+    for _ in range(_READ_TRIES):
+        found = os.pread(descriptor, _NOTE_BYTES, place * _NOTE_BYTES)
+        if found == _UNUSED:
+            return None
+        values = found[: _NOTE.size]
+        if found[_NOTE.size :] == _CHECKSUM.pack(zlib.crc32(values)):
+            link, number, at_us, beyond, memory = _NOTE.unpack(values)
+            return WitnessNote(UUID(bytes=link), number, at_us, beyond, memory)
+    raise ValueError(f"the checksum of note {place} is wrong")

@@ -39,6 +39,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.observe.facts import Events, MemoryChanged, NotesExchanged, PromotionJudged, StoreCalled, StoreMet
+from gateway.store.agreement import agree, strays, why_refused, why_unfinished
 from gateway.store.base import (
     Amnesic,
     EpochChanged,
@@ -51,14 +52,14 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.cold import passing
-from gateway.store.gate import DURABLE, Trust
-from gateway.store.level import why_refused, why_unfinished
+from gateway.store.gate import DURABLE, Trust, passing
 from gateway.store.memory.epoch import (
     Amnesia,
+    Reading,
     Seen,
     SeenFile,
     SharedNote,
+    WitnessFiles,
     after_loss,
     after_promotion,
     amnesia_of,
@@ -67,9 +68,7 @@ from gateway.store.memory.epoch import (
     memo_of,
 )
 from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven, Verdict
-from gateway.store.memory.witness import Reading, WitnessFiles
 from gateway.store.operations import Cold, Due, Epoch, Serving
-from gateway.store.recipes import agree, strays
 from gateway.store.sealed import SealedStore
 
 P = ParamSpec("P")

@@ -44,9 +44,9 @@ from uuid import UUID, uuid4
 from gateway.core.operation import moment
 from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
-from gateway.store.cold import Caller
 from gateway.store.files import boot_of_this_machine
-from gateway.store.memory.witness import Reading, WitnessFiles
+from gateway.store.gate import Caller
+from gateway.store.memory.epoch import Reading, WitnessFiles
 from gateway.store.operations import Epoch
 
 Promotion = Literal["refuse", "proven", "trusted"]

@@ -19,13 +19,29 @@ middle must not hold locks for longer.
 A link that changes operations has a witness in the database. A new connection takes over the link's witness, or gets
 another one while the previous connection may still be raising it. The number is noted before the result that it stands
 for is returned; `epoch` explains what the numbers prove.
+
+Which of several hosts
+----------------------
+*Highest timeline.* A promotion starts a new timeline. Of several primaries, the one of the highest timeline is the one
+that was promoted last. Timelines compare only within one system: standbys have the system identifier of their primary.
+
+*Never back.* A primary of a lower timeline than one that was met is a former primary, which nobody has stopped. What is
+written there is lost, so it is not used, even while no other host responds. To use it after all, remove the others from
+the list: the gateway then compares it as another memory. Where no timeline is said, former primaries are not known.
+
+*Two of the highest.* Two servers that were promoted apart, or copied, have the same timeline, and each may have what
+the other lacks. None is used until one of them is gone. The start time distinguishes two servers from one server that
+has two names.
+
+from __future__ import annotations
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -34,10 +50,9 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from gateway.store import level
+from gateway.store.agreement import check_level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
-from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness import Reading, WitnessFiles
+from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
     SERVER_MAJOR_MIN,
@@ -52,19 +67,104 @@ from gateway.store.postgres.connection import (
     losses,
     transaction,
 )
-from gateway.store.postgres.hosts import (
-    IS_STANDBY,
-    STARTED,
-    SYSTEM,
-    TIMELINE,
-    Host,
-    HostStatus,
-    Refusal,
-    choose,
-    hosts_of,
-)
 from gateway.store.postgres.statements import Dialect, load, portable_texts, statement_texts
 from gateway.store.relational.executor import Cursor
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+# Asked of each host. A standby has no position to write at, so the function for it fails there. A server may keep each
+# of these from its users.
+IS_STANDBY: Final = "current_setting('in_hot_standby', true) = 'on'"
+SYSTEM: Final = "(SELECT system_identifier::text FROM pg_control_system())"
+STARTED: Final = "pg_postmaster_start_time()::text"
+TIMELINE: Final = f"CASE WHEN {IS_STANDBY} THEN NULL ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of a list. `dsn` may hold a password; `name` is for logs."""
+
+    name: str
+    dsn: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """What a host reported; `timeline` is None for a standby, and 0 where it is not said. `started` distinguishes
+    servers of one system."""
+
+    host: Host
+    system: str
+    started: str
+    timeline: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why none is used. `is_split` if that needs an operator: two servers take themselves for the primary."""
+
+    why: str
+    is_split: bool = False
+
+
+def hosts_of(url: str) -> list[Host]:
+    """The hosts that a URL lists, in its authority or as its option `host`, each as a URL of its own."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    credentials, at, authority = parts.netloc.rpartition("@")
+    listed = authority or options.get("host", "")
+    names = listed.split(",")
+    if len(names) == 1:
+        return [Host(listed or "localhost", url)]
+    # The gateway looks for the primary itself.
+    options.pop("target_session_attrs", None)
+    ports = options.get("port", "").split(",")
+    if not authority and len(ports) == 1:
+        ports *= len(names)
+    hosts = []
+    for place, name in enumerate(names):
+        if authority:
+            own = parts._replace(netloc=f"{credentials}{at}{name}", query=urlencode(options))
+            hosts.append(Host(name, own.geturl()))
+            continue
+        port = ports[place] if place < len(ports) else ""
+        own = parts._replace(query=urlencode({**options, "host": name, **({"port": port} if port else {})}))
+        hosts.append(Host(f"{name}:{port}" if port else name, own.geturl()))
+    return hosts
+
+
+def choose(statuses: Iterable[HostStatus], met: Mapping[str, int]) -> HostStatus | Refusal:
+    """The primary to use of these; `met` is the highest timeline that was met of each system."""
+    primaries = sorted((each for each in statuses if each.timeline is not None), key=_timeline, reverse=True)
+    former = [each for each in primaries if _timeline(each) < met.get(each.system, 0)]
+    candidates = [each for each in primaries if each not in former]
+    if not candidates:
+        if former:
+            number, its = met[former[0].system], _timeline(former[0])
+            return Refusal(f"{former[0].host.name} is a former primary: it has timeline {its}, and {number} was met")
+        return Refusal("no host that responds is a primary")
+    # Timelines of different systems do not compare.
+    highest = [
+        each for each in candidates if each.system != candidates[0].system or each.timeline == candidates[0].timeline
+    ]
+    if len({(each.system, each.started) for each in highest}) > 1:
+        return Refusal(
+            f"{_names(highest)} both accept writes, and neither is known to have what the other has: stop the one that "
+            "is not to be used",
+            is_split=True,
+        )
+    return candidates[0]
+
+
+def _timeline(status: HostStatus) -> int:
+    return status.timeline or 0
+
+
+def _names(statuses: Sequence[HostStatus]) -> str:
+    return " and ".join(each.host.name for each in statuses)
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -241,7 +341,7 @@ class Dialer:
         if self.is_portable:
             self.texts = portable_texts(is_of_one_row=True) if engine is Engine.CITUS else portable_texts()
         if row["exists"]:
-            level.check((await connection.fetch(_LEVEL))[0]["level"])
+            check_level((await connection.fetch(_LEVEL))[0]["level"])
 
     async def check_memory(self, connection: Connection, links: Collection[UUID] = ()) -> Epoch:
         """The epoch of the database, with the witnesses of these links."""

@@ -2,48 +2,68 @@
 
 Theory of operation
 -------------------
-Claims of new keys and usual completions are one generated statement each (`hot`). Whatever such a statement
+Claims of new keys and usual completions are one generated statement each. Whatever such a statement
 changed nothing for is unclear, and so is the key's record: the caller reads it. All other commands lock their records
 in one transaction, execute the table, and write what it returns.
 
 A batch that lost against another transaction is repeated. One with a value that cannot be stored is executed in halves,
 and one with a record that somebody has locked one by one, because each transaction waits for the full lock timeout.
+
+*A transaction* is what the package "relational" does its work in. Transactions are serializable, but for those of
+commands that concern nothing but their records. These lock them first, and what they read behind the locks is what was
+committed before: each statement has a snapshot of its own, and so has the clock.
+
+*Horizon.* Whoever writes to the table of operations locks it (`writers`) before the snapshot is taken and before a
+token is drawn, until the changes can be seen. So once all have ended that were writing when a token was drawn, every
+claim with that token or a lower one can be seen (`seen`); and once all have ended that were writing at that moment, the
+snapshot of every statement that may insert has it (`token`). That takes no time limit and no clock: a statement that
+hangs delays both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.lifecycle import step
 from gateway.core.operation import (
+    MICROSECONDS,
     Accept,
     Applied,
     Claim,
     Command,
     Complete,
     Prove,
+    Record,
     Result,
     Snapshot,
+    State,
     content_of,
+    microseconds,
     operation_id_of,
 )
 from gateway.core.outbox import Outbox
-from gateway.store.base import KNOWN, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
+from gateway.store.base import KNOWN, Indefinite, NotApplied, StoreError, Unreadable, Unstorable, boot_seconds
 from gateway.store.batching import Batcher
 from gateway.store.postgres.connection import (
     CHECK_VIOLATION,
     READ_COMMITTED,
+    READING,
     SERIALIZABLE,
+    Connection,
+    Link,
     ServerRefused,
+    transaction,
 )
 from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import WitnessedLink
-from gateway.store.postgres.hot import (
+from gateway.store.postgres.dialer import Dialer, WitnessedLink
+from gateway.store.postgres.statements import (
+    IS_NEW,
     NOTHING,
     PORTABLE,
     POSTGRES,
@@ -55,13 +75,364 @@ from gateway.store.postgres.hot import (
     insert_absent,
     is_absent_claim,
     is_granted_completion,
+    load,
+    portable_texts,
+    qualified,
     replace_granted,
+    statement_texts,
     text_of,
 )
-from gateway.store.postgres.transaction import Entangled, Transactions
 from gateway.store.relational.executor import DRAWING, Cursor, execute
+from gateway.store.relational.rows import Row
+from gateway.store.relational.statements import RECORD, WRITTEN, of_many
+from gateway.store.relational.sweep import SWEPT
+
+# -- horizon -----------------------------------------------------------------------------------------------------------
+
+_WRITERS: Final = load("writers")
+# As many as it takes to find out all while nobody writes.
+_LOOKS: Final = 3
+_REACH_TRIES: Final = 20
+_REACH_PAUSE_SECONDS: Final = 0.05
+
+
+class Horizon:
+    """See the module; 0 while it is not known."""
+
+    def __init__(self) -> None:
+        self.token = 0
+        self.seen = 0
+        # What had been drawn at the last look that was waited out, and who was writing then.
+        self._drawn = 0
+        self._awaited: frozenset[str] = frozenset()
+
+    async def reach(self, link: Link) -> None:
+        """Move on. The first time this waits a little for the statements that are under way; outside transactions,
+        whose snapshots may be older."""
+        for _ in range(_REACH_TRIES):
+            await link.run(self._look)
+            if self.token or not self._drawn:
+                return
+            await asyncio.sleep(_REACH_PAUSE_SECONDS)
+
+    async def _look(self, connection: Connection) -> None:
+        for _ in range(_LOOKS):
+            ((drawn, writers),) = await connection.fetch(_WRITERS)
+            self._awaited &= frozenset(writers)
+            if self._awaited:
+                return
+            self.token, self.seen, self._drawn = self.seen, self._drawn, drawn
+            self._awaited = frozenset(writers)
+            if self.token == drawn:
+                return
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
+
+# Somebody else changes what is locked, and the next sweep finds it.
+_TEXTS: Final[Mapping[str, str]] = {
+    **statement_texts(),
+    "select_paused_expiring": f"{load('select_paused_expiring')} FOR UPDATE OF d, o SKIP LOCKED",
+}
+# Those of PostgreSQL alone that are given an array for each column, and the others of which many are one.
+_WHOLE: Final = frozenset(("insert_response", "delete_response", "narrow_operation"))
+AT_ONCE: Final = WRITTEN - _WHOLE
+_CLOCK: Final = load("clock")
+_DRAW: Final = load("draw_tokens")
+_PASS: Final = load("pass")
+_BEHIND_LOCKS: Final = load("behind_locks")
+# The most steps of the walk for lapsed claims in one transaction.
+_STEPS_MAX: Final = 20
+_PARAMETER: Final = re.compile(r"\$(\d+)")
+# How long a gateway that only looks goes by its own clock, so that it asks no more statements than it has to.
+_CLOCK_SECONDS: Final = 30.0
+_SERIALIZATION_FAILURE: Final = "40001"
+# How far ahead the ceiling of tokens is moved, so that few transactions write it.
+_CEILING_STEP_US: Final = 3_600 * MICROSECONDS
+
+
+class Entangled(ServerRefused):
+    """The commands concern more than their records: a serializable transaction has to execute them."""
+
+
+class Transaction(Cursor):
+    """Without `is_serial` it is told the clock behind the first locks. A sequence has the tokens, some of which may be
+    left out."""
+
+    now_us = 0
+    first_row = b""
+    last_row = b"\xff" * 17
+    drops_responses = True
+    _texts = _TEXTS
+    # What is due of all states at once, and what the walk for lapsed claims comes to, once it has gone on.
+    swept: Sequence[tuple[str, State]] = (
+        ("select_due", State.COMPLETED),
+        ("select_young", State.CLAIMED),
+        ("select_lapsed", State.CLAIMED),
+        ("select_ended", State.TOMBSTONE),
+        ("select_doubt_ahead", State.IN_DOUBT),
+    )
+
+    def __init__(
+        self,
+        connection: Any,
+        now_us: int,
+        tokens_expected: int,
+        horizon: Horizon,
+        seen_token: int,
+        *,
+        is_serial: bool,
+        clock_us: int | None,
+    ) -> None:
+        """`seen_token`: up to which all claims can be seen."""
+        self.now_us = now_us
+        self.is_serial = is_serial
+        self._clock_us = clock_us
+        self._horizon = horizon
+        self._seen_token = seen_token
+        self._connection = connection
+        self._tokens_expected = tokens_expected
+        self._tokens: list[int] = []
+
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+        return [tuple(row) for row in await self._connection.fetch(self._texts[statement], *bindings)]
+
+    async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
+        if not queries:
+            return []
+        text = _together(tuple((name, len(bindings)) for name, bindings in queries))
+        (found,) = await self._connection.fetch(text, *(each for _, bindings in queries for each in bindings))
+        return [[tuple(row) for row in rows] for rows in found]
+
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+        return await self._connection.fetchrow(self._texts[statement], *bindings)
+
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        rows = await self.rows(statement, (keys, *bindings))
+        if statement == "lock_operation" and not self.is_serial:
+            missing = set(keys).difference(row[1] for row in rows)
+            wanted = max(self._tokens_expected - len(self._tokens), 0)
+            ((self.now_us, has_moved, drawn),) = await self._connection.fetch(
+                _BEHIND_LOCKS, self._clock_us, list(missing), wanted
+            )
+            self._tokens = [*reversed(drawn), *self._tokens]
+            if has_moved:
+                raise ServerRefused("a record moved while its lock was waited for", _SERIALIZATION_FAILURE)
+        return rows
+
+    async def hold(self, keys: Iterable[bytes], /) -> None:
+        """Where it `is_serial`, nothing: of two that need the same, one is refused."""
+        if not self.is_serial and list(keys):
+            raise Entangled("something besides records has to be held")
+
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        return await self._execute(self._texts[statement], *bindings)
+
+    async def _execute(self, query: str, *bindings: Any) -> int:
+        status: str = await self._connection.execute(query, *bindings)
+        return int(status.rpartition(" ")[2])
+
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        if not bindings:
+            return
+        if statement in _WHOLE:
+            await self._execute(self._texts[statement], *zip(*bindings, strict=True))
+            return
+        if statement not in AT_ONCE:
+            await self._connection.executemany(self._texts[statement], bindings)
+            return
+        text, arrays = of_many(statement, bindings)
+        is_new = statement == "insert_operation"
+        if is_new:
+            text = text.replace(" ORDER BY", f" WHERE {IS_NEW} ORDER BY")
+        number = await self._execute(qualified(text), *arrays)
+        if is_new and number < len(bindings):
+            raise ServerRefused("another record came in between", _SERIALIZATION_FAILURE)
+
+    async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
+        if statement == "select_young":
+            await self._walk()
+            return []
+        return [tuple(row) for row in await self._connection.fetch(_due(statement), *bindings)]
+
+    async def _walk(self) -> None:
+        """Pass by what cannot lapse any more."""
+        for _ in range(_STEPS_MAX):
+            ((is_more,),) = await self._connection.fetch(_PASS, self.now_us, self._seen_token)
+            if not is_more:
+                break
+
+    @property
+    def narrows_up_to(self) -> int:
+        return self._horizon.token
+
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
+        least = await self._last_token(record, command)
+        # Those that were drawn before the record's lock was had may be too low.
+        while not self._tokens or self._tokens[-1] <= least:
+            if self._tokens:
+                self._tokens.pop()
+            else:
+                drawn = await self._connection.fetch(_DRAW, max(self._tokens_expected, 1))
+                self._tokens = [token for (token,) in reversed(drawn)]
+
+    async def _last_token(self, record: Record | None, command: Command) -> int:
+        """The last one of the operation, and of the lane that the command accepts it into."""
+        last = 0 if record is None else record.token
+        if isinstance(command, Accept) and command.lane is not None:
+            last = max(last, (await self.row("select_last_in_lane", (command.lane,)))[0] or 0)
+        return last
+
+    def draw(self) -> int:
+        return self._tokens.pop()
+
+    async def end(self) -> None:
+        """Called before the commit."""
+
+
+@cache
+def _due(statement: str) -> str:
+    """The records with the ids that the statement finds, without bodies; those that are locked are left alone."""
+    columns = RECORD.replace("{row}", "id")
+    return (
+        f"SELECT {columns}, NULL::BYTEA FROM idempotency_gateway.operation AS o "  # noqa: S608
+        f"WHERE o.id = ANY(ARRAY({load(statement)})) FOR UPDATE SKIP LOCKED"
+    )
+
+
+@cache
+def _together(queries: Sequence[tuple[str, int]]) -> str:
+    """One statement with the rows of each of these, by their names and how many parameters they have."""
+    texts, first = [], 0
+    for name, number in queries:
+        text = _PARAMETER.sub(partial(_moved, first), load(name))
+        texts.append(f"ARRAY(SELECT q FROM ({text}) AS q)")  # noqa: S608
+        first += number
+    return f"SELECT {', '.join(texts)}"
+
+
+def _moved(by: int, parameter: re.Match[str]) -> str:
+    return f"${int(parameter.group(1)) + by}"
+
+
+class PortableTransaction(Transaction):
+    """A transaction of the portable dialect: always serializable.
+
+    Its tokens are times: the greatest of the clock in microseconds, the operation's last token + 1 and the `floor` + 1.
+    Nothing is counted in one place, so tokens grow per operation only. A record that goes leaves its token in the
+    floor. Most are below it already, because the floor is then raised to the present.
+    """
+
+    drops_responses = False
+    swept = SWEPT
+    narrows_up_to = Cursor.narrows_up_to
+
+    def __init__(self, connection: Any, dialer: Dialer, now_us: int, floor: int, ceiling: int) -> None:
+        self.now_us = now_us
+        self._connection = connection
+        self._texts = dialer.texts
+        self._draw = dialer.draw
+        # No token up to the floor is drawn, nor up to `_least`, and none above the ceiling has been.
+        self._floor = self._floor_before = self._least = floor
+        self._ceiling = ceiling
+        self._highest = 0
+
+    together = Cursor.together
+    due = Cursor.due
+
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        if self._texts is portable_texts():
+            return await self.rows(statement, (keys, *bindings))
+        return [row for key in sorted(keys) for row in await self.rows(statement, (key, *bindings))]
+
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        if not bindings:
+            return
+        if statement in WRITTEN and self._texts is portable_texts():
+            text, arrays = of_many(statement, bindings)
+            await self._execute(qualified(text), *arrays)
+        else:
+            await self._connection.executemany(self._texts[statement], bindings)
+
+    async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
+        self._least = max(self._floor, await self._last_token(record, command))
+
+    def draw(self) -> int:
+        token = self._draw(max(self.now_us, self._least + 1))
+        self._highest = max(self._highest, token)
+        return token
+
+    def forget_token(self, token: int, /) -> None:
+        if token > self._floor:
+            self._floor = self._least = max(token, self.now_us)
+
+    async def end(self) -> None:
+        """Write down between which numbers tokens are drawn from now on."""
+        if self._highest > self._ceiling:
+            await self.change("update_ceiling", (self._highest + _CEILING_STEP_US,))
+        if self._floor > self._floor_before:
+            await self.change("update_floor", (self._floor,))
+
+
+class Transactions:
+    """The transactions over one link."""
+
+    def __init__(self, dialer: Dialer, link: Link, horizon: Horizon, *, is_compared: bool = False) -> None:
+        """Where it `is_compared`, each compares the memory first, if that can be another one than the session's."""
+        self.link = link
+        self._dialer = dialer
+        self._horizon = horizon
+        self._is_compared = is_compared
+        # The server's clock when it was asked last, and the host's.
+        self._asked = (0, float("-inf"))
+
+    async def work(
+        self,
+        work: Callable[[Cursor], Awaitable[T]],
+        mode: str,
+        settings: Mapping[str, str] | None = None,
+        tokens_expected: int = 0,
+    ) -> T:
+        """Do this work in one transaction with these settings. Raises as `Link.run`, and what the work raises."""
+
+        async def inside(connection: Connection) -> T:
+            async with transaction(connection, self._dialer.settings(settings), mode):
+                if self._is_compared and self._dialer.pgbouncer:
+                    await self._dialer.compare(connection)
+                cursor = await self._begun(connection, mode, tokens_expected)
+                result = await work(cursor)
+                await cursor.end()
+                return result
+
+        return await self.link.run(inside)
+
+    async def _begun(self, connection: Connection, mode: str, tokens_expected: int) -> Transaction:
+        clock_us = self._dialer.clock_us()
+        if self._dialer.is_portable:
+            ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], clock_us)
+            return PortableTransaction(connection, self._dialer, *bounds)
+        # Before the snapshot is taken, which then has all these.
+        seen_token, is_serial = self._horizon.seen, mode is not READ_COMMITTED
+        now_us = await self._now_us(connection, only_reads=mode is READING) if is_serial else 0
+        return Transaction(
+            connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
+        )
+
+    async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
+        """The store's clock, of what only reads as the host's clock has gone on since."""
+        if (now_us := self._dialer.clock_us()) is not None:
+            return now_us
+        (asked_us, asked_at), now = self._asked, boot_seconds()
+        if only_reads and now - asked_at < _CLOCK_SECONDS:
+            return asked_us + microseconds(now - asked_at)
+        ((now_us,),) = await connection.fetch(_CLOCK, None)
+        self._asked = (now_us, boot_seconds())
+        return int(now_us)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 # How often a command is tried whose record changes each time.
 _TRIES: Final = 10
@@ -173,7 +544,9 @@ class Executor:
                 try:
                     results += await repeated(partial(once, part))
                 except ServerRefused as refused:
-                    if not (makes_room and _lacks_partition(refused)):
+                    # The table of responses checks nothing but that a partition is there for the day.
+                    lacks_partition = (refused.sqlstate, refused.table) == (CHECK_VIOLATION, "response")
+                    if not (makes_room and lacks_partition):
                         raise
                     # Once: the commands that have room need not wait for that again.
                     makes_room = False
@@ -306,11 +679,6 @@ def _refusal(command: Command, refused: ServerRefused) -> StoreError:
         # The claim that holds the lock may be granted yet, so the key may be taken.
         return Unreadable(f"another claim on this operation may be under way: {refused}")
     return NotApplied(*refused.args)
-
-
-def _lacks_partition(refused: ServerRefused) -> bool:
-    """Whether a response has no partition for its day: the table checks nothing else."""
-    return refused.sqlstate == CHECK_VIOLATION and refused.table == "response"
 
 
 def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:

@@ -1,21 +1,33 @@
-"""The texts of the statements, by dialect: those that all stores share with qualified names, and their own.
+"""The texts of the statements, by dialect: those that all stores share, with qualified names, and its own.
 
 A file under `sql` holds the statements of one subject, each after a line `-- name:`; `common` is of both dialects. If a
 statement uses the time, its first argument replaces the server's clock (null, except in tests). Nothing here does I/O.
+
+*A hot verb* is one statement in a transaction of its own, generated from the columns: a claim of a key that has no
+record, and the completion of a claim by the record as it was granted. It is given what the commands have, and writes
+what `step` would: the clock, the token and what is the same for all of them are in its text. A command that is not
+among the rows that it returns changed nothing. The driver encodes each element of an array, so a value that is equal
+for all is sent once, and a column of nulls is not sent at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Final, Literal
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
-from gateway.core.lifecycle import LEASE_US_MAX
+from gateway.core.lifecycle import LEASE_US_MAX, no_token, step
+from gateway.core.operation import Claim, Command, Complete, Result
+from gateway.core.outbox import Outbox
+from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import WITNESS_KEEP_US
-from gateway.store.relational.rows import DELIVERY, NARROW
-from gateway.store.relational.statements import SHARED_TABLES, numbered, statements
+from gateway.store.relational.rows import COLUMNS, COMPLETED, DELIVERY, NARROW, Row, encode
+from gateway.store.relational.statements import SHARED_TABLES, numbered, statements, texts_of, type_of
 
 Dialect = Literal["postgres", "portable"]
 """`store.dialect`: what PostgreSQL has, or what it has in common with CockroachDB, YugabyteDB and Citus."""
@@ -102,14 +114,9 @@ _MANY: Final = ("= ANY(?::BYTEA[])", "unnest(?::BYTEA[])")
 def _texts(names: Sequence[str], among: str, keys: str, **more: str) -> dict[str, str]:
     """The statements of these files and those that all stores share, with what compares a column with keys, and these
     as rows."""
-    own = {}
-    for each in names:
-        for part in _SQL.joinpath(f"{each}.sql").read_text("utf-8").split("-- name: ")[1:]:
-            name, _, text = part.partition("\n")
-            own[name] = text
     words = {"row": "id", "row_of": "?", "greatest": "greatest", "join": "JOIN", "among": among, "keys": keys}
     words |= {"locked": "FOR UPDATE", "bytes": "BYTEA", "each": _EACH}
-    found = statements(own, {**words, **_WORDS, **more})
+    found = statements(texts_of("gateway.store.postgres", names), {**words, **_WORDS, **more})
     return {name: qualified(numbered(text)) for name, text in found.items()}
 
 
@@ -134,3 +141,234 @@ def _scripts(folder: str) -> list[tuple[int, str, str]]:
         (file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in _SQL.joinpath(folder).iterdir()
     )
     return [(int(name[:4]), name, text) for name, text in scripts]
+
+
+# -- hot verbs ---------------------------------------------------------------------------------------------------------
+
+# What the statement itself writes of a new claim, and of a completion. What is empty follows from what is given.
+_CLAIMED: Final = {
+    "version": str(RECORD_VERSION), "state": "'claimed'", "last_event": "'claim'", "attempts": "1",
+    "first_claimed_us": "s.now_us", "claimed_us": "s.now_us", "replay_until_us": "0", "remember_until_us": "0",
+    "body_kept": "FALSE", "request_kept": "FALSE", "token": "", "lease_until_us": "", "due_us": "",
+}  # fmt: skip
+_COMPLETED: Final = {
+    "version": str(RECORD_VERSION), "state": "'completed'", "last_event": "'complete'", "carried_us": "NULL",
+    "lease_until_us": "0", "lease_us": "0", "completed_us": "s.now_us", "doubt": "NULL", "resolution_id": "NULL",
+    "body_kept": "", "due_us": "",
+}  # fmt: skip
+# What a claim, and a completion, is given: these columns of the record that `step` makes of it at the time 0, the id
+# first. Columns of which none has a value are left out.
+CLAIM: Final = tuple(each for each in COLUMNS if each not in _CLAIMED)
+_COMPLETING: Final = ("id", "token", "attempt_id", *(each for each in COMPLETED if each not in _COMPLETED))
+COMPLETION: Final = (*_COMPLETING, "body")
+_of_claim: Final = itemgetter(*map(COLUMNS.index, CLAIM))
+_of_completion: Final = itemgetter(*map(COLUMNS.index, _COMPLETING))
+# Those that often are equal for all, and never null.
+_SHARED: Final = frozenset(
+    ("holder", "route", "operation", "scope_digest", "fingerprint_recipe", "fingerprint_key_id", "lease_us", "request",
+     "replay_until_us", "remember_until_us", "status", "reason", "expected_us")
+)  # fmt: skip
+
+_EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the statements of a dialect have in common.
+
+    $1 is the clock, where it is not the server's, and $2 the link whose witness is raised, or NULL. The columns follow,
+    and what is written of events.
+    """
+
+    first: int
+    """The number of the first column."""
+    state: str
+    """What is read first, as `state`: the clock at the least. Without a row nothing is done."""
+    token: str
+    """The token of a new record, `i.place` being the number of its place, from 1."""
+    bound: str
+    """Under which condition it is made."""
+    response: str
+    """The columns of a response but for its body."""
+    response_of: str
+    """Their values, of `changed`."""
+
+
+POSTGRES: Final = Frame(
+    first=3,
+    state=f"state AS (SELECT {NOW} AS now_us)",
+    token="nextval('idempotency_gateway.token')",
+    bound=IS_NEW,
+    response="token, drop_day",
+    response_of="c.token, idempotency_gateway.drop_day(c.now_us, c.replay_until_us - c.now_us)",
+)
+# $3 is the number of the witness, which has to be what was acknowledged last, or NULL; $4 is higher than all tokens
+# that this process has drawn.
+PORTABLE: Final = Frame(
+    first=5,
+    state=f"""state AS (
+    SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
+    FROM epoch AS e, (SELECT {NOW} AS now_us) AS c
+    WHERE e.one = 1
+        AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
+)""",  # noqa: S608
+    token="s.token + i.place - 1",
+    bound="s.token + i.place <= s.ceiling + 1",
+    response="row",
+    response_of="c.id",
+)
+# What is raised and returned, of `changed`.
+_RESULT: Final = """raised AS (
+    UPDATE witness SET number = number + 1 WHERE link = $2::BYTEA AND EXISTS (SELECT 1 FROM changed) RETURNING number
+)
+SELECT c.now_us, c.id, c.token, (SELECT r.number FROM raised AS r) FROM changed AS c
+UNION ALL SELECT s.now_us, NULL, NULL, (SELECT r.number FROM raised AS r) FROM state AS s"""
+
+
+def is_absent_claim(command: Command) -> bool:
+    """Whether the command may be a claim of a key without a record, about which nothing else has to be read."""
+    return type(command) is Claim and command.read_token is None and command.content is None
+
+
+def is_granted_completion(command: Command) -> bool:
+    """Whether the command is a completion that changes the record as it was granted, and nothing else but events."""
+    if type(command) is not Complete or (granted := command.granted) is None:
+        return False
+    is_holder = (granted.token, granted.attempt_id) == (command.token, command.attempt_id)
+    return is_holder and granted.delivery is None
+
+
+def insert_absent(names: Sequence[str], frame: Frame) -> str:
+    """absent --claim--> claimed, for many; `names` are those of the columns that any of them has. No event tells of
+    it."""
+    given = _values(names, frame.first)
+    lease_until = f"s.now_us + {given['lease_us']}"
+    values = {**given, **_CLAIMED, "token": frame.token, "lease_until_us": lease_until, "due_us": lease_until}
+    if "expected_us" in given:
+        values["expected_us"] = f"s.now_us + {given['expected_us']}"
+    return f"""WITH {frame.state}, changed AS (
+    INSERT INTO operation ({", ".join(values)})
+    SELECT {", ".join(values.values())} FROM state AS s, {_unnested(names, frame.first)}
+    WHERE {frame.bound}
+    ORDER BY i.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, token, claimed_us AS now_us
+), {_RESULT}"""  # noqa: S608
+
+
+def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = False) -> str:
+    """claimed --complete--> completed (fenced: token and attempt id), for many, and their events. A late one has
+    more to tell, and is executed like others."""
+    given = dict.fromkeys(COMPLETION, "NULL") | _values(names, frame.first)
+    until = {each: f"s.now_us + {given[each]}" for each in ("replay_until_us", "remember_until_us")}
+    body_kept = f"{given['body']} IS NOT NULL"
+    derived = {**_COMPLETED, **until, "due_us": until["replay_until_us"], "body_kept": body_kept}
+    values = {each: derived.get(each) or given[each] for each in COMPLETED}
+    events = _events(frame.first + len(names)) if has_events else ""
+    body, stored = "", ""
+    if "body" in names:
+        body = ", i.body, o.replay_until_us"
+        stored = f"""stored AS (
+    INSERT INTO response ({frame.response}, body)
+    SELECT {frame.response_of}, c.body FROM changed AS c WHERE c.body IS NOT NULL
+), """  # noqa: S608
+    return f"""WITH {frame.state}, changed AS (
+    UPDATE operation AS o SET {", ".join(f"{column} = {value}" for column, value in values.items())}
+    FROM state AS s, {_unnested(names, frame.first)}
+    WHERE o.id = i.id AND o.id = ANY(${frame.first}::BYTEA[]) AND o.token = i.token AND o.attempt_id = i.attempt_id
+        AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
+        AND o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT o.request_kept
+    RETURNING o.id, o.token, o.completed_us AS now_us{body}
+), {stored}{events}{_RESULT}"""  # noqa: S608
+
+
+Statement = Callable[..., str]
+NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
+
+
+def given_of(
+    statement: Statement, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING
+) -> dict[str, Sequence[Any]]:
+    """What the statement is given of these commands, by column, the id first; and more, that they do not have."""
+    names, row_of = (CLAIM, _row_of_claim) if statement is insert_absent else (COMPLETION, _row_of_completion)
+    given: dict[str, Any] = {}
+    columns = zip(names, zip(*map(row_of, commands), strict=True), strict=True)
+    for name, column in (*columns, *more.items()):
+        if name in _SHARED and column.count(column[0]) == len(column):
+            given[name] = column[:1]
+        elif column.count(None) < len(column):
+            given[name] = column
+    return given
+
+
+@cache
+def text_of(statement: Statement, names: tuple[str, ...], frame: Frame, *, has_events: bool) -> str:
+    """The statement for these columns."""
+    return qualified(statement(names, frame, has_events=True) if has_events else statement(names, frame))
+
+
+def granted(command: Command, token: int, now_us: int) -> Result:
+    """The result of a command that a statement executed then."""
+    before = command.granted if type(command) is Complete else None
+    if before is not None and before.lease_until_us <= now_us:
+        # It was renewed, or the statement had not changed it.
+        before = replace(before, lease_until_us=now_us + 1)
+    return step(before, command, now_us, token.__int__)[0]
+
+
+def _row_of_claim(claim: Claim) -> Row:
+    record: Any = step(None, claim, 0, int)[1]
+    row: Row = _of_claim(encode(record))
+    return row
+
+
+def _row_of_completion(command: Complete) -> Row:
+    record: Any = step(command.granted, command, 0, no_token)[1]
+    return (*_of_completion(encode(record)), command.response.body)
+
+
+def _values(names: Sequence[str], first: int) -> dict[str, str]:
+    """What each of these columns is in a row of `_unnested`."""
+    return {
+        name: f"coalesce(i.{name}, (${place}::{type_of(name)}[])[1])" if name in _SHARED else f"i.{name}"
+        for place, name in enumerate(names, first)
+    }
+
+
+def _unnested(names: Sequence[str], first: int) -> str:
+    arrays = ", ".join(f"${place}::{type_of(each)}[]" for place, each in enumerate(names, first))
+    return f"unnest({arrays}) WITH ORDINALITY AS i ({', '.join(names)}, place)"
+
+
+def _events(first: int) -> str:
+    arrays = ", ".join(f"${place}::{kind}" for place, kind in enumerate(_EVENT, first) if kind != "TEXT")
+    return f"""written AS (
+    INSERT INTO event (row, service, sink, event_id, type, at_us, since_us, due_us, content, response)
+    SELECT convert_to(e.event_id || ' ' || e.sink, 'UTF8'), ${first + 1}::TEXT, e.sink, e.event_id, e.type,
+        c.now_us, c.now_us, c.now_us, e.content, e.response
+    FROM changed AS c JOIN unnest({arrays}) AS e (id, sink, event_id, type, content, response) ON e.id = c.id
+    ON CONFLICT (row) DO NOTHING
+), """  # noqa: S608
+
+
+def events_of(outbox: Outbox, commands: Sequence[Command]) -> list[Row]:
+    """The events of these commands, if they take effect, none of them in a line, each with the operation's id in front.
+
+    All that a statement can change of a record is as it was granted.
+    """
+    rows: list[Row] = []
+    if outbox.subscriptions:
+        for command in commands:
+            if isinstance(command, Complete) and (before := command.granted) is not None:
+                front = command.operation_id.bytes, outbox.service
+                events = outbox.rows(before, step(before, command, 0, no_token)[1])
+                rows += [(*front, each.sink, each.event_id, each.type, each.content, each.response) for each in events]
+    return rows
+
+
+def event_columns(rows: Sequence[Row]) -> list[Any]:
+    """The arguments of a statement for these events; none for none."""
+    if not rows:
+        return []
+    ids, services, *others = (list(column) for column in zip(*rows, strict=True))
+    return [ids, services[0], *others]

@@ -21,14 +21,22 @@ The portable dialect differs from the contract of `base` in this: tokens increas
 waiters in this process; those of others poll, or are woken through Redis. Where an engine's nodes have clocks of their
 own, the store's clock is that of whichever node responds; the engine bounds how far they are apart. Its transactions
 are serializable. There are no partitions, no members, and no walk for lapsed claims.
+
+*Members.* What gateways tell each other through Postgres, apart from records (which of them may grant, which memory
+this is, and whose turn it is), goes over the link that is never busy for long and raises no witness: before a promotion
+is accepted, the notes of the former server must not be replaced.
+
+*Backlog.* Up to `BACKLOG_COUNT_MAX` rows are counted by their index. Beyond that a sample of the table says how many
+there are: a limit of more than that is held to, too. A count of many rows is kept for a while, because every gateway
+that accepts asks once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -38,9 +46,19 @@ from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Re
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import WORK, NotApplied, StartRefused, Watch
 from gateway.store.batching import Batcher
-from gateway.store.memory.witness import WitnessFiles
-from gateway.store.operations import Agreement, Backlog, Serving, Swept
-from gateway.store.postgres.backlog import Backlogs
+from gateway.store.memory.epoch import WitnessFiles
+from gateway.store.memory.promotion import Joined, Member
+from gateway.store.operations import (
+    BACKLOG_COUNT_MAX,
+    ActivityRow,
+    Agreement,
+    Backlog,
+    Epoch,
+    Pause,
+    RouteBacklog,
+    Serving,
+    Swept,
+)
 from gateway.store.postgres.connection import (
     INSUFFICIENT_PRIVILEGE,
     READING,
@@ -49,12 +67,11 @@ from gateway.store.postgres.connection import (
     Durability,
     Link,
     ServerRefused,
+    transaction,
 )
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
-from gateway.store.postgres.executor import Executor, repeated
-from gateway.store.postgres.horizon import Horizon
-from gateway.store.postgres.member import Members
+from gateway.store.postgres.executor import Executor, Horizon, Transactions, repeated
 from gateway.store.postgres.news import News
 from gateway.store.postgres.schema import (
     MIGRATE_SECONDS,
@@ -64,11 +81,78 @@ from gateway.store.postgres.schema import (
     grant,
     up_to_date_or_refused,
 )
-from gateway.store.postgres.statements import Dialect, load
-from gateway.store.postgres.transaction import Transactions
-from gateway.store.relational import kept
+from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
+from gateway.store.relational import inquiry
 from gateway.store.relational.executor import ABSENT, Contended, Cursor, Stored, decoded, read_batch
 from gateway.store.relational.rows import Row, kind_of
+from gateway.store.relational.store import RelationalStore
+
+# -- backlog -----------------------------------------------------------------------------------------------------------
+
+# What an estimate reads of the table.
+_SAMPLED_BYTES: Final = 16 << 20
+# Of more rows than this, the count is kept: for so many times as long as it took, within these seconds.
+_COUNTED_ANEW_MAX: Final = 1_000
+_KEPT_TIMES: Final = 50
+_KEPT_SECONDS_MIN: Final = 1.0
+_KEPT_SECONDS_MAX: Final = 5.0
+
+
+class Backlogs:
+    """`backlog` of a store. Lives on one event loop."""
+
+    def __init__(self, query: Callable[[Callable[[Cursor], Awaitable[Any]]], Awaitable[Any]]) -> None:
+        self._query = query
+        # The last large count of each service: when it began, and until when it is used, by the event loop's clock.
+        self._kept: dict[str, tuple[float, float, Backlog]] = {}
+
+    async def of(self, service: str) -> Backlog:
+        """Pauses are never of before. Raises `StoreError`."""
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        began, until, backlog = self._kept.get(service, (now, now, Backlog()))
+        if now < until:
+            return replace(backlog, paused=await self._query(partial(_pauses, service)), age_seconds=now - began)
+        counted: Backlog = await self._query(partial(_counted, service))
+        if sum(map(_rows_of, counted.waiting.values())) > _COUNTED_ANEW_MAX:
+            ended = clock()
+            kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
+            # Another count may have begun later, and ended sooner.
+            if self._kept.get(service, (now,))[0] <= now:
+                self._kept[service] = (now, ended + kept_seconds, counted)
+        return counted
+
+
+def _rows_of(counted: RouteBacklog) -> int:
+    return counted.accepted + sum(counted.dead_letters.values())
+
+
+async def _pauses(service: str, cursor: Cursor) -> dict[str, Pause]:
+    return {name: Pause(*rest) for name, *rest in await cursor.rows("select_pauses", (service,))}
+
+
+async def _counted(service: str, cursor: Cursor) -> Backlog:
+    backlog = await inquiry.backlog(cursor, service)
+    accepted = sum(route.accepted for route in backlog.waiting.values())
+    dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
+    if max(accepted, dead) < BACKLOG_COUNT_MAX:
+        return backlog
+    ((size_bytes,),) = await cursor.rows("delivery_bytes")
+    share = min(1.0, _SAMPLED_BYTES / max(size_bytes, 1))
+    # A sample may miss the oldest, so that and what is stopped stay as they were found.
+    waiting = {
+        name: replace(route, accepted=0, request_bytes=0, dead_letters={}) for name, route in backlog.waiting.items()
+    }
+    for name, reason, found, request_bytes in await cursor.rows("sample_backlog", (100 * share, service)):
+        route, number = waiting.get(name, RouteBacklog()), round(found / share)
+        if reason:
+            waiting[name] = replace(route, dead_letters={**route.dead_letters, reason: number})
+        else:
+            waiting[name] = replace(route, accepted=number, request_bytes=round(request_bytes / share))
+    return replace(backlog, waiting=waiting)
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -114,8 +198,8 @@ class _Running:
         await asyncio.gather(*(link.close() for link in self.links))
 
 
-class PostgresStore(Members):
-    """See `Store`."""
+class PostgresStore(RelationalStore):
+    """See `Store` and `Fleet`."""
 
     # Its row locks are held until it commits.
     sweep_records_max = 256
@@ -234,7 +318,7 @@ class PostgresStore(Members):
         # An acceptance waits for it.
         return await self._transact(
             self._started().plain,
-            lambda cursor: kept.count_pending(cursor, service, route, scope_digest, limit),
+            lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit),
             READING,
         )
 
@@ -253,10 +337,6 @@ class PostgresStore(Members):
     async def wait_listening(self) -> None:
         """Return when news of other gateways can arrive. Never returns behind pgbouncer."""
         await self._started().news.wait_listening()
-
-    @property
-    def _link(self) -> Link:
-        return self._started().plain.link
 
     def _started(self) -> _Running:
         if self._running is None:
@@ -287,9 +367,6 @@ class PostgresStore(Members):
     async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
 
-    async def _note(self, work: Callable[[Cursor], Awaitable[Any]]) -> Any:
-        return await self._transact(self._started().plain, work, SERIALIZABLE)
-
     async def _transact(
         self,
         over: Transactions,
@@ -304,6 +381,104 @@ class PostgresStore(Members):
                 raise Contended(*refused.args) from refused
             raise
         return result
+
+    # -- what gateways tell each other ---------------------------------------------------------------------------------
+
+    @property
+    def _link(self) -> Link:
+        """The one for all this. Raises `NotApplied` while the store is not started."""
+        return self._started().plain.link
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        epoch = await self._link.run(lambda connection: self._dialer.check_memory(connection, links))
+        self._know_memo(epoch.memo)
+        return epoch
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        if self.is_portable:
+            await super().begin_epoch(memo, beyond_token)
+        else:
+            await self._locked("begin_epoch", memo, beyond_token)
+        self._know_memo(memo)
+
+    def _know_memo(self, memo: bytes) -> None:
+        """Remember the memo that this store has read or written; a connection that finds another one is not used."""
+        if self._dialer.epoch is not None and self._dialer.epoch.memo != memo:
+            self._dialer.epoch = replace(self._dialer.epoch, memo=memo)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        if self.is_portable:
+            await super().note_running(gateway_id, is_running=is_running)
+        elif is_running:
+            arguments = self._dialer.clock_us(), gateway_id.bytes, self._days.longest_us
+            await self._fetch("note_running", *arguments, is_compared=False)
+        else:
+            # Flushed: who stays on the list has to vouch before a promotion is accepted.
+            await self._fetch("note_stopped", gateway_id.bytes, is_compared=False)
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        if self.is_portable:
+            return await super().take_turns(holder, names, lease_us)
+        rows = await self._fetch("lease_turns", self._dialer.clock_us(), holder.bytes, sorted(names), lease_us)
+        return frozenset(row["name"] for row in rows)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        await self._transact(self._started().plain, lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
+
+    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+        # Not over the link for what is slow, which would be opened for it once a minute.
+        await self._fetch("upsert_activity", *inquiry.activity_columns(service, minute, longer))
+
+    async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
+        """See `Fleet`, also for the next four."""
+        rows = await self._fetch(
+            "join", self._dialer.clock_us(), gateway_id.bytes, notes.bytes, host, boot, _bytes(ended)
+        )
+        if not rows:
+            raise NotApplied("the store does not know this gateway any more")
+        row = rows[0]
+        # The commit was synchronous only if nobody changed the settings before it, as far as that is said.
+        (after,) = await self._fetch("terms")
+        is_unchanged = row["loaded_at"] is not None and row["loaded_at"] == after["loaded_at"]
+        is_synchronous = row["is_synchronous"] and after["is_synchronous"] and is_unchanged
+        may_fail_over = row["may_have_standby"] or self._dialer.has_several_hosts
+        return Joined(row["beat"], row["was_listed"], is_synchronous, may_fail_over)
+
+    async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
+        ids, beats = _bytes(each for each, _ in silent), [beat for _, beat in silent]
+        rows = await self._fetch("beat", self._dialer.clock_us(), gateway_id.bytes, ids, beats, self._days.longest_us)
+        return bool(rows) and rows[0]["is_synchronous"], [_member(row) for row in rows]
+
+    async def members(self) -> list[Member]:
+        return [_member(row) for row in await self._fetch("members")]
+
+    async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
+        await self._fetch("vouch", identity, gateway_id.bytes, _bytes(ended), boot)
+
+    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+        before, _, _, timeline = epoch.parent.split("/")
+        is_done = await self._locked("accept_promotion", memo, epoch.memo, before, timeline, is_trusted, epoch.identity)
+        if is_done:
+            self._dialer.epoch = await self.check_memory()
+        return bool(is_done)
+
+    async def _locked(self, statement: str, *arguments: Any) -> Sequence[Any]:
+        """What the statement returns, while nobody else changes which memory this is."""
+
+        async def change(connection: Connection) -> Sequence[Any]:
+            async with transaction(connection, {"lock_timeout": "1s"}):
+                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
+                return await connection.fetch(load(statement), *arguments)
+
+        return await self._link.run(change)
+
+    async def _fetch(self, statement: str, *arguments: Any, is_compared: bool = True) -> Sequence[Any]:
+        run = self._dialer.run
+        return await run(
+            self._link, lambda connection: connection.fetch(load(statement), *arguments), is_compared=is_compared
+        )
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def _read_all(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
         if self.is_portable:
@@ -348,6 +523,14 @@ class _Fetched:
 
     async def among(self, statement: str, _keys: Sequence[Any], /, *_bindings: Any) -> list[Row]:
         return [tuple(row) for row in self._rows[statement]]
+
+
+def _member(row: Any) -> Member:
+    return Member(UUID(bytes=row["id"]), row["host"], row["beat"], row["seen_us"], row["vouched_for"])
+
+
+def _bytes(ids: Iterable[UUID]) -> list[bytes]:
+    return [each.bytes for each in ids]
 
 
 async def migrate(

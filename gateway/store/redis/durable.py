@@ -49,17 +49,15 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store.agreement import PROGRAM_LEVEL, check_level
 from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
-from gateway.store.level import PROGRAM_LEVEL, check
-from gateway.store.memory.epoch import WitnessNote, memory_digest, missing
-from gateway.store.memory.witness import Reading, WitnessFiles
+from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.operations import Epoch
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, parse
-from gateway.store.redis.copies import CHANGES_CHANNEL, PURGES_CHANNEL
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import Change, Kept, lesson
+from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson
 from gateway.store.redis.members import Members, new_identity, promoted
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
@@ -388,7 +386,7 @@ class RedisStore(Members):
                 for field, value in (new | {"level": PROGRAM_LEVEL}).items():
                     change.then("HSETNX", layout.MEMORY, field, value)
                 return None, change
-            check(int(level))
+            check_level(int(level))
             if run == primary.server.run_id or not _is_same_server(place, primary):
                 return None, None
             change.free()

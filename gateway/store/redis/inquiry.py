@@ -31,6 +31,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.sealing import SEALED_TEXT, key_id_of
+from gateway.store.agreement import Name
 from gateway.store.base import EpochChanged, NotApplied, StoreError, Unreadable
 from gateway.store.operations import (
     ACTIVITY_AHEAD_US,
@@ -52,16 +53,15 @@ from gateway.store.operations import (
     sealed_counts,
     with_finding,
 )
-from gateway.store.recipes import Name
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, time_us
 from gateway.store.redis.layout import Change, Kept, kept, packed, sealed_by_of, unpacked
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
-from gateway.store.rekeying import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
-from gateway.store.rekeying import Kept as KeptRow
 from gateway.store.relational.inquiry import joined
 from gateway.store.relational.rows import decode_whole
+from gateway.store.sealed import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
+from gateway.store.sealed import Kept as KeptRow
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ class Inquiry:
         """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
         doubt."""
         floor = b"" if after is None else after.bytes
-        for part in range(0 if after is None else layout.part_of(after), layout.PARTS):
+        for part in range(0 if after is None else layout.part_of(after), layout.LIST_PARTS):
             lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
             (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
             ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})

@@ -11,11 +11,20 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from gateway.store.agreement import (
+    FORGOTTEN_US,
+    PROGRAM_LEVEL,
+    RUNNING_US,
+    Name,
+    OlderGateway,
+    Remembered,
+    check_finished,
+    compare,
+    names_without_route,
+)
 from gateway.store.base import NotApplied
-from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
-from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.redis import layout
 from gateway.store.redis.inquiry import Inquiry
 from gateway.store.redis.layout import Change, packed, unpacked

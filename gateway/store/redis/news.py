@@ -17,7 +17,7 @@ from uuid import UUID
 
 from gateway.store.base import NotApplied, StoreError, end_tasks
 from gateway.store.redis.connection import CAUSES, CONNECT_SECONDS, Address, Link, RedisCommand, refusal
-from gateway.store.redis.copies import PURGES_CHANNEL
+from gateway.store.redis.layout import PURGES_CHANNEL
 from gateway.store.watching import LocalWatch
 
 _LOG = logging.getLogger("gateway")

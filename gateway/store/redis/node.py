@@ -33,7 +33,7 @@ from gateway.store.redis.connection import (
     script,
     time_us,
 )
-from gateway.store.redis.copies import ERA_BYTES, GENERATION_BYTES, Keyspace, decode, encode
+from gateway.store.redis.layout import ERA_BYTES, GENERATION_BYTES, Keyspace, decode, encode
 
 # Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
 GET_SECONDS: Final = 0.25
@@ -191,7 +191,10 @@ class Node:
             by_bucket.setdefault(keys.buckets[operation_id.int >> 120], []).append(operation_id)
         found: dict[int, Snapshot | StoreError | None] = {}
         if not eras.keys() >= by_bucket.keys():
-            found = await self._take_out_unknown(by_bucket)
+            await self._refresh(self._reader)
+            # Those whose era is still unknown.
+            unknown = [each for bucket in self._unknown.intersection(by_bucket) for each in by_bucket.pop(bucket)]
+            found = {each.int: NotApplied(DOWN) for each in unknown}
         commands: list[RedisCommand] = [
             ("MGET", keys.era_keys[bucket], *map(keys.key_of, ids)) for bucket, ids in by_bucket.items()
         ]
@@ -220,12 +223,6 @@ class Node:
         if stale:
             await self._refresh(self._reader, is_stale=True)
         return found
-
-    async def _take_out_unknown(self, by_bucket: dict[int, list[UUID]]) -> dict[int, Snapshot | StoreError | None]:
-        """Learn the eras that are unknown; takes the operations out whose era then still is."""
-        await self._refresh(self._reader)
-        taken = [each for bucket in self._unknown.intersection(by_bucket) for each in by_bucket.pop(bucket)]
-        return {each.int: NotApplied(DOWN) for each in taken}
 
     def _copy(self, entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
         """What an entry says, in clear; None if it is over, or cannot be opened, because the durable store may have the

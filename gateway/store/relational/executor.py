@@ -5,17 +5,14 @@ it reads records, calls `lifecycle`, and writes the records that this returns.
 
 Theory of operation
 -------------------
-*The hot verbs* take one statement: a claim of a key that has no record inserts one, and a completion overwrites the
-record as it was granted. Each changes nothing if the row is not the one that `step` assumed; then the command goes the
-way of all others.
+*The hot verbs* are each store's own: a claim of a key that has no record, and a completion of the record as it was
+granted. Their statements change nothing if the row is not the one that `step` assumed; then the command goes the way of
+all others.
 
 *All others* are executed as a set. The records of all commands are read and locked at once, `step` decides on each, and
 `Changes` collects what is to be written, by statement. It is written when all are decided, or before a command about
 something that a change before it is about: the operation, its lane, or its content. Such a command reads its record
 anew.
-
-*A batch that cannot be written*, because a value does not fit, is executed in halves, down to single commands. Each
-half is a transaction and fails for itself.
 """
 
 from __future__ import annotations
@@ -24,21 +21,19 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.framing import digest
 from gateway.core.lane import moved_lane, with_turn
-from gateway.core.lifecycle import no_token, settle, step
+from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
     EVENT_OF,
     Accept,
     Applied,
     Claim,
     Command,
-    Complete,
     Content,
     Dispatch,
     Erase,
@@ -54,13 +49,11 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import Outbox, OutboxRow
-from gateway.store.base import NotApplied, StoreError, Unstorable
-from gateway.store.memory.witness import Witness
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.operations import AUDIT_KEEP_US
 from gateway.store.relational.rows import (
     CHANGED,
     Row,
-    completed_of,
     decode,
     encode,
     encode_delivery,
@@ -89,8 +82,6 @@ class Cursor:
     last_row: Any
     drops_responses = False
     """Whether responses that are over leave by themselves."""
-    is_remote = False
-    """Whether a statement costs a round trip, so that those of one row are dearer than a few of many."""
     is_serial = True
     """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
     it."""
@@ -143,36 +134,17 @@ class Cursor:
         """Make the next token higher than any before of the operation that has this record, and than any of the lane
         that the command accepts it into."""
 
-    def begin_tokens(self) -> None:
-        """Called before the first token is drawn."""
-
     @abstractmethod
     def draw(self) -> int:
         """The next fencing token, of a new operation or as `ready_to_draw` has it."""
 
-    def take_back_token(self) -> None:
-        """The last token was not used, and need not be left out."""
-
-    def keep_tokens(self) -> None:
-        """Called after the last token was drawn."""
-
     def forget_token(self, token: int, /) -> None:
         """An operation with this token is about to be deleted; it never draws the token again."""
 
-    @abstractmethod
-    def state(self) -> object:
-        """Equals an earlier one only as long as nobody else may have replaced the data since."""
 
-
-class Transact(Protocol):
-    """Does work in a durable transaction."""
-
-    def __call__(self, work: Callable[[Cursor], T], /) -> T: ...
-
-
-def drive(work: Callable[[Cursor], Awaitable[T]], cursor: Cursor) -> T:
+def drive(work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """The result of work over a transaction whose statements wait for nothing."""
-    coroutine: Any = work(cursor)
+    coroutine: Any = work(*arguments)
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -183,59 +155,6 @@ def drive(work: Callable[[Cursor], Awaitable[T]], cursor: Cursor) -> T:
 
 class Contended(NotApplied):
     """The transaction lost against others each time that it was tried. A smaller one may succeed."""
-
-
-class Misfit(Exception):
-    """Some of the commands cannot be written. Roll the transaction back."""
-
-
-def apply_batch(
-    transact: Transact,
-    witness: Witness | None,
-    data_errors: tuple[type[Exception], ...],
-    outbox: Outbox,
-    commands: Sequence[Command],
-) -> list[Result | Exception]:
-    """Execute the commands in one transaction, or in halves. Raises what `transact` does."""
-    try:
-        results, number, now_us = transact(partial(drive, partial(_apply_all, commands, witness, data_errors, outbox)))
-    except Misfit as error:
-        failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
-    else:
-        if number and witness is not None:
-            witness.acknowledge(number, now_us)
-        return results
-    if len(commands) == 1:
-        return [failed]
-    middle = len(commands) // 2
-    results = []
-    for half in (commands[:middle], commands[middle:]):
-        try:
-            results += apply_batch(transact, witness, data_errors, outbox, half)
-        except StoreError as error:
-            results += [type(error)(*error.args) for _ in half]
-    return results
-
-
-async def _apply_all(
-    commands: Sequence[Command],
-    witness: Witness | None,
-    data_errors: tuple[type[Exception], ...],
-    outbox: Outbox,
-    cursor: Cursor,
-) -> tuple[list[Result | Exception], int, int]:
-    """The results, the number that the witness was raised to (0: it was not), and when."""
-    number, now_us = 0, cursor.now_us
-    if witness is not None:
-        await witness.compare(cursor, now_us)
-    try:
-        results = await execute(cursor, commands, now_us, outbox)
-    except data_errors as error:
-        raise Misfit from error
-    # Also for a repeated command that took effect before: its number may never have been noted.
-    if witness is not None and Applied in map(type, results):
-        number = await witness.raise_(cursor, now_us)
-    return results, number, now_us
 
 
 async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
@@ -443,73 +362,14 @@ async def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUI
 
 async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
     """Execute the commands; for one about a record that this program cannot read, the result is the error."""
-    results: list[Any] = []
-    rest = []
-    has_begun = False
-    for command in commands:
-        kind, result = type(command), None
-        # A completion draws no token.
-        if not (has_begun or kind is Complete):
-            cursor.begin_tokens()
-            has_begun = True
-        if cursor.is_remote:
-            pass
-        elif kind is Claim:
-            result = await _insert_absent(cursor, command, now_us)
-        elif kind is Complete:
-            result = await _replace_granted(cursor, command, now_us, outbox)
-        if result is None:
-            rest.append(len(results))
-        results.append(result)
-    if rest:
-        await _Execution(cursor, now_us, outbox, commands, results).run(rest)
-    if has_begun:
-        cursor.keep_tokens()
+    results: list[Any] = [None] * len(commands)
+    if commands:
+        await _Execution(cursor, now_us, outbox, commands, results).run()
     return results
 
 
-async def _insert_absent(cursor: Cursor, command: Any, now_us: int) -> Result | None:
-    """Claim a key without a record; None if it has to be read, and nothing was changed."""
-    if command.read_token is not None or command.content is not None:
-        return None
-    result, record = step(None, command, now_us, cursor.draw)
-    if record is not None and await cursor.change("insert_operation", encode(record)):
-        return result
-    cursor.take_back_token()
-    return None
-
-
-async def _replace_granted(cursor: Cursor, command: Any, now_us: int, outbox: Outbox) -> Result | None:
-    """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
-    granted = command.granted
-    # A kept request has to be dropped with the completion, which takes more than one statement.
-    if granted is None or granted.delivery is not None:
-        return None
-    # Only its row knows whether it was renewed.
-    if granted.lease_until_us <= now_us:
-        return None
-    result, record = step(granted, command, now_us, no_token)
-    if record is None or not isinstance(result, Applied):
-        return None
-    row = encode(record)
-    operation_id = row[0]
-    # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
-    # than half of the update's cost.
-    if not await cursor.change(
-        "update_granted", (*completed_of(row), operation_id, record.token, record.attempt_id.bytes, now_us)
-    ):
-        return None
-    if command.response.body is not None:
-        await cursor.change("insert_response", (command.response.body, operation_id))
-    if outbox.subscriptions:
-        changes = Changes(cursor, now_us)
-        changes.add_events(outbox.service, outbox.rows(granted, record))
-        await changes.write()
-    return result
-
-
 class _Execution:
-    """The commands of a batch that have to read their records."""
+    """The commands of a batch, which read their records."""
 
     def __init__(
         self, cursor: Cursor, now_us: int, outbox: Outbox, commands: Sequence[Command], results: list[Any]
@@ -525,9 +385,9 @@ class _Execution:
         self._moved: list[tuple[int, bytes]] = []
         self._holders: dict[bytes, list[UUID]] = {}
 
-    async def run(self, places: Sequence[int]) -> None:
-        """Execute those at these places, and set their results."""
-        commands = [self._commands[place] for place in places]
+    async def run(self) -> None:
+        """Execute all, and set their results."""
+        commands = self._commands
         contents = {content.digest for each in commands if (content := content_of(each)) is not None}
         await self._cursor.hold(contents)
         locked = await self._lock({operation_id_of(each) for each in commands})
@@ -538,8 +398,7 @@ class _Execution:
             self._changes = Changes(self._cursor, self._now_us)
         await self._find_holders(contents)
         stale: set[object] = set()
-        for place in places:
-            command = self._commands[place]
+        for place, command in enumerate(commands):
             operation_id = operation_id_of(command)
             stored = locked.get(operation_id, ABSENT)
             about = _about(command, stored)

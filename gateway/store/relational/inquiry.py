@@ -1,48 +1,83 @@
-"""What recovery, operators and starting gateways read and write, inside transactions of the caller: verbs of
-`operations.Cold`, and parts of them.
+"""What recovery, operators, workers, relays and starting gateways read and write, in transactions of the caller: verbs
+of `operations.Cold`, and parts of them.
 
-It finds records, keeps recovery leases and observations, reads audits, and compares identity recipes. It never changes
-a record; `lifecycle` decides what state a record is in. Queries over all records run in pieces, and never in a writing
-transaction, because every command would wait for it.
+It finds records, keeps recovery leases and observations, reads audits, compares identity recipes, finds what is to be
+delivered, keeps pauses and events, and replaces what is encrypted again. It never changes a record otherwise than by
+moving the time until which it has to be delivered; `lifecycle` decides what state a record is in. Queries over all
+records run in pieces, and never in a writing transaction, because every command would wait for it.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway.core.confidential import sealed_by
+from gateway.core.delivery import Delivering
 from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
+from gateway.core.message import pack_headers
 from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, unpack
-from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
+from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Audit, Record, SealedRequest, Snapshot, State
+from gateway.core.outbox import EventType, Outbox, PublishedEvent
 from gateway.core.verdict import Verdict
-from gateway.store.level import PROGRAM_LEVEL, OlderGateway, check_finished
-from gateway.store.observations import CONTENTS_MAX, FORGOTTEN_MAX, ObservedCount, examples, examples_read
+from gateway.store.agreement import (
+    FORGOTTEN_US,
+    PROGRAM_LEVEL,
+    RUNNING_US,
+    Name,
+    OlderGateway,
+    Remembered,
+    check_finished,
+    compare,
+    names_without_route,
+)
 from gateway.store.operations import (
     ACTIVITY_ROWS_MAX,
+    AUDIT_KEEP_US,
     AUDITS_MAX,
+    BACKLOG_COUNT_MAX,
+    CONTENTS_MAX,
+    FORGOTTEN_MAX,
+    FORMER_ROUTES_MAX,
+    PAUSE_END_US,
     SEALED_COUNT_MAX,
     ActivityRow,
     Agreement,
     AuditEntry,
+    Backlog,
+    Due,
+    EventFate,
+    EventReport,
+    KeptEvent,
+    LeasedEvent,
     Living,
     NumberedAudit,
+    ObservedCount,
+    Pause,
+    PauseAudit,
     Query,
     RecoveryLease,
     RecoveryState,
+    RouteBacklog,
     Serving,
+    SinkBacklog,
     Tally,
     audit_entry,
+    examples,
+    examples_read,
     sealed_counts,
     with_finding,
 )
-from gateway.store.recipes import FORGOTTEN_US, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, lock_all
-from gateway.store.relational.sweep import RECOVERY_CHECK_US
+from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, line_key, lock_all, read_all
+from gateway.store.relational.rows import encode_resource, line_of
+from gateway.store.relational.sweep import PAUSES, RECOVERY_CHECK_US, prolong
+from gateway.store.sealed import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 
 # Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000
@@ -172,6 +207,12 @@ async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[st
     while key_ids is not None:
         yield key_ids, (await cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX)))[0]
         key_ids = (await cursor.row("select_next_sealed", (key_ids,)))[0]
+
+
+async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
+    """Replace the memo, and draw only tokens above this one from now on."""
+    await cursor.change("update_memo", (memo,))
+    await cursor.change("advance_sequence", (beyond_token,))
 
 
 # -- identity recipes --------------------------------------------------------------------------------------------------
@@ -330,3 +371,350 @@ async def save_activity(cursor: Cursor, service: str, minute: ActivityRow, longe
 async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
     rows = await cursor.rows("select_activity", (service, span_us, since_us, until_us, ACTIVITY_ROWS_MAX))
     return [ActivityRow(UUID(bytes=bytes(writer)), *rest) for writer, *rest in rows]
+
+
+# -- kept requests -----------------------------------------------------------------------------------------------------
+
+
+async def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: int) -> Due:
+    now_us, accepting, alone = cursor.now_us, list(delivering.accepting), list(delivering.alone)
+
+    def due_of(places: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[Any, ...]]]:
+        return [("find_due", (service, operation, route, now_us, limit)) for route, operation in places]
+
+    pauses, *found = await cursor.together(
+        [
+            ("select_pauses", (service,)),
+            *due_of(accepting),
+            *(("select_next_route", (service, operation, "")) for operation in alone),
+        ]
+    )
+    # What waits of the former names of its routes.
+    former = [
+        (route, operation)
+        for operation, waiting in zip(alone, found[len(accepting) :], strict=True)
+        for route in await _waiting(cursor, service, operation, waiting)
+        if route not in delivering.names
+    ]
+    found = [*found[: len(accepting)], *(await cursor.together(due_of(former)))]
+    paused = frozenset(name for name, *_ in pauses)
+    places = zip((*accepting, *former), found, strict=True)
+    due = [row for (_, operation), rows in places if operation not in paused for row in rows]
+    first = [row for _, row in sorted(due)[:limit]]
+    columns = await cursor.among("select_operation_by_row", first) if first else []
+    records = dict(zip((row[0] for row in columns), await decoded(cursor, columns), strict=True))
+    # One that this program cannot read must not stop the others.
+    readable = [kept.record for row in first if isinstance(kept := records.get(row), Stored)]
+    return Due([Snapshot(settle(record, now_us), now_us) for record in readable], paused)
+
+
+async def _waiting(cursor: Cursor, service: str, operation: str, first: Sequence[tuple[Any, ...]]) -> list[str]:
+    """The first routes of which something waits under an operation name, of which this is the first."""
+    found: list[str] = []
+    while first and len(found) < FORMER_ROUTES_MAX:
+        ((route,),) = first
+        found.append(route)
+        first = await cursor.rows("select_next_route", (service, operation, route))
+    return found
+
+
+async def read_kept(cursor: Cursor, operation_id: UUID) -> SealedRequest | None:
+    found = await cursor.row("select_request", (operation_id.bytes,))
+    return None if found is None else SealedRequest(UUID(bytes=found[0]), *found[1:])
+
+
+async def count_pending(cursor: Cursor, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+    bounds = (service, route, scope_digest, cursor.now_us, limit)
+    return int((await cursor.row("count_pending", bounds))[0])
+
+
+async def backlog(cursor: Cursor, service: str) -> Backlog:
+    """What a service has not delivered. What expired since the last sweep still counts as accepted."""
+    now_us = cursor.now_us
+    routes: dict[str, RouteBacklog] = {}
+    stopped = ("select_lanes_stopped", (service, BACKLOG_COUNT_MAX))
+    kept, lanes, pauses = await cursor.together(
+        [("select_backlog", (service,)), stopped, ("select_pauses", (service,))]
+    )
+    for route, reason, number, request_bytes, accepted_us in kept:
+        counted = routes.get(route, RouteBacklog())
+        if reason:
+            routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
+        else:
+            age_seconds = max(now_us - accepted_us, 0) / MICROSECONDS
+            routes[route] = replace(counted, accepted=number, request_bytes=request_bytes, oldest_seconds=age_seconds)
+    for route, number, since_us in lanes:
+        stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
+        counted = routes.get(route, RouteBacklog())
+        routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
+    return Backlog(routes, {name: Pause(*rest) for name, *rest in pauses})
+
+
+async def pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
+    now_us = cursor.now_us
+    await cursor.hold((PAUSES,))
+    if not await cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why, cursor.last_row)):
+        return False
+    await cursor.change("insert_pause_audit", (service, operation, now_us, False, audit.who, audit.why))
+    await cursor.change("delete_pause_audits", (service, now_us - AUDIT_KEEP_US))
+    return True
+
+
+async def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
+    rows = await cursor.rows("select_pause_audits", (service, AUDITS_MAX))
+    return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
+
+
+async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, *, is_first: bool) -> bool:
+    """Add the pause to the time of at most `limit` operations; False when there are no more.
+
+    A later call goes on where this one stopped, also of another process; the first one of an end that has rested for
+    long begins anew. What is moved back is read once more.
+    """
+    now_us, name = cursor.now_us, (service, operation)
+    await cursor.hold((PAUSES,))
+    rested_since_us = now_us - PAUSE_END_US if is_first else 0
+    await cursor.change("move_pauses", (now_us,))
+    await cursor.change("resume_pause", (*name, now_us, rested_since_us, cursor.last_row))
+    rows = await cursor.rows("select_paused", (*name, now_us, limit))
+    await prolong(cursor, [(row, by_us, credited_us) for row, _, credited_us, by_us in rows if by_us])
+    if len(rows) < limit:
+        return False
+    last, deliver_until_us, *_ = rows[-1]
+    await cursor.change("update_pause", (*name, deliver_until_us, last))
+    return True
+
+
+async def end_pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
+    """End the pause of an operation name; False if there was none."""
+    now_us = cursor.now_us
+    await cursor.hold((PAUSES,))
+    if not await cursor.change("delete_pause", (service, operation)):
+        return False
+    await cursor.change("insert_pause_audit", (service, operation, now_us, True, audit.who, audit.why))
+    return True
+
+
+# -- events for sinks --------------------------------------------------------------------------------------------------
+
+_TYPES: Final = {each.value: each for each in EventType}
+# A page of as many waiting events is found along the index of ids, which has no order of sinks; a page of fewer, by
+# sorting all of them. Of a million events, either reads ten thousand for a page of a hundred at most.
+_SORTED_MAX: Final = 10_000
+# Of a row of `lease_events`.
+_SINCE: Final = itemgetter(7)
+
+
+async def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
+    """Let sweeps of other services know which events this one writes."""
+    await cursor.change("upsert_outbox", (service, outbox.pack()))
+
+
+async def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int]) -> bool:
+    """Whether `lease` would find anything."""
+    now_us = cursor.now_us
+    sinks = [sink for sink, number in wanted.items() if number]
+    return any(await cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
+
+
+async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+    """Lease at most so many due events of each sink."""
+    now_us, leased = cursor.now_us, []
+    for sink, number in wanted.items():
+        rows = await cursor.rows("lease_events", (service, sink, now_us, number, now_us + lease_us))
+        # RETURNING has no order.
+        for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in sorted(rows, key=_SINCE):
+            event = PublishedEvent(event_id, _TYPES[type_], at_us, content, response)
+            leased.append(LeasedEvent(sink, event, tries, redeliveries, now_us - since_us, line))
+    return leased
+
+
+async def report_events(cursor: Cursor, service: str, reports: Collection[EventReport]) -> None:
+    """Write what became of leased events. One that is lost costs a duplicate."""
+    now_us = cursor.now_us
+    await cursor.hold({line_key(service, each.sink, each.line) for each in reports if each.line is not None})
+    changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for each in reports:
+        key = (service, each.sink, each.event_id)
+        lease = (*key, each.tries, each.redeliveries)
+        match each.fate:
+            case EventFate.PUBLISHED:
+                changes["delete_event"].append(key)
+            case EventFate.PUT_OFF:
+                changes["put_off_event"].append((*lease, now_us + each.pause_us, each.why, now_us))
+            case EventFate.DEAD:
+                changes["bury_event"].append((*lease, each.why))
+            case _:
+                assert_never(each.fate)
+    for statement, rows in changes.items():
+        await cursor.change_all(statement, rows)
+    lines = {(service, each.sink, each.line) for each in reports if each.line is not None}
+    await cursor.change_all("give_event_turn", sorted(lines))
+
+
+async def find_events(
+    cursor: Cursor, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
+) -> list[KeptEvent]:
+    page = "select_dead_events"
+    if not is_dead:
+        # What reads least: ids are in no index of a sink's events, because each event would pay for it.
+        waiting, _ = await cursor.row("count_events", (service, sink, _SORTED_MAX))
+        page = "select_waiting_events" if waiting < _SORTED_MAX else "select_many_waiting_events"
+    found = []
+    for event_id, type_, at_us, content, tries, dead, why in await cursor.rows(
+        page, (service, sink, after or "", limit)
+    ):
+        if type_ in _TYPES:
+            event = PublishedEvent(event_id, _TYPES[type_], at_us, content)
+            found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
+    return found
+
+
+async def redeliver_event(cursor: Cursor, service: str, event_id: str, sink: str | None) -> int:
+    redelivered = await cursor.rows("redeliver_event", (service, event_id, sink, cursor.now_us))
+    await cursor.hold({line_key(service, of_sink, line) for of_sink, line in redelivered if line is not None})
+    for of_sink, line in redelivered:
+        await cursor.change("give_event_turn", (service, of_sink, line))
+    return len(redelivered)
+
+
+async def suspend_sink(cursor: Cursor, service: str, sink: str, why: str) -> bool:
+    return bool(await cursor.change("insert_suspension", (service, sink, why)))
+
+
+async def resume_sink(cursor: Cursor, service: str, sink: str) -> bool:
+    was_suspended = bool(await cursor.change("delete_suspension", (service, sink)))
+    if was_suspended:
+        await cursor.change("resume_events", (service, sink, cursor.now_us))
+    return was_suspended
+
+
+async def sinks(cursor: Cursor, service: str) -> dict[str, SinkBacklog]:
+    now_us, name = cursor.now_us, ""
+    found: dict[str, SinkBacklog] = {}
+    while True:
+        (next_name,) = await cursor.row("select_next_sink", (service, name))
+        if next_name is None:
+            return found
+        name = next_name
+        bounds = (service, name, BACKLOG_COUNT_MAX)
+        pending, since_us = await cursor.row("count_events", bounds)
+        dead, last_error, suspended_why = await cursor.row("select_sink", bounds)
+        oldest_seconds = 0.0 if since_us is None else max(0, now_us - since_us) / MICROSECONDS
+        found[name] = SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)
+
+
+# -- what is encrypted again -------------------------------------------------------------------------------------------
+
+_REQUEST: Final = "request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row"
+# Where the rows of a place are, the columns that order them with what is below the first (None: `Cursor.first_row`),
+# and what their values are bound to.
+_TABLES: Final[Mapping[Place, tuple[str, tuple[str, ...], tuple[Any, ...] | None, tuple[str, ...]]]] = {
+    Place.REQUESTS: (_REQUEST, ("r.row",), None, ("o.id", "d.acceptance_id")),
+    Place.AUDITS: ("audit", ("row",), (0,), ("id", "event", "token")),
+    Place.PAUSES: ("pause", ("service", "operation"), ("", ""), SEALED[Place.PAUSES].about),
+    Place.PAUSE_AUDITS: ("pause_audit", ("row",), (0,), SEALED[Place.PAUSE_AUDITS].about),
+    Place.SUSPENSIONS: ("suspension", ("service", "sink"), ("", ""), SEALED[Place.SUSPENSIONS].about),
+    Place.EVENTS: ("event", ("row",), None, SEALED[Place.EVENTS].about),
+}
+# The columns with the ids of keys that something of a row is encrypted with, each with an index.
+_KEY_IDS: Final = (
+    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
+    ("pause_audit", "sealed_by"), ("suspension", "sealed_by"), ("event", "sealed_by"), ("event", "why_sealed_by"),
+)  # fmt: skip
+_COUNTED: Final = " UNION ALL ".join(
+    f"SELECT 1 FROM (SELECT 1 FROM {table} AS t WHERE t.{column} = ?1 LIMIT ?2) AS t{place}"  # noqa: S608
+    for place, (table, column) in enumerate(_KEY_IDS)
+)
+_NEXT: Final = " UNION ALL ".join(
+    f"SELECT (SELECT t.{column} FROM {table} AS t WHERE t.{column} > ?1 ORDER BY t.{column} LIMIT 1) AS key_ids"  # noqa: S608
+    for table, column in _KEY_IDS
+)
+
+
+def rekeying_texts() -> dict[str, str]:
+    """The statements that read pages of each place, and replace values, by their names; and those that find what is
+    encrypted with which keys, from indexes alone, but of small tables."""
+    found = {
+        # no row of the table: how many rows are encrypted with these keys, of each column up to a bound
+        "count_sealed": f"SELECT count(*) FROM ({_COUNTED}) AS counted",  # noqa: S608
+        # no row of the table: the next ids of keys that rows are encrypted with, each set of them once
+        "select_next_sealed": f"SELECT min(n.key_ids) FROM ({_NEXT}) AS n",  # noqa: S608
+    }
+    for place, (source, keys, _, about) in _TABLES.items():
+        values, table = SEALED[place].values, source.partition(" ")[0]
+        named, places = ", ".join(keys), ", ".join("?" for _ in keys)
+        found[f"select_{place}_to_rekey"] = (
+            # no row of the table: rows in their order
+            f"SELECT {', '.join((*keys, *about, *values))} FROM {source} "  # noqa: S608
+            f"WHERE ({named}) > ({places}) ORDER BY {named} LIMIT ?"
+        )
+        given = ", ".join(f"{each} = ?" for each in values)
+        as_read = [f"{each.removeprefix('r.')} = ?" for each in keys]
+        as_read += (f"{each} IS NOT DISTINCT FROM ?" for each in values)
+        # no row of the table: the same values under another key, if they are as they were read
+        found[f"reseal_{place}"] = f"UPDATE {table} SET {given} WHERE {' AND '.join(as_read)}"  # noqa: S608
+    return found
+
+
+async def sealed_rows(cursor: Cursor, place: Place, after: Any, limit: int) -> list[Row]:
+    if place is Place.RECORDS:
+        ids = [UUID(bytes=each) for (each,) in await cursor.rows("select_to_rekey", (after or b"", limit))]
+        records = await _records(cursor, ids)
+        return [Row(each.bytes, records.get(each)) for each in ids]
+    _, keys, first, _ = _TABLES[place]
+    bindings = (*(after or first or (cursor.first_row,)), limit)
+    rows = await cursor.rows(f"select_{place}_to_rekey", bindings)
+    return [Row(tuple(row[: len(keys)]), _values(place, row[len(keys) :])) for row in rows]
+
+
+def _values(place: Place, columns: Sequence[Any]) -> Values:
+    width = len(SEALED[place].about)
+    # Of these, only ids are bytes here.
+    about = (UUID(bytes=each) if isinstance(each, bytes) else each for each in columns[:width])
+    return Values(place, (*about, *columns[width:]))
+
+
+async def sealed_examples(cursor: Cursor, key_id: str) -> list[Kept]:
+    ids = [UUID(bytes=each) for (each,) in await cursor.rows("select_sealed_operations", (key_id, EXAMPLES_MAX))]
+    rows = await cursor.rows("select_sealed_requests", (key_id, EXAMPLES_MAX))
+    return [*(await _records(cursor, ids)).values(), *(_values(Place.REQUESTS, row) for row in rows)]
+
+
+async def reseal(cursor: Cursor, changes: Sequence[tuple[Row, Kept]]) -> int:
+    return sum([await _replace(cursor, row, kept) for row, kept in changes])
+
+
+async def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
+    old = row.kept
+    if isinstance(old, Values) and isinstance(kept, Values):
+        return await cursor.change(f"reseal_{old.place}", (*kept.values, *row.after, *old.values))
+    if not isinstance(old, Record) or not isinstance(kept, Record):
+        return 0
+    ids = (old.identity.operation_id.bytes, old.token)
+    parts = sealed_by(kept.identity, kept.probe, kept.request, kept.response, kept.resource)
+    changed = await cursor.change("reseal_operation", (*_columns(kept), parts, *ids, *_columns(old)))
+    body = None if kept.response is None else kept.response.body
+    if changed and body is not None:
+        await cursor.change("reseal_response", (body, ids[0]))
+    return changed
+
+
+async def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
+    """Those that this program can read."""
+    found = (await read_all(cursor, ids)).items()
+    return {each: stored.record for each, stored in found if isinstance(stored, Stored) and stored.record is not None}
+
+
+def _columns(record: Record) -> tuple[Any, ...]:
+    """The confidential columns of a record."""
+    probe, response = record.probe, record.response
+    if record.attempt_id == NO_ATTEMPT:
+        response = None
+    return (
+        record.identity.key,
+        line_of(record.request),
+        *((None, None) if probe is None else (probe.target, probe.host)),
+        *((None, None) if response is None else (response.reason, pack_headers(response.headers))),
+        encode_resource(record.resource),
+    )

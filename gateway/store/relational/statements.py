@@ -7,7 +7,7 @@ for many they have an array for each column in which any row has a value, and ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 from gateway.core.lifecycle import STEP_US
 from gateway.core.operation import SHORT_DIGEST_BYTES
-from gateway.store.level import EVENT_TYPES, RECORD_VERSIONS
+from gateway.store.agreement import EVENT_TYPES, RECORD_VERSIONS
 from gateway.store.operations import ACTIVITY_AHEAD_US, AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
-from gateway.store.relational import rekeying
+from gateway.store.relational import inquiry
 from gateway.store.relational.rows import (
     CHANGED,
     COLUMNS,
@@ -75,13 +75,19 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
     for name, text in {**texts_of(__package__), **own}.items():
         found[name] = _bare(text, placeholders, words.get("keys"))
-    return found | {name: _bare(text, placeholders, None) for name, text in rekeying.texts().items()}
+    return found | {name: _bare(text, placeholders, None) for name, text in inquiry.rekeying_texts().items()}
 
 
-def texts_of(package: str) -> dict[str, str]:
-    """The statements in the folder `sql` of a package, each in a file of its name."""
-    folder = files(package).joinpath("sql")
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in folder.iterdir()}
+def texts_of(package: str, subjects: Collection[str] = ()) -> dict[str, str]:
+    """The statements in the folder `sql` of a package, by their names: those in the files of these subjects, each after
+    a line `-- name:`, or in all files. One without such a line is a script of its name."""
+    found: dict[str, str] = {}
+    for file in files(package).joinpath("sql").iterdir():
+        subject = file.name.removesuffix(".sql")
+        if file.is_file() and (not subjects or subject in subjects):
+            script, *texts = file.read_text("utf-8").split("-- name: ")
+            found |= {text.split(None, 1)[0]: text.partition("\n")[2] for text in texts} or {subject: script}
+    return found
 
 
 _PARAMETER: Final = re.compile(r"\?(\d*)")
@@ -107,23 +113,18 @@ def _bare(text: str, placeholders: Mapping[str, str], keys: str | None) -> str:
 
 # -- generated ---------------------------------------------------------------------------------------------------------
 
-_TEXTS: Final = frozenset(
-    ("state", "last_event", "holder", "fingerprint_key_id", "doubt", "sealed_by", "route", "operation", "key",
-     "request", "request_id", "trace_id", "service", "failure", "key_id", "sink", "event_id", "type")
-)  # fmt: skip
-_BOOLEANS: Final = frozenset(("body_kept", "request_kept", "stops_lane", "is_behind", "is_accepted"))
-_INTEGERS: Final = frozenset(
-    ("version", "token", "attempts", "status", "request_bytes", "answers", "lane_number", "lane_rank")
-)
+_TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)", re.DOTALL | re.MULTILINE)
+_COLUMN: Final = re.compile(r"^    (?:--postgres: )?(\w+) (BIGINT|BOOLEAN|BYTEA|INTEGER|TEXT)\b", re.MULTILINE)
+_TYPES: Final[Mapping[tuple[str, str], str]] = {
+    (table, column): kind.replace("INTEGER", "BIGINT")
+    for table, columns in _TABLE.findall(SHARED_TABLES)
+    for column, kind in _COLUMN.findall(columns)
+}
 
 
 def type_of(column: str, table: str = "operation") -> str:
-    """The type of a column of these tables in PostgreSQL."""
-    if column in _TEXTS or (column, table) == ("reason", "delivery"):
-        return "TEXT"
-    if column in _BOOLEANS:
-        return "BOOLEAN"
-    return "BIGINT" if column in _INTEGERS or column.endswith("_us") else "BYTEA"
+    """The type of a column of this table in PostgreSQL, or else of a response."""
+    return _TYPES.get((table, column)) or _TYPES["response", column]
 
 
 @dataclass(frozen=True)
@@ -235,15 +236,11 @@ def _of_many(name: str, given: frozenset[str]) -> str:
 
 
 def of_many(name: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Sequence[Any]]]:
-    """The statement for these rows in a store that does not number them, and its arrays."""
-    given = given_columns(_UNNUMBERED[name].given, rows)
+    """The statement for these rows in a store that does not number them, and its arrays: the columns in which any has a
+    value."""
+    columns = zip(_UNNUMBERED[name].given, zip(*rows, strict=True), strict=True)
+    given = {name: column for name, column in columns if any(value is not None for value in column)}
     return _of_many(name, frozenset(given)), list(given.values())
-
-
-def given_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The columns of these rows in which any has a value."""
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: column for name, column in columns if any(value is not None for value in column)}
 
 
 def _set(write: Write, values: Mapping[str, str]) -> str:

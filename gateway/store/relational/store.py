@@ -21,8 +21,8 @@ from uuid import UUID
 
 from gateway.core.operation import Applied, Audit, Command, Result, Snapshot, operation_id_of
 from gateway.core.outbox import Outbox
+from gateway.store.agreement import Name
 from gateway.store.base import WORK, Watch
-from gateway.store.memory import witness
 from gateway.store.operations import (
     Agreement,
     LeasedEvent,
@@ -31,11 +31,10 @@ from gateway.store.operations import (
     Serving,
     Swept,
 )
-from gateway.store.recipes import Name
-from gateway.store.rekeying import Kept, Row
-from gateway.store.relational import event, inquiry, kept, rekeying
+from gateway.store.relational import inquiry
 from gateway.store.relational.executor import Contended, Cursor
 from gateway.store.relational.sweep import EventsUnsynced, is_due, sweep_some
+from gateway.store.sealed import Kept, Row
 from gateway.store.watching import Watchers
 
 P = ParamSpec("P")
@@ -125,7 +124,8 @@ class RelationalStore(ABC):
                 size_max = size // 2
                 continue
             left -= size
-            self._watchers.announce_all(operation_ids)
+            for operation_id in operation_ids:
+                self._watchers.announce(operation_id)
             swept += part
             if self.has_one_writer:
                 # Pause, or every command would find it busy sweeping.
@@ -147,7 +147,7 @@ class RelationalStore(ABC):
     take_turns = _unsynced(inquiry.take_turns)
     leave_turns = _unsynced(inquiry.leave_turns)
     tally = _reads(inquiry.tally)
-    sealed_examples = _reads(rekeying.sealed_examples)
+    sealed_examples = _reads(inquiry.sealed_examples)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted: dict[Name, Living] = {}
@@ -155,7 +155,7 @@ class RelationalStore(ABC):
         async def agree(cursor: Cursor) -> Agreement | frozenset[Name]:
             agreed = await inquiry.agree(cursor, serving, counted, writes=not is_trial)
             if not is_trial and isinstance(agreed, Agreement) and not agreed.conflicts:
-                await event.remember(cursor, serving.service, self._outbox)
+                await inquiry.remember(cursor, serving.service, self._outbox)
             return agreed
 
         while True:
@@ -197,46 +197,46 @@ class RelationalStore(ABC):
     put_off = _changes(inquiry.put_off)
     recovery = _reads(inquiry.recovery)
 
-    find_due = _reads(kept.find_due)
-    read_kept = _reads(kept.read_kept)
-    count_pending = _reads(kept.count_pending)
-    backlog = _reads(kept.backlog)
-    pause = _changes(kept.pause)
-    pause_audits = _reads(kept.pause_audits)
+    find_due = _reads(inquiry.find_due)
+    read_kept = _reads(inquiry.read_kept)
+    count_pending = _reads(inquiry.count_pending)
+    backlog = _reads(inquiry.backlog)
+    pause = _changes(inquiry.pause)
+    pause_audits = _reads(inquiry.pause_audits)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        resume_some = partial(kept.resume_some, service=service, operation=operation, limit=RESUME_TRANSACTION_MAX)
+        resume_some = partial(inquiry.resume_some, service=service, operation=operation, limit=RESUME_TRANSACTION_MAX)
         has_more, is_first = True, True
         while has_more:
             has_more, spent_seconds = await self._change_without_fsync(_timed(partial(resume_some, is_first=is_first)))
             is_first = False
             if has_more:
                 await asyncio.sleep(spent_seconds)
-        return await self._change(lambda cursor: kept.end_pause(cursor, service, operation, audit))
+        return await self._change(lambda cursor: inquiry.end_pause(cursor, service, operation, audit))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        if not await self._query(lambda cursor: event.are_due(cursor, service, wanted)):
+        if not await self._query(lambda cursor: inquiry.are_due(cursor, service, wanted)):
             return []
         # A lease that is lost costs a duplicate.
-        return await self._change_without_fsync(lambda cursor: event.lease(cursor, service, wanted, lease_us))
+        return await self._change_without_fsync(lambda cursor: inquiry.lease(cursor, service, wanted, lease_us))
 
-    report_events = _unsynced(event.report_events)
-    find_events = _reads(event.find_events)
-    redeliver_event = _changes(event.redeliver_event)
-    suspend_sink = _changes(event.suspend_sink)
-    resume_sink = _changes(event.resume_sink)
-    sinks = _reads(event.sinks)
+    report_events = _unsynced(inquiry.report_events)
+    find_events = _reads(inquiry.find_events)
+    redeliver_event = _changes(inquiry.redeliver_event)
+    suspend_sink = _changes(inquiry.suspend_sink)
+    resume_sink = _changes(inquiry.resume_sink)
+    sinks = _reads(inquiry.sinks)
 
     latest_audits = _reads(inquiry.latest_audits)
     audits = _reads(inquiry.audits)
 
-    sealed_rows = _reads(rekeying.sealed_rows)
+    sealed_rows = _reads(inquiry.sealed_rows)
 
     async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         changed = 0
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
-            part, spent_seconds = await self._change(_timed(partial(rekeying.reseal, changes=some)))
+            part, spent_seconds = await self._change(_timed(partial(inquiry.reseal, changes=some)))
             changed += part
             # Pause, or gateways would find the file busy.
             await asyncio.sleep(spent_seconds)
@@ -250,8 +250,7 @@ class RelationalStore(ABC):
     save_activity = _unsynced(inquiry.save_activity)
     activity = _reads(inquiry.activity)
 
-    check_memory = _reads(witness.check_memory)
-    begin_epoch = _changes(witness.begin_epoch)
+    begin_epoch = _changes(inquiry.begin_epoch)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)

@@ -1,5 +1,5 @@
 """The embedded store, for one host.
 
-`store` is the store, `connection` owns the driver and the file's location, and `transaction` is what the package
-"relational" executes its statements in.
+`store` is the store; `connection` owns the driver, the file's location, and what the package "relational" executes its
+statements in.
 """

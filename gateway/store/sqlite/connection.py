@@ -8,24 +8,31 @@ A failure before COMMIT is rolled back: `NotApplied`. A failure of COMMIT itself
 not used again, because after a failed `fsync` the kernel may count unwritten pages as written. The file is trusted
 again once its whole log was copied into the database and both were synced. The store does that on each new connection,
 and is down until it succeeds.
+
+A transaction (`Transaction`) is what `relational` does its work in: statements by their names, the clock, and the
+fencing tokens.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import apsw
 
+from gateway.store.agreement import PROGRAM_LEVEL, check_level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, wall_clock_us
 from gateway.store.files import make_directory
 from gateway.store.relational.executor import Cursor
-from gateway.store.sqlite import transaction as sql
-from gateway.store.sqlite.transaction import Transaction
+from gateway.store.relational.rows import Row
+from gateway.store.relational.statements import SHARED_TABLES, statements, texts_of
+from gateway.store.relational.sweep import SWEPT
 
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
@@ -35,6 +42,142 @@ _NETWORK_FILESYSTEMS: Final = (
     "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
     "gfs2", "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs",
 )  # fmt: skip
+
+SCHEMA_VERSION: Final = 1
+# "igwy": marks a file as ours, as `PRAGMA application_id`.
+APPLICATION_ID: Final = 0x69677779
+_LEVEL: Final = "SELECT level FROM epoch WHERE one = 1"
+
+# What tables have here, in place of what distributed SQL has.
+_INSTEAD: Final = {
+    "CREATE TABLE IF NOT EXISTS": "CREATE TABLE",
+    " row BYTEA NOT NULL PRIMARY KEY": " row INTEGER PRIMARY KEY",
+    "'\\x01'::BYTEA": "x'01'",
+    "split_part(encode(substr(response, 2, 65), 'escape'), ':', 1)": (
+        "CAST(substr(response, 2, instr(response, x'3a') - 2) AS TEXT)"
+    ),
+    "left(why, 1) = E'\\x01'": "substr(why, 1, 1) = char(1)",
+    "split_part(substr(why, 2), ':', 1)": "substr(why, 2, instr(why, ':') - 2)",
+    " GENERATED ALWAYS AS": " AS",
+    " STORED": "",
+    "BYTEA": "BLOB",
+    "BIGINT": "INTEGER",
+    "BOOLEAN": "INTEGER",
+}
+_TABLE: Final = re.compile(r"CREATE TABLE .*?\n\)(?=;)", re.DOTALL)
+_IS_NUMBERED: Final = re.compile(r"\n *(?:row|one) ")
+
+
+def _tables() -> str:
+    """The shared tables. What has no row number of its own is in the order of its key."""
+    text = re.sub(r"^ *--(?!sqlite:).*\n", "", re.sub(r".*--sqlite:", "", SHARED_TABLES), flags=re.MULTILINE)
+    for before, after in _INSTEAD.items():
+        text = text.replace(before, after)
+    return _TABLE.sub(lambda made: made[0] + ("" if _IS_NUMBERED.search(made[0]) else " WITHOUT ROWID"), text)
+
+
+_OWN: Final = texts_of("gateway.store.sqlite")
+TEXTS: Final[Mapping[str, str]] = statements(
+    {**_OWN, "schema_0001": _tables() + _OWN["schema_0001"]},
+    {
+        "row": "row",
+        "row_of": "(SELECT row FROM operation WHERE id = ?)",
+        "greatest": "max",
+        # It keeps the order of its tables.
+        "join": "CROSS JOIN",
+        "among": "= ?",
+        "response": "r.row = o.row",
+        "locked": "",
+        "bytes": "BLOB",
+        "each": "json_each(?)",
+    },
+)
+
+_SELECT_SEQUENCE: Final = TEXTS["select_sequence"]
+_UPDATE_SEQUENCE: Final = TEXTS["update_sequence"]
+
+
+class Transaction(Cursor):
+    """One for each connection, whose transactions follow one another: its lock excludes every other one. One result at
+    a time: each statement ends the previous one."""
+
+    __slots__ = ("_sequence", "clock_us", "connection", "cursor", "drawn")
+
+    first_row = 0
+    last_row = 2**63 - 1
+    swept = SWEPT
+
+    def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
+        self.cursor = cursor
+        """The driver's."""
+        self.connection = cursor.connection
+        self.clock_us = clock_us
+        # The sequence is read for the first token of a transaction, and written once at its end.
+        self._sequence = 0
+        self.drawn = 0
+        """How many tokens the transaction has drawn."""
+
+    # No function of ours in between: it is asked in each transaction.
+    now_us = property(methodcaller("clock_us"))
+
+    async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
+        found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
+        return found
+
+    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
+        return self.cursor.execute(TEXTS[statement], bindings).fetchone()
+
+    async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
+        self.cursor.execute(TEXTS[statement], bindings)
+        changes: int = self.connection.changes()
+        return changes
+
+    async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
+        found: list[Row] = self.cursor.executemany(TEXTS[statement], [(key, *bindings) for key in keys]).fetchall()
+        return found
+
+    async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
+        self.cursor.executemany(TEXTS[statement], bindings)
+
+    def draw(self) -> int:
+        if not self.drawn:
+            self._sequence = int(self.cursor.execute(_SELECT_SEQUENCE).fetchone()[0])
+        self.drawn += 1
+        return self._sequence + self.drawn
+
+    def keep_tokens(self) -> None:
+        """Called after the last token was drawn."""
+        self.cursor.execute(_UPDATE_SEQUENCE, (self._sequence + self.drawn,))
+        self.drawn = 0
+
+
+def check_ours(cursor: Any, path: object) -> int:
+    """The version of the schema, 0 when there is none yet. Raises `StartRefused` for a foreign file, and for a level
+    that this program does not serve."""
+    application_id, version, tables = (
+        int(cursor.execute(query).fetchone()[0])
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+    )
+    if tables and application_id != APPLICATION_ID:
+        raise StartRefused(f"{path} is the database of another program; give the gateway a file of its own")
+    if version:
+        check_level(cursor.execute(_LEVEL).fetchone()[0])
+    return version
+
+
+def migrate(cursor: Any, path: object) -> None:
+    """Bring the schema up to date; safe if another process migrates too. Raises `StartRefused`."""
+    found = check_ours(cursor, path)
+    for number in range(found + 1, SCHEMA_VERSION + 1):
+        cursor.execute(TEXTS[f"schema_{number:04}"])
+        cursor.execute(f"PRAGMA user_version = {number}")
+        cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    if not found:
+        # No older program has ever used it.
+        cursor.execute(TEXTS["raise_level"], (PROGRAM_LEVEL,))
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 # Tables and indexes with the statements that made them, except for SQLite's own.
 _OBJECTS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
@@ -304,7 +447,7 @@ class Writer(Committer[Transaction]):
     def prepare(self, cursor: apsw.Cursor) -> Transaction:
         # Check first, so that the file of another program is not touched.
         cursor.execute("BEGIN")
-        sql.check_ours(cursor, self.path)
+        check_ours(cursor, self.path)
         cursor.execute("COMMIT")
         self._keep_log(cursor)
         cursor.execute("PRAGMA temp_store = MEMORY")
@@ -312,7 +455,7 @@ class Writer(Committer[Transaction]):
         cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         cursor.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         cursor.execute("BEGIN IMMEDIATE")
-        sql.migrate(cursor, self.path)
+        migrate(cursor, self.path)
         _check_tables(cursor, self.path)
         cursor.execute("COMMIT")
         # A killed process may have left commits in the kernel's cache that are not on the disk. While other processes
@@ -320,7 +463,12 @@ class Writer(Committer[Transaction]):
         self._regain_trust(cursor)
         return Transaction(cursor, self._clock_us)
 
-    def change_without_fsync(self, work: Callable[[Cursor], T]) -> T:
+    def _roll_back(self, error: BaseException) -> None:
+        super()._roll_back(error)
+        if self._workplace is not None:
+            self._workplace.drawn = 0
+
+    def change_without_fsync(self, work: Callable[[Transaction], T]) -> T:
         """As `transact`, for changes that may be lost: the next commit syncs them.
 
         Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
@@ -354,7 +502,7 @@ class Reader(Connection[Transaction]):
         cursor.execute("PRAGMA query_only = 1")
         return Transaction(cursor, self._clock_us)
 
-    def query(self, work: Callable[[Cursor], T]) -> T:
+    def query(self, work: Callable[[Transaction], T]) -> T:
         """Do the work on one consistent state. Raises `NotApplied`."""
         transaction = self.workplace()
         try:
@@ -375,14 +523,14 @@ class SchemaReader(Connection[None]):
 
     def prepare(self, cursor: apsw.Cursor) -> None:
         cursor.execute("PRAGMA query_only = 1")
-        self.version = sql.check_ours(cursor, self.path)
+        self.version = check_ours(cursor, self.path)
         _check_tables(cursor, self.path)
 
 
 def _check_tables(cursor: apsw.Cursor, path: Path) -> None:
     """Raise `StartRefused` if a schema with this program's version has other tables."""
     version = cursor.execute("PRAGMA user_version").get
-    if version == sql.SCHEMA_VERSION and not _expected() <= set(cursor.execute(_OBJECTS)):
+    if version == SCHEMA_VERSION and not _expected() <= set(cursor.execute(_OBJECTS)):
         raise StartRefused(
             f"{path} has other tables than this program's schema {version}. Run the program that made it, or give this "
             "one a file of its own"
@@ -393,7 +541,7 @@ def _check_tables(cursor: apsw.Cursor, path: Path) -> None:
 def _expected() -> frozenset[tuple[str, str]]:
     memory = apsw.Connection(":memory:")
     try:
-        sql.migrate(memory.cursor(), ":memory:")
+        migrate(memory.cursor(), ":memory:")
         return frozenset(memory.execute(_OBJECTS))
     finally:
         memory.close()

@@ -22,35 +22,45 @@ when one fails.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
-from uuid import UUID
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid4
 
-from gateway.core.operation import Command, Result, Snapshot
+from gateway.core.lifecycle import no_token, step
+from gateway.core.operation import Applied, Claim, Command, Complete, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.base import NotApplied, wall_clock_us
-from gateway.store.memory.witness import Witness, WitnessFiles
-from gateway.store.relational.executor import Cursor, apply_batch, drive, read_batch
+from gateway.store.base import EpochChanged, NotApplied, StoreError, Unstorable, wall_clock_us
+from gateway.store.batching import Worker, WorkerBatches
+from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.operations import WITNESS_KEEP_US, Epoch
+from gateway.store.relational.executor import Changes, Cursor, drive, execute, read_batch
+from gateway.store.relational.rows import completed_of, encode
 from gateway.store.relational.store import RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
+    SCHEMA_VERSION,
+    TEXTS,
     Reader,
     SchemaReader,
+    Transaction,
     Writer,
     check_library,
     file_id,
     prepare_file,
 )
-from gateway.store.sqlite.transaction import SCHEMA_VERSION
-from gateway.store.worker import Worker, WorkerBatches
 
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
+_ADVANCE_WITNESS: Final = TEXTS["advance_witness"]
+_RAISE_WITNESS: Final = TEXTS["raise_witness"]
+_INSERT_OPERATION: Final = TEXTS["insert_operation"]
+_UPDATE_GRANTED: Final = TEXTS["update_granted"]
+_INSERT_RESPONSE: Final = TEXTS["insert_response"]
 
 
 def is_migrated(path: Path) -> bool:
@@ -106,7 +116,7 @@ class SqliteStore(RelationalStore):
         if self._threads is not None:
             return
         check_library()
-        witness = None if self._witness_files is None else Witness(self._witness_files, _PLACE)
+        witness = None if self._witness_files is None else _Witness(self._witness_files)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             found = await writing.run(prepare_file, self._path)
@@ -121,7 +131,7 @@ class SqliteStore(RelationalStore):
             writing.end(self._writer.drop)
             raise
         self._threads = writing, reading
-        self._commands.open(writing, partial(apply_batch, self._writer.transact, witness, DATA_ERRORS, self._outbox))
+        self._commands.open(writing, partial(_apply_batch, self._writer, witness, self._outbox))
         self._reads.open(reading, lambda ids: self._reader.query(partial(drive, partial(read_batch, ids))))
 
     async def close(self) -> None:
@@ -134,6 +144,10 @@ class SqliteStore(RelationalStore):
         # The writer last: the last connection to close copies the log into the file and removes it.
         await reading.stop(self._reader.drop)
         await writing.stop(self._writer.drop)
+
+    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+        _, reading = self._started()
+        return await reading.run(self._reader.query, partial(_epoch_of, links))
 
     async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
         """Read in the reader's thread."""
@@ -154,3 +168,177 @@ class SqliteStore(RelationalStore):
         if self._threads is None:
             raise NotApplied("the store is not open")
         return self._threads
+
+
+# -- in the writer's thread --------------------------------------------------------------------------------------------
+
+
+class _Misfit(Exception):
+    """Some of the commands cannot be written. Roll the transaction back."""
+
+
+def _apply_batch(
+    writer: Writer, witness: _Witness | None, outbox: Outbox, commands: Sequence[Command]
+) -> list[Result | Exception]:
+    """Execute the commands in one transaction, or in halves, down to single commands, where a value does not fit. Each
+    half is a transaction and fails for itself. Raises what `transact` does."""
+    try:
+        results, number, now_us = writer.transact(partial(_apply_all, commands, witness, outbox))
+    except _Misfit as error:
+        failed = Unstorable(f"the store cannot keep this command: {type(error.__cause__).__name__}")
+    else:
+        if number and witness is not None:
+            witness.acknowledge(number, now_us)
+        return results
+    if len(commands) == 1:
+        return [failed]
+    middle = len(commands) // 2
+    results = []
+    for half in (commands[:middle], commands[middle:]):
+        try:
+            results += _apply_batch(writer, witness, outbox, half)
+        except StoreError as error:
+            results += [type(error)(*error.args) for _ in half]
+    return results
+
+
+def _apply_all(
+    commands: Sequence[Command], witness: _Witness | None, outbox: Outbox, transaction: Transaction
+) -> tuple[list[Result | Exception], int, int]:
+    """The results, the number that the witness was raised to (0: it was not), and when."""
+    number, now_us = 0, transaction.now_us
+    if witness is not None:
+        witness.compare(transaction, now_us)
+    results: list[Any] = []
+    rest: list[int] = []
+    try:
+        for place, command in enumerate(commands):
+            result = None
+            if type(command) is Claim:
+                result = _insert_absent(transaction, command, now_us)
+            elif type(command) is Complete:
+                result = _replace_granted(transaction, command, now_us, outbox)
+            results.append(result)
+            if result is None:
+                rest.append(place)
+        if rest:
+            others = drive(execute, transaction, [commands[place] for place in rest], now_us, outbox)
+            for place, other in zip(rest, others, strict=True):
+                results[place] = other
+        if transaction.drawn:
+            transaction.keep_tokens()
+    except DATA_ERRORS as error:
+        raise _Misfit from error
+    # Also for a repeated command that took effect before: its number may never have been noted.
+    if witness is not None and Applied in map(type, results):
+        number = witness.raise_(transaction, now_us)
+    return results, number, now_us
+
+
+def _insert_absent(transaction: Transaction, command: Claim, now_us: int) -> Result | None:
+    """Claim a key without a record; None if it has to be read, and nothing was changed."""
+    if command.read_token is not None or command.content is not None:
+        return None
+    result, record = step(None, command, now_us, transaction.draw)
+    if record is not None:
+        transaction.cursor.execute(_INSERT_OPERATION, encode(record))
+        if transaction.connection.changes():
+            return result
+    # The last token was not used, and need not be left out.
+    transaction.drawn -= 1
+    return None
+
+
+def _replace_granted(transaction: Transaction, command: Complete, now_us: int, outbox: Outbox) -> Result | None:
+    """Complete a claim without reading its record; None if it has to be read, and nothing was changed."""
+    granted = command.granted
+    # A kept request has to be dropped with the completion, which takes more than one statement.
+    if granted is None or granted.delivery is not None:
+        return None
+    # Only its row knows whether it was renewed.
+    if granted.lease_until_us <= now_us:
+        return None
+    result, record = step(granted, command, now_us, no_token)
+    if record is None or not isinstance(result, Applied):
+        return None
+    row, cursor = encode(record), transaction.cursor
+    # The fence identifies the record: token and attempt id belong to this claim alone. RETURNING the row would add more
+    # than half of the update's cost.
+    cursor.execute(_UPDATE_GRANTED, (*completed_of(row), row[0], record.token, record.attempt_id.bytes, now_us))
+    if not transaction.connection.changes():
+        return None
+    if command.response.body is not None:
+        cursor.execute(_INSERT_RESPONSE, (command.response.body, row[0]))
+    if outbox.subscriptions:
+        changes = Changes(transaction, now_us)
+        changes.add_events(outbox.service, outbox.rows(granted, record))
+        drive(changes.write)
+    return result
+
+
+class _Witness:
+    """The witness of the writer's link, from one start to the next. `files` are open.
+
+    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
+    that it stands for. `memory.epoch` explains what the numbers prove.
+    """
+
+    def __init__(self, files: WitnessFiles) -> None:
+        self._files = files
+        self._link = uuid4()
+        # What was acknowledged last; 0 for nothing.
+        self._number = 0
+        self._memory = b""
+        self._compared: object = None
+        self._reading: Reading | None = None
+
+    def compare(self, transaction: Transaction, now_us: int) -> None:
+        """Compare the data with all notes, unless it is as it was then but for changes of this link's.
+
+        Raises `EpochChanged`, before anything was changed.
+        """
+        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
+        state = transaction.connection, transaction.cursor.execute("PRAGMA data_version").fetchone()[0]
+        if state == self._compared:
+            return
+        # Before the epoch that they are compared with.
+        reading = self._files.read()
+        epoch = _epoch_of((note.link for note in reading.notes), transaction, now_us)
+        why = missing(reading.notes, epoch, self._files.beyond)
+        if why is not None:
+            raise EpochChanged(why)
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
+
+    def raise_(self, transaction: Transaction, now_us: int) -> int:
+        """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
+        cursor, link = transaction.cursor, self._link.bytes
+        # A number that nobody lowered is raised without reading it.
+        if self._number:
+            cursor.execute(_ADVANCE_WITNESS, (link, self._number))
+            if transaction.connection.changes():
+                return self._number + 1
+        # Fetch all rows: the change is complete only after the last one.
+        ((number,),) = cursor.execute(_RAISE_WITNESS, (link, now_us + WITNESS_KEEP_US)).fetchall()
+        if number <= self._number:
+            raise EpochChanged("the store lacks changes that it had acknowledged")
+        return int(number)
+
+    def acknowledge(self, number: int, now_us: int) -> None:
+        """Note the number; the transaction that raised it is committed."""
+        self._number = number
+        self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
+        if self._reading is not None:
+            self._files.cover(self._reading)
+            self._reading = None
+
+
+def _epoch_of(links: Iterable[UUID], transaction: Transaction, now_us: int | None = None) -> Epoch:
+    """The data's epoch, with the witnesses of these links; as of this moment, unless it is said."""
+    cursor = transaction.cursor
+    identity, token, memo, generation, level = cursor.execute(TEXTS["select_epoch"]).fetchone()
+    witnesses = {}
+    for link in links:
+        for (number,) in cursor.execute(TEXTS["select_witness"], (link.bytes,)).fetchall():
+            witnesses[link] = int(number)
+    moment_us = transaction.now_us if now_us is None else now_us
+    return Epoch(identity, int(token), moment_us, memo, generation, witnesses, level=int(level))

@@ -22,15 +22,15 @@ pursued-claims-are-not-marked: a claim that nobody will use comes into doubt whe
 -place = NO_PLACE if is_executed else
 +place = NO_PLACE if True else
 marks-of-another-boot: the marks of a machine that went down are believed
-  store/attempt_files.py tests/store/test_attempt_files.py::test_marks_of_another_boot_prove_nothing
+  store/files.py tests/store/test_attempt_files.py::test_marks_of_another_boot_prove_nothing
 - or content[:_BOOT_BYTES].rstrip(b"\0") != self._boot:
 +:
 older-copy-of-marks: what had not been sent is read from an older copy of the marks, in the same boot
-  store/attempt_files.py tests/store/test_attempt_files.py::test_an_older_copy_that_is_put_back_proves_nothing
+  store/files.py tests/store/test_attempt_files.py::test_an_older_copy_that_is_put_back_proves_nothing
 -        return changed_ns <= marked_ns + _NOTED_WITHIN_NS and 0 <= age_ns < _BELIEVED_FOR_NS
 +        return 0 <= age_ns < _BELIEVED_FOR_NS
 marks-by-the-wall-clock: where the host's clock was set back, the marks of ended workers are not believed
-  store/attempt_files.py tests/store/test_attempt_files.py::test_a_host_whose_clock_was_set_back_hides_no_mark
+  store/files.py tests/store/test_attempt_files.py::test_a_host_whose_clock_was_set_back_hides_no_mark
 -partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 +time.time_ns
 leases-of-a-clock-that-was-set-back: the lease of a dead holder lasts for as long as the store's clock was set back

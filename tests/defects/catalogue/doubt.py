@@ -259,10 +259,10 @@ history-of-probes-alone: an operation that is probed for long is no more known t
 -del entries[next(probes, FIRST)]
 +del entries[FIRST]
 history-lost-with-a-late-answer: an answer that came after the lease hides that the operation was in doubt
-  store/relational/executor.py tests/conformance/test_history.py::test_a_late_answer[sqlite]
+  store/sqlite/store.py tests/conformance/test_history.py::test_a_late_answer[sqlite]
 -if granted.lease_until_us <= now_us:
 +if False:
-  store/relational/sql/update_granted.sql
+  store/relational/sql/operations.sql
 -state = 'claimed' AND lease_until_us > ?
 +? > 0
 """)

@@ -168,33 +168,33 @@ recipe-change-sends-again: a request whose sameness cannot be known is sent in p
 -case Doubt(record, is_same=True) if takes_over
 +case Doubt(record) if takes_over
 renamed-route-only-warned-of: a route under another name runs the repeats of old requests again
-  store/recipes.py tests/conformance/test_agreement.py::test_a_renamed_route[memory]
+  store/agreement.py tests/conformance/test_agreement.py::test_a_renamed_route[memory]
   tests/http/gateway/test_identity_change.py::test_a_renamed_route_is_refused[sqlite]
 -for name, heirs in _by_name(taken, serving.accepted).items():
 +for name, heirs in dict[Name, tuple[str, ...]]().items():
 only-a-route-that-is-gone-counts: operations whose routes exchange their names lose their keys
-  store/recipes.py tests/conformance/test_agreement.py::test_names_that_are_exchanged[memory]
+  store/agreement.py tests/conformance/test_agreement.py::test_names_that_are_exchanged[memory]
 -taken = handed_over(current + past, serving.routes)
 +gone = [route for route in current + past if route.operation not in serving.recipes]
 +    taken = handed_over(gone, serving.routes)
 removed-route-is-forgotten: a route that gets the requests of one that was removed earlier runs the repeats of old
     requests again
-  store/recipes.py tests/conformance/test_agreement.py::test_a_removed_route[memory]
+  store/agreement.py tests/conformance/test_agreement.py::test_a_removed_route[memory]
 -taken = handed_over(current + past, serving.routes)
 +taken = handed_over(current, serving.routes)
 gateway-under-an-old-name-is-overlooked: two gateways of a service serve the same requests under two names
-  store/recipes.py tests/conformance/test_agreement.py::test_two_configurations_of_one_service_at_once[memory-route]
+  store/agreement.py tests/conformance/test_agreement.py::test_two_configurations_of_one_service_at_once[memory-route]
   tests/http/gateway/test_identity_change.py::test_two_configurations_of_one_service
 -if counted.keys or (question.service == self.service and question.is_served):
 +if counted.keys:
 renamed-service-is-a-second-one: a service that was stopped and started under another name runs the repeats of old
     requests again
-  store/recipes.py tests/conformance/test_agreement.py::test_a_renamed_service[memory-stopped]
+  store/agreement.py tests/conformance/test_agreement.py::test_a_renamed_service[memory-stopped]
   tests/http/gateway/test_identity_change.py::test_a_renamed_service
 -apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
 +apart = list(taken)
 second-service-is-a-renamed-one: a second service cannot start beside one with the same routes
-  store/recipes.py tests/conformance/test_agreement.py::test_a_second_service[memory]
+  store/agreement.py tests/conformance/test_agreement.py::test_a_second_service[memory]
   tests/http/gateway/test_identity_change.py::test_a_second_service_beside_one_that_runs
 -apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
 +apart: list[tuple[ServedRoute, ServedRoute]] = []
@@ -203,7 +203,7 @@ stopped-gateway-counts-as-running: a service that is renamed while it is stopped
 -self._note_stopped(was_open=was_open)
 +self._note_stopped(was_open=False)
 fingerprint-key-lost-unseen: a start without a key of fingerprints has every repeat refused as another request
-  store/recipes.py tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]
+  store/agreement.py tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]
 -if serving.fingerprint_keys.get(key) != check
 +if False
 running-gateway-is-not-seen: a gateway that runs for more than a minute counts as stopped
@@ -224,7 +224,7 @@ content-of-the-released: a request that is known to have had no effect keeps its
 -            return False
 -
 content-in-doubt-is-free: a request in doubt may be executed again under another key
-  store/relational/sql/select_content_holders.sql
+  store/relational/sql/operations.sql
   tests/conformance/test_contents.py::test_each_history_holds_or_frees_its_content[sqlite]
 -o.state NOT IN ('released', 'completed', 'tombstone')
 +o.state NOT IN ('released', 'completed', 'tombstone', 'in_doubt')

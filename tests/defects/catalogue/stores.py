@@ -6,11 +6,11 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 any-level-will-do: a program uses a store to which a newer one may write what it cannot read
-  store/level.py tests/store/test_level.py::test_a_store_of_a_later_level_is_refused[sqlite]
+  store/agreement.py tests/store/test_level.py::test_a_store_of_a_later_level_is_refused[sqlite]
 -    if level > program:
 +    if level > program + 1:
 raised-beside-an-older-gateway: the level is raised while a gateway of an older program runs
-  store/level.py
+  store/agreement.py
   tests/store/test_level.py::test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised[sqlite]
 -    if older:
 +    if False:
@@ -33,15 +33,15 @@ tombstone-collected-early: a narrow tombstone ends with the minute before its en
 -remember_until_us=found["remember_until_us"],
 +remember_until_us=found["remember_until_us"] // 60_000_000 * 60_000_000,
 narrow-tombstones-not-counted: a start whose configuration loses the keys of narrow tombstones is accepted
-  store/relational/sql/select_alive.sql tests/conformance/test_tombstones.py::test_tombstones_are_living_keys[sqlite]
+  store/relational/sql/operations.sql tests/conformance/test_tombstones.py::test_tombstones_are_living_keys[sqlite]
 -coalesce(o.operation, k.operation) = ?1
 +o.operation = ?1
 back-to-a-former-primary: while the promoted primary is away, the former one is used again
-  store/postgres/hosts.py tests/store/test_postgres_hosts.py::test_a_standby_is_passed_over_and_a_promotion_followed
+  store/postgres/dialer.py tests/store/test_postgres_hosts.py::test_a_standby_is_passed_over_and_a_promotion_followed
 -if _timeline(each) < met.get(each.system, 0)
 +if False
 one-of-two-primaries: of two servers that were promoted apart, the one that is listed first is used
-  store/postgres/hosts.py tests/store/test_postgres_hosts.py::test_of_two_that_were_promoted_apart_none_is_used
+  store/postgres/dialer.py tests/store/test_postgres_hosts.py::test_of_two_that_were_promoted_apart_none_is_used
 -if len({(each.system, each.started) for each in highest}) > 1:
 +if False:
 response-of-another-attempt: an encrypted response is believed under another token of its operation
@@ -75,12 +75,12 @@ rekey-trusts-the-id: rekey says that nothing is left, and what another key of th
 -clear = form.open(self.ring, part, *bound)
 +clear = form.open(self.ring, part, *bound) if self.is_old(value) else part
 rekey-passes-over-audits-of-pauses: the texts of pauses that are over need the old key for ever
-  store/rekeying.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
+  store/sealed.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
 -return _texts(again, of_pause(service, operation, is_resumed=bool(is_resumed)), *texts)
 +return texts
 key-of-a-kept-request-not-counted: a start without the key of a kept request is accepted, if its operation has another
     one
-  store/relational/rekeying.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
+  store/relational/inquiry.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
 -    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 +    ("operation", "sealed_by"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 key-of-a-journal-not-counted: a start without the key of an outcome that waits in a journal is accepted
@@ -100,12 +100,12 @@ missing-key-accepted: a gateway starts on a store that is encrypted with a key t
 -if key_id not in key_ids}
 +if not key_ids}
 another-key-accepted: a gateway starts with another key under the id of the one that its store is encrypted with
-  store/rekeying.py tests/http/gateway/test_rekeying.py::test_a_key_that_is_another_one_under_its_id[sqlite]
+  store/sealed.py tests/http/gateway/test_rekeying.py::test_a_key_that_is_another_one_under_its_id[sqlite]
   tests/conformance/test_sealed_examples.py::test_examples_of_a_key[sqlite]
 -return reasons[0] if reasons and all(reasons) else None
 +return None
 journal-kept-under-the-old-key: rekey leaves the outcomes that wait in a journal under the key that is taken out next
-  store/journal/view.py tests/store/test_sealed.py::test_outcomes_in_a_journal_are_encrypted_again
+  store/journal/journal.py tests/store/test_sealed.py::test_outcomes_in_a_journal_are_encrypted_again
 -return 0 if again is command else len(
 +return 0 * len(
 lane-of-a-guess: whoever has the table can compute the lane of an account that is guessed, in spite of an identity key
@@ -125,7 +125,7 @@ failures-of-events-in-clear: what a consumer quotes of an event when it refuses 
 -why=seal(each.why, each.sink, each.event_id)
 +why=each.why
 rekey-passes-over-failures-of-events: why an event could not be published stays under the key that is taken out next
-  store/rekeying.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
+  store/sealed.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
 -return content, response, again.again(FAILURE, why, sink, event_id)
 +return content, response, why
 read-before-a-purge-put-after-it: a gateway that read an answer before its purge brings it back to Redis afterwards
@@ -133,7 +133,7 @@ read-before-a-purge-put-after-it: a gateway that read an answer before its purge
 -if put.started_seconds < since_seconds:
 +if False:
 entry-of-another-era: what was in Redis before a purge, a restart or a failover is believed after it
-  store/redis/copies.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
+  store/redis/layout.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
 -or entry_era != era or
 +or
 purges-of-others-unheard: a purge by a gateway that could not reach Redis is never told there
@@ -242,13 +242,13 @@ retire-collects: with its answer the key is forgotten
 -Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE,
 +Row((_S.COMPLETED,), _E.RETIRE, _S.ABSENT,
 token-reused: once a record is gone its token is given out again
-  store/sqlite/transaction.py
+  store/sqlite/connection.py
   tests/conformance/test_retention.py::test_a_token_is_never_used_again_after_the_record_is_gone[sqlite]
 -self.cursor.execute(_SELECT_SEQUENCE)
 +self.cursor.execute("SELECT coalesce(max(token), 0) FROM operation")
 token-of-a-time-drawn-again: on distributed SQL, a token is given out again after its record is gone and the clock was
     set back
-  store/postgres/transaction.py
+  store/postgres/executor.py
   tests/store/test_portable.py::test_a_token_is_not_drawn_again_after_the_clock_was_set_back[erased]
 -        if token > self._floor:
 +        if False:
@@ -328,22 +328,22 @@ postgres-walks-past-a-claim: the walk for lapsed claims passes one that is under
 +OR y.state = ''
 postgres-misses-what-moved: a command on Postgres that waited for a tombstone, which became narrow meanwhile, finds
     nothing
-  store/postgres/transaction.py
+  store/postgres/executor.py
   tests/store/test_postgres_narrow.py::test_a_command_that_waits_for_a_record_on_its_way[erase]
 -            if has_moved:
 +            if has_moved is None:
 sqlite-keeps-what-a-sweep-added: a pause of a minute moves the end of what a sweep has held by an hour
-  store/relational/kept.py
+  store/relational/inquiry.py
   tests/conformance/test_kept_requests.py::test_a_pause_moves_the_end_by_its_length[sqlite-1800-10-50]
 -in rows if by_us])
 +in rows if by_us > 0])
 repeated-end-of-a-pause-pays-less: what an end of a pause came to before it failed loses the time until the end is
     repeated
-  store/relational/kept.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]
+  store/relational/inquiry.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]
 -now_us - PAUSE_END_US if is_first else 0
 +0
 pause-of-many-never-ends: the end of a pause that takes longer than a command may begins anew each time
-  store/relational/kept.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]
+  store/relational/inquiry.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]
 -now_us - PAUSE_END_US if is_first else 0
 +now_us if is_first else 0
 sweep-looks-too-little: while nothing else is due, what is paused becomes a dead letter
@@ -351,7 +351,8 @@ sweep-looks-too-little: while nothing else is due, what is paused becomes a dead
 -return any(await cursor.together([*_pauses(now_us),
 +return any(await cursor.together([*_pauses(now_us)[:1],
 postgres-forgets-the-fence: Postgres records whatever completion comes, whoever says it
-  store/postgres/hot.py tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]
+  store/postgres/statements.py
+  tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]
 - AND o.token = i.token AND o.attempt_id = i.attempt_id
 a-claim-looks-among-narrow-rows-alone: a claim that comes while a record moves to the narrow rows is granted
   store/postgres/statements.py tests/store/test_postgres_narrow.py::test_a_claim_while_a_record_is_on_its_way
@@ -397,7 +398,7 @@ postgres-rights-found-missing-too-late: a role that may claim and may not keep a
 -    if rows:
 +    if False and rows:
 sqlite-sweeps-what-is-due: a sweep of SQLite looks for what is due in any state, and removes a doubt
-  store/relational/sql/select_due.sql tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[sqlite]
+  store/relational/sql/sweep.sql tests/store/test_rules.py::test_a_sweep_writes_down_what_the_clock_did[sqlite]
 -WHERE o.state = ? AND o.due_us
 +WHERE ? <> '' AND o.due_us
   store/relational/sweep.py
@@ -405,25 +406,26 @@ sqlite-sweeps-what-is-due: a sweep of SQLite looks for what is due in any state,
 +            settled = None if record is None else written_down(record, now_us)
 +            settled = None if settled is record else settled
 sqlite-trusts-the-grant: SQLite records the answer of whoever was granted the claim, although the record has gone on
-  store/relational/sql/update_granted.sql
+  store/relational/sql/operations.sql
   tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[sqlite]
 -state = 'claimed' AND lease_until_us > ?
 +? > 0
 portable-trusts-the-grant: on distributed SQL, the answer of whoever was granted the claim is recorded, although the
     record has gone on
-  store/postgres/hot.py tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]
+  store/postgres/statements.py
+  tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]
 -o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT
 +NOT
 portable-forgets-what-it-acknowledged: on distributed SQL, a claim is granted by data that lacks what was acknowledged
     before
-  store/postgres/hot.py tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged
+  store/postgres/statements.py tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged
 - AND w.number = $3::BIGINT
 + AND $3::BIGINT IS NOT NULL
 sqlite-keeps-what-was-delivered: SQLite completes a delivery by the record at hand, and keeps its request for ever
-  store/relational/executor.py tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind
+  store/sqlite/store.py tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind
 -if granted is None or granted.delivery is not None:
 +if granted is None:
-  store/relational/sql/update_granted.sql
+  store/relational/sql/operations.sql
 - AND NOT request_kept
 sqlite-pause-takes-time: while an operation name is paused, what waits under it becomes a dead letter
   store/relational/sweep.py tests/conformance/test_kept_requests.py::test_a_pause_holds_everything_of_its_name[sqlite]

@@ -14,7 +14,7 @@ changed-window-not-said: a start that changes nothing but a window makes no room
 -slow.link, serving.replay_us)
 +slow.link, 0)
 declared-window-forgotten: a window that a response declared makes one wait on each day
-  store/postgres/member.py tests/store/test_postgres_days.py::test_no_completion_makes_room
+  store/postgres/store.py tests/store/test_postgres_days.py::test_no_completion_makes_room
 -gateway_id.bytes, self._days.longest_us
 +gateway_id.bytes, 0
 late-partition-not-counted: nobody sees that responses waited for their partition
@@ -22,20 +22,18 @@ late-partition-not-counted: nobody sees that responses waited for their partitio
 -        self.late += 1
 -
 turn-taken-from-the-living: whoever asks has the turn, and every gateway sweeps
-  store/relational/sql/take_turns.sql tests/conformance/test_turns.py::test_a_turn_is_of_one_gateway[postgres]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_is_of_one_gateway[postgres]
 -t.name = n.value
 +FALSE
 turn-of-the-dead-stays: nobody takes over from a gateway that died
-  store/relational/sql/take_turns.sql tests/conformance/test_turns.py::test_a_turn_ends_with_its_lease[sqlite]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_ends_with_its_lease[sqlite]
 -t.until_us > ?4 AND
 +?4 IS NOT NULL AND
 turn-of-the-future-stays: where the clock was set back, nobody does anything until it has caught up
-  store/relational/sql/take_turns.sql
-  tests/conformance/test_turns.py::test_a_turn_of_a_clock_that_was_set_back[postgres]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_of_a_clock_that_was_set_back[postgres]
 - AND t.until_us <= ?3
 turn-left-is-anybodys: a gateway that stops takes the turns of all others with it
-  store/relational/sql/delete_turns.sql
-  tests/conformance/test_turns.py::test_a_turn_that_is_left_is_free_at_once[sqlite]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_that_is_left_is_free_at_once[sqlite]
 -holder = ?1
 +holder >= ?1 OR holder < ?1
 slow-answer-makes-a-turn-longer: a turn is believed for longer than the store leased it
@@ -97,7 +95,7 @@ storage-said-to-write-what-is-not-sent: with a storage that keeps what it gets, 
 -("fsync", "full_page_writes")
 +tuple(DURABILITY)
 refused-and-said-to-be-allowed: `check --store` says that the server allows what it refuses
-  store/postgres/capability.py tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows
+  store/postgres/schema.py tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows
 -Capability(name, "refused", f
 +Capability(name, "ok", f
 upkeep-comes-late-after-an-outage: for minutes after an outage nobody counts, recovers, or compares the memory of the

@@ -1,0 +1,498 @@
+"""Which programs and gateways share a store: by their levels, and by what they serve.
+
+Levels
+------
+*A level* is a number of a program. A release has the next one if it writes anything, or relies on anything, that the
+release before does not know. Programs of two successive levels run on one store, and one Redis, for as long as wanted.
+
+*The level of a store* says what may be written to it: no version of a format that a program of this level cannot read.
+A new store has the level of the program that made it. After that `migrate --finish` alone raises it, and only while no
+gateway of an older program runs. A program refuses a store of a later level, and one of a level before the last.
+
+*Versions.* What is stored has the version of its format: records, outcomes in journals, kept requests, copies in Redis.
+A program reads a range of versions; what it leaves alone, because it does not know it, it never changes. A copy in
+Redis of another version counts as absent.
+
+*Schemas.* A migration only adds what older programs do not notice. What is not needed any more goes with a program of
+which no predecessor needs it. So a store's level, and not its schema, says whether a program may use it.
+
+Configurations
+--------------
+A key is found by service, operation name, scope and key. If one of these changes for requests that clients repeat,
+their keys are no longer found and they run a second time. So the store remembers the *recipe* of each operation name of
+a service (how identities are made) and its *routes* (which requests lead to it, in routing order), and for each gateway
+which operations it serves and when it was last seen running. A gateway compares its configuration with the store before
+it serves. It notes every few seconds that it runs, and on `close` that it has stopped.
+
+A start is refused, unless the routes that gain requests have `identity_change: accept`, if
+
+* *(recipe)* an operation has another recipe than before;
+* *(route)* requests of an operation of this service now lead to another of its operations (`core.succession`): a route
+  was renamed, two routes swapped names, or a new route takes a part of an older one's requests;
+* *(service)* requests of an operation of another service now lead to an operation of this one: the service was renamed,
+  or a route moved here;
+
+and the operation has living keys. For the first two it also suffices that another gateway of this service runs and
+serves the operation as it was: new keys may come at any moment, and two gateways that serve one request under two names
+run it twice. The same rule decides between two gateways that start at once, because the store serialises them.
+
+A start is refused likewise if an operation with living keys is enforced for a smaller share of its keys than before
+(*mode*), unless its routes have `mode_change: accept`: what is only observed is not looked up. So it is if living keys
+of an operation have fingerprints under a key that is not listed any more, or is another one under its id
+(*fingerprint*): their repeats could not be compared, and would be refused as other requests.
+
+An operation whose requests now match no route is no reason to refuse; it is only reported.
+
+Rename or second service
+------------------------
+Two services may share a database and have operations of the same name, even with the same routes. Ids contain the
+service, so they share no key. But *one* service under two names must be noticed. So an operation of another service
+whose requests lead here counts as a second service's only if a running gateway serves it. After a rename in place none
+does: a stopped gateway has noted that, and a killed one has not been seen for `RUNNING_US`.
+
+Otherwise only the operator knows, and the start is refused; `identity_change: accept` for one start declares that it
+is another service. A service that is renamed while gateways run under its old name cannot be detected; a running
+neighbour with the same requests is therefore reported at the start as a `Neighbour`.
+
+What was accepted once is not asked again: requests that already led to this service's own operation are its own,
+whatever other services remember. That ends when another service takes the requests over from one that does not run.
+From then on that service owns them, and the next change of owner is asked about again.
+
+Operations that a service no longer has stay remembered, behind its current ones in routing order: their keys live on,
+and a later route may take their requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from gateway import PROGRAM, __version__
+from gateway.core.confidential import Sealing
+from gateway.core.identity.operation_id import is_of
+from gateway.core.operation import MICROSECONDS, State, moment
+from gateway.core.outbox import EventType
+from gateway.core.routing import PathPattern, Rule, ServedRoute, handed_over
+from gateway.store.base import StartRefused
+from gateway.store.operations import Agreement, Cold, Living, Neighbour, Query, RecipeConflict, Serving
+from gateway.store.sealed import refuse_unreadable
+
+# -- levels ------------------------------------------------------------------------------------------------------------
+
+PROGRAM_LEVEL: Final = 1
+"""The level of this program."""
+OLDEST_LEVEL: Final = max(1, PROGRAM_LEVEL - 1)
+"""The lowest level of a store that it serves."""
+
+RECORD_VERSION: Final = 1
+"""The version of the records that it writes."""
+RECORD_VERSIONS: Final = range(1, RECORD_VERSION + 1)
+"""Those that it reads."""
+EVENT_TYPES: Final = ", ".join(f"'{each}'" for each in EventType)
+"""The types of events that it publishes, as SQL lists them. It leaves others alone."""
+JOURNAL_VERSION: Final = 1
+"""The version of the outcomes that it writes to journals."""
+JOURNAL_VERSIONS: Final = range(1, JOURNAL_VERSION + 1)
+"""Those that it reads."""
+
+_FINISH: Final = f"{PROGRAM} migrate --finish"
+_NAMED_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OlderGateway:
+    """A gateway of a program of a lower level that was seen running."""
+
+    gateway_id: UUID
+    host: str
+    level: int
+
+
+def why_refused(level: int, oldest: int = OLDEST_LEVEL, program: int = PROGRAM_LEVEL) -> str | None:
+    """Why a program that serves these levels must not use a store of this one; None if it may."""
+    if level > program:
+        return (
+            f"the store has level {level}, and this program, {__version__}, serves up to {program}: `{_FINISH}` of a "
+            "newer program has ended the upgrade. Run that program"
+        )
+    if level < oldest:
+        return (
+            f"the store has level {level}, and this program, {__version__}, serves {oldest} and later: no release can "
+            f"be left out. Run one of level {oldest} everywhere, then its `{_FINISH}`, then this one"
+        )
+    return None
+
+
+def why_unfinished(level: int, program: int = PROGRAM_LEVEL) -> str | None:
+    """What a store of a lower level than this program's means; None if it has this one."""
+    if level >= program:
+        return None
+    return (
+        f"the store has level {level}, and this program has {program}: what is new is off, and the release before may "
+        f"still be used, until `{_FINISH}`"
+    )
+
+
+def check_level(level: int) -> None:
+    """Raise `StartRefused` if this program must not use a store of this level."""
+    if (why := why_refused(level)) is not None:
+        raise StartRefused(why)
+
+
+def check_finished(older: Sequence[OlderGateway]) -> None:
+    """Raise `StartRefused` if gateways of an older program run, so that the level must not be raised."""
+    if older:
+        named = [f"{each.gateway_id} on host {each.host} (level {each.level})" for each in older[:_NAMED_MAX]]
+        more = [f"{len(older) - _NAMED_MAX} more"] if len(older) > _NAMED_MAX else []
+        raise StartRefused(
+            f"gateways of an older program still run: {', '.join(named + more)}. Upgrade or stop them first; one that "
+            "was killed counts for a minute"
+        )
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+# So many of a route's accepted requests are looked at: those of another service may be among them.
+_SAMPLE: Final = 100
+
+RUNNING_US: Final = 60 * MICROSECONDS
+"""For how long a gateway counts as running after it was last seen: four times the pause between two tallies."""
+FORGOTTEN_US: Final = 86_400 * MICROSECONDS
+"""After how long a gateway that was not seen is forgotten."""
+
+Name = tuple[str, str]
+"""A service and the name of one of its operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An operation as the store remembers it.
+
+    `routes` is JSON (`encode_routes`). `is_current`: it was in the last accepted configuration.
+    """
+
+    service: str
+    operation: str
+    recipe: bytes
+    routes: str
+    is_current: bool
+
+    @property
+    def name(self) -> Name:
+        return self.service, self.operation
+
+    @property
+    def fingerprint_keys(self) -> dict[str, str]:
+        """By id, the check of the secret."""
+        return {key: check for route in json.loads(self.routes) for key, check in route["fingerprint_keys"].items()}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What to write if there is no conflict, and which operations are conflicts if they have living keys, or another
+    gateway of this service serves them."""
+
+    service: str
+
+    written: list[Remembered] = field(default_factory=list)
+    questions: list[RecipeConflict] = field(default_factory=list)
+    neighbours: list[Neighbour] = field(default_factory=list)
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The operations whose living keys have to be counted."""
+        return frozenset(question.name for question in self.questions)
+
+    def agreement(self, living: Mapping[Name, Living]) -> Agreement:
+        """The agreement, given these living keys."""
+        conflicts = []
+        for question in self.questions:
+            counted = living.get(question.name, Living())
+            if keys := question.fingerprint_keys:
+                counted = replace(counted, keys=sum(counted.by_fingerprint_key.get(each, 0) for each in keys))
+            if counted.keys or (question.service == self.service and question.is_served):
+                conflicts.append(replace(question, living=counted))
+        return Agreement(tuple(conflicts), tuple(self.neighbours))
+
+
+def compare(known: Collection[Remembered], running: Collection[Name], serving: Serving) -> Comparison:
+    """Compare what the store remembers with what a gateway is to serve; `running` is what the other gateways serve."""
+    own = {row.operation: row for row in known if row.service == serving.service}
+    service = serving.service
+    comparison = Comparison(service, _to_be_written(own, serving))
+    for operation, recipe in sorted(serving.recipes.items()):
+        row = own.get(operation)
+        if row is not None and row.recipe != recipe and operation not in serving.accepted:
+            comparison.questions.append(RecipeConflict(service, operation, is_served=row.name in running))
+    for operation in sorted(serving.recipes.keys() - serving.mode_accepted):
+        row = own.get(operation)
+        if row is not None and _is_enforced_less(_in_order([row]), serving.routes):
+            comparison.questions.append(RecipeConflict(service, operation, is_mode=True))
+    for operation in sorted(serving.recipes.keys() - serving.accepted - serving.compare_accepted):
+        remembered = own[operation].fingerprint_keys if operation in own else {}
+        lost = tuple(sorted(key for key, check in remembered.items() if serving.fingerprint_keys.get(key) != check))
+        if lost:
+            comparison.questions.append(RecipeConflict(service, operation, fingerprint_keys=lost))
+    current = _in_order(row for row in own.values() if row.is_current)
+    if [(route.operation, route.rule) for route in current] == [
+        (route.operation, route.rule) for route in serving.routes
+    ]:
+        return comparison
+    past = _in_order(row for row in own.values() if not row.is_current)
+    taken = handed_over(current + past, serving.routes)
+    for name, heirs in _by_name(taken, serving.accepted).items():
+        comparison.questions.append(RecipeConflict(*name, heirs=heirs, is_served=name in running))
+    for service in sorted({row.service for row in known} - {serving.service}):
+        _compare_service(comparison, [row for row in known if row.service == service], current, running, serving)
+    return comparison
+
+
+def _compare_service(
+    comparison: Comparison,
+    theirs: list[Remembered],
+    current: list[ServedRoute],
+    running: Collection[Name],
+    serving: Serving,
+) -> None:
+    """Compare with another service: which of its operations' requests would lead to this one's from now on."""
+    remembered = _in_order(row for row in theirs if row.is_current)
+    remembered += _in_order(row for row in theirs if not row.is_current)
+    taken = [pair for pair in handed_over(current + remembered, serving.routes) if pair[0].service != serving.service]
+    apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
+    unclear = [pair for pair in taken if pair not in apart]
+    for name, heirs in _by_name(unclear, serving.accepted).items():
+        comparison.questions.append(RecipeConflict(*name, heirs=heirs, is_served=name in running))
+    for name, heirs in _by_name(apart, serving.accepted).items():
+        comparison.neighbours.append(Neighbour(*name, heirs))
+    succeeded = _by_name(unclear, frozenset()).keys() - set(running)
+    comparison.written += [replace(row, is_current=False) for row in theirs if row.is_current and row.name in succeeded]
+
+
+def _by_name(pairs: Iterable[tuple[ServedRoute, ServedRoute]], accepted: frozenset[str]) -> dict[Name, tuple[str, ...]]:
+    """The heirs of each operation, except those that accept the loss."""
+    heirs: dict[Name, set[str]] = {}
+    for former, latter in pairs:
+        if latter.operation not in accepted:
+            heirs.setdefault((former.service, former.operation), set()).add(latter.operation)
+    return {name: tuple(sorted(found)) for name, found in sorted(heirs.items())}
+
+
+def _to_be_written(own: Mapping[str, Remembered], serving: Serving) -> list[Remembered]:
+    wanted = [
+        Remembered(
+            serving.service,
+            operation,
+            recipe,
+            encode_routes(serving.routes, operation, serving.fingerprint_keys),
+            is_current=True,
+        )
+        for operation, recipe in sorted(serving.recipes.items())
+    ]
+    gone = [
+        replace(row, is_current=False)
+        for operation, row in sorted(own.items())
+        if row.is_current and operation not in serving.recipes
+    ]
+    return [row for row in wanted if row != own.get(row.operation)] + gone
+
+
+def encode_routes(routes: Iterable[ServedRoute], operation: str, fingerprint_keys: Mapping[str, str]) -> str:
+    """The routes of one operation as the store keeps them, each with its place among all routes of the service, and
+    with the keys of its fingerprints."""
+    return json.dumps(
+        [
+            {
+                "order": order,
+                "methods": sorted(method.decode("latin-1") for method in route.rule.methods),
+                "host": None if route.rule.host is None else route.rule.host.decode("latin-1"),
+                "path": route.rule.path.text,
+                "enforced": route.enforced,
+                "fingerprint_keys": dict(sorted(fingerprint_keys.items())),
+            }
+            for order, route in enumerate(routes)
+            if route.operation == operation
+        ]
+    )
+
+
+def _in_order(rows: Iterable[Remembered]) -> list[ServedRoute]:
+    """The routes of these operations in routing order."""
+    ordered = []
+    for row in rows:
+        for route in json.loads(row.routes):
+            methods = frozenset(method.encode("latin-1") for method in route["methods"])
+            host = None if route["host"] is None else route["host"].encode("latin-1")
+            rule = Rule(methods, PathPattern.parse(route["path"]), host)
+            ordered.append((route["order"], ServedRoute(row.service, row.operation, rule, route["enforced"])))
+    return [route for _, route in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _is_enforced_less(before: Sequence[ServedRoute], after: Iterable[ServedRoute]) -> bool:
+    """Whether a smaller share of an operation's keys is enforced than before: on one route, or on its weakest."""
+    operation = before[0].operation if before else None
+    now = [route for route in after if route.operation == operation]
+    if not before or not now:
+        return False
+    if any(new.rule == old.rule and new.enforced < old.enforced for old in before for new in now):
+        return True
+    return min(route.enforced for route in now) < min(route.enforced for route in before)
+
+
+def names_without_route(known: Collection[Remembered], service: str, operations: Collection[str]) -> frozenset[Name]:
+    """The remembered operations of this service, except those in `operations`."""
+    return frozenset(row.name for row in known if row.service == service and row.operation not in operations)
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
+    """Explain why a gateway must not start, and what to do."""
+    listed = list(conflicts)
+    lost = [conflict for conflict in listed if conflict.fingerprint_keys]
+    changed = [each for each in listed if not each.heirs and not each.is_mode and each not in lost]
+    found = [] if len(changed) < 2 else [_changed(changed)]
+    single = [each for each in listed if each not in lost and not (found and each in changed)]
+    return "; ".join([*found, *(_loss(serving, each) for each in single), *([_incomparable(lost)] if lost else [])])
+
+
+def _incomparable(conflicts: Sequence[RecipeConflict]) -> str:
+    """What is lost with a key of fingerprints, for all operations at once: all have the same keys."""
+    keys = ", ".join(sorted({key for conflict in conflicts for key in conflict.fingerprint_keys}))
+    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
+    return (
+        f"secrets.fingerprint_key has lost {keys}, or has another secret under that id: repeats of these operations' "
+        f"requests could not be compared, and would be refused as key-reused although they are the same: {named}. List "
+        "that key behind the current one until these keys are forgotten, or accept that with `identity_change: accept` "
+        "on their routes"
+    )
+
+
+def _changed(conflicts: Sequence[RecipeConflict]) -> str:
+    """The same of several operations, said once."""
+    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
+    return (
+        f"the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. "
+        "Under the new settings these keys are unknown, and a repeat of an old request would run again. Undo the "
+        "change, wait until the keys are forgotten, or accept that with `identity_change: accept` on their routes"
+    )
+
+
+def _loss(serving: Serving, conflict: RecipeConflict) -> str:
+    operation, heirs = conflict.operation, _listed(conflict.heirs)
+    one = "its route" if len(conflict.heirs) == 1 else "their routes"
+    accept = "identity_change: accept"
+    if conflict.is_mode:
+        return (
+            f"operation {operation} ({_living(conflict)}) is now observed, or enforced for a smaller share of its "
+            "keys: a repeat of an old request would no longer get its recorded response, but run again. Undo the "
+            "change, wait until the keys are forgotten, or accept that with `mode_change: accept` on its routes"
+        )
+    if not conflict.heirs:
+        return (
+            f"the scope or key settings of operation {operation} changed, or secrets.identity_key or regions "
+            f"did ({_living(conflict)}): under the new settings these keys are unknown, and a repeat of an old request "
+            "would run again. Undo the change, wait until the keys are forgotten, or accept that with "
+            f"`{accept}` on its routes"
+        )
+    if conflict.service == serving.service:
+        return (
+            f"requests of operation {operation} ({_living(conflict)}) now lead to {heirs}: under that name these keys "
+            f"are unknown, and a repeat of an old request would run again. Set `operation: {operation}` on {one} to "
+            f"keep the keys, wait until they are forgotten, or accept the loss with `{accept}` on {one}"
+        )
+    return (
+        f"requests of operation {operation} of service {conflict.service}, which does not run or no longer serves it "
+        f"({_living(conflict)}), now lead to {heirs} of service {serving.service}. If this is service "
+        f"{conflict.service} under a new name, these "
+        "keys are unknown, and a repeat of an old request would run again: keep the name with "
+        f"`service: {conflict.service}`, or wait until the keys are forgotten. If it is another service, or the loss "
+        f"is accepted, set `{accept}` on {one} for one start"
+    )
+
+
+def _living(conflict: RecipeConflict) -> str:
+    keys, until_us = conflict.living.keys, conflict.living.until_us
+    if not keys:
+        return "no living keys yet, but another running gateway of this service serves it"
+    until = "until the last of them is resolved" if until_us is None else f"until {moment(until_us)}"
+    return f"{keys} living {'key' if keys == 1 else 'keys'}, {until}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
+
+
+def _neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
+    """The warning to an operator who may have renamed a service without stopping it."""
+    return (
+        f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
+        f"{_listed(neighbour.heirs)} of service {serving.service}: they count as two services. If "
+        f"{serving.service} is {neighbour.service} under a new name, a repeat of an old request runs again: stop this "
+        f"gateway and keep the name with `service: {neighbour.service}`"
+    )
+
+
+def _stranded_warning(route: str, waiting: int) -> str:
+    """The warning about accepted requests that nobody delivers."""
+    return (
+        f"route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: "
+        "give the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead "
+        f"letter; inspect --list --state accepted --route {route} lists them"
+    )
+
+
+def _without_route_warning(operation: str, alive: int) -> str:
+    """The warning about the keys of an operation that no route leads to."""
+    return (
+        f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
+        f'recognised, and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
+    )
+
+
+# -- a start -----------------------------------------------------------------------------------------------------------
+
+
+async def agree(store: Cold, serving: Serving, sealing: Sealing, *, is_trial: bool = False) -> list[str]:
+    """Have the store remember what a gateway serves, unless it is a trial; returns what to warn of. Raises
+    `StartRefused` where that would lose living keys, or what is encrypted could not be read."""
+    agreement = await store.compare_configuration(serving, is_trial=is_trial)
+    if agreement.conflicts:
+        raise StartRefused(conflicts_text(serving, agreement.conflicts))
+    if serving.key_ids is not None:
+        await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
+    return [_neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours]
+
+
+async def strays(store: Cold, serving: Serving) -> list[str]:
+    """Warns of living keys that no route of this configuration finds, and of accepted requests that none delivers."""
+    without_route = await store.count_without_route(serving.service, serving.recipes)
+    stranded = await _stranded(store, serving)
+    return [
+        *(_without_route_warning(operation, alive) for operation, alive in sorted(without_route.items())),
+        *(_stranded_warning(route, number) for route, number in sorted(stranded.items())),
+    ]
+
+
+async def _stranded(store: Cold, serving: Serving) -> dict[str, int]:
+    """How many accepted requests wait that no route of this configuration delivers, by the name of their route."""
+    found: dict[str, int] = {}
+    if serving.delivering is None:
+        return found
+    delivered = {name for name, _ in serving.delivering.accepting}
+    for route, waiting in (await store.backlog(serving.service)).waiting.items():
+        if not waiting.accepted or route in delivered:
+            continue
+        query = Query(states=frozenset((State.ACCEPTED,)), routes=frozenset((route,)), limit=_SAMPLE)
+        for snapshot in await store.find(query):
+            identity = None if snapshot.record is None else snapshot.record.identity
+            # Another service may have a route of this name.
+            if identity is None or not is_of(identity, serving.service, identity.operation):
+                continue
+            if not serving.delivering.includes(identity):
+                found[route] = waiting.accepted
+                break
+    return found

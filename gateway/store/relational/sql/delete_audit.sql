@@ -1,2 +1,0 @@
--- no row of the table: an expired audit whose record is gone
-DELETE FROM audit WHERE row = ?

@@ -1,2 +1,0 @@
--- no row of the table: the pause is over
-DELETE FROM pause WHERE service = ? AND operation = ?

@@ -1,6 +1,0 @@
--- no row of the table: a page of the dead events of a sink
-SELECT e.event_id, e.type, e.at_us, e.content, e.tries, e.is_dead, e.why
-FROM event AS e
-WHERE e.service = ?1 AND e.sink = ?2 AND e.is_dead AND e.event_id > ?3
-ORDER BY e.event_id
-LIMIT ?4

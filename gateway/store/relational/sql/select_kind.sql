@@ -1,2 +1,0 @@
--- tombstone: what many have in common
-SELECT {kind} FROM kind WHERE kind {among}

@@ -1,2 +1,0 @@
--- no row of the table: which events the services write
-SELECT service, content FROM outbox

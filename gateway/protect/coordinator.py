@@ -38,20 +38,17 @@ from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepted, Accepting
 from gateway.protect.body import WholeBody
-from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
-from gateway.protect.compose import passed_on
-from gateway.protect.conclusion import Conclusion
-from gateway.protect.duplicates import Duplicates, Waiting, with_preference
+from gateway.protect.claiming import Claiming, Granted, Leases, Seen, Unavailable
+from gateway.protect.compose import Conclusion, passed_on
+from gateway.protect.duplicates import Duplicates, Repeats, Waiting, with_preference
 from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
-from gateway.protect.leases import Leases
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
-from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
 from gateway.protect.request import Request, Untouched, answered
 from gateway.protect.route import AcceptPolicy, Route

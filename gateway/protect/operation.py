@@ -63,14 +63,16 @@ from gateway.observe.facts import (
     OperationTakenOver,
     WriteRefused,
 )
-from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.protect.compose import UpstreamStream, expires_header, reply_by_record
-from gateway.protect.conclusion import (
+from gateway.protect.claiming import Admission, Claiming, Granted, Lease, Leases, Seen, Unavailable
+from gateway.protect.compose import (
     Conclusion,
+    UpstreamStream,
     answered,
     attempted,
+    expires_header,
     not_sent,
     refusal,
+    reply_by_record,
     unknown,
     unreadable,
     without_response,
@@ -79,7 +81,6 @@ from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import protected_request
 from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
-from gateway.protect.leases import Lease, Leases
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Limit, Limits, Slices

@@ -54,7 +54,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.core.confidential import Sealing
-from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.scope import is_of
 from gateway.core.operation import MICROSECONDS, State, moment
 from gateway.core.routing import PathPattern, Rule, ServedRoute, handed_over
 from gateway.store.base import StartRefused

@@ -29,8 +29,8 @@ from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import moved_lane, with_turn
 from gateway.core.framing import digest
-from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import no_token, settle, step
 from gateway.core.operation import (
     EVENT_OF,

@@ -15,7 +15,7 @@ from dataclasses import astuple, replace
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.identity.operation_id import derive_operation_id
+from gateway.core.identity.scope import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, unpack
 from gateway.core.operation import MICROSECONDS, Record, Snapshot, State

@@ -6,7 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 ACCEPTING = "protect/accepting.py"
 RESOURCE = "protect/resource.py"
-STATUS = "protect/status.py"
+STATUS = "protect/compose.py"
 _ACCEPT = "tests/http/gateway/test_accept.py::"
 _STATUS = "tests/http/gateway/test_status.py::"
 _KEPT = "tests/protect/test_kept.py::"
@@ -54,7 +54,7 @@ DEFECTS = (
     Defect(
         "preconditions-are-kept-for-later",
         "a request is delivered later although it has a meaning only now",
-        (Edit("protect/preference.py", "not _ONLY_NOW.isdisjoint(by_name)", "False"),),
+        (Edit("protect/forwarding.py", "not _ONLY_NOW.isdisjoint(by_name)", "False"),),
         (_ACCEPT + "test_who_is_accepted",),
     ),
     Defect(

@@ -34,7 +34,7 @@ DEFECTS = (
     Defect(
         "caller-removes-its-name",
         "a `Connection` header drops what the authorising service says",
-        (Edit("http/exchange.py", "not self._is_reserved[option.strip()]]", "option]"),),
+        (Edit("http/handler.py", "not self._is_reserved[option.strip()]]", "option]"),),
         ("tests/http/edge/test_reserved.py::test_a_connection_header",),
     ),
     Defect(

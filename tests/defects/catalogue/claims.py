@@ -6,7 +6,7 @@ from tests.defects.defect import Defect, Edit
 
 LIFECYCLE = "core/lifecycle.py"
 CLAIMING = "protect/claiming.py"
-LEASES = "protect/leases.py"
+LEASES = "protect/claiming.py"
 _IS_HOLDER = "return record.token == command.token and is_attempt"
 _FENCES = "tests/conformance/test_fences.py::"
 _CLAIMING = "tests/protect/test_claiming.py::"

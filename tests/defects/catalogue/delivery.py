@@ -7,7 +7,7 @@ from tests.defects.defect import Defect, Edit
 LIFECYCLE = "core/lifecycle.py"
 DELIVERY = "core/delivery.py"
 OUTCOME = "core/outcome.py"
-CONCLUSION = "protect/conclusion.py"
+CONCLUSION = "protect/compose.py"
 WORKER = "deliver/worker.py"
 KEPT = "store/relational/kept.py"
 _WORKER = "tests/deliver/test_worker.py::"

@@ -87,7 +87,7 @@ DEFECTS = (
         "an upstream that did not answer in time frees the key",
         (
             Edit(
-                "protect/conclusion.py",
+                "protect/compose.py",
                 "    outcome = conclude_unknown()\n",
                 "    outcome = conclude_unknown()\n"
                 "    if reason is Unknown.TIMEOUT:\n"
@@ -101,7 +101,7 @@ DEFECTS = (
         "an answer that broke off frees the key",
         (
             Edit(
-                "protect/conclusion.py",
+                "protect/compose.py",
                 "    outcome = conclude_unknown()\n",
                 "    outcome = conclude_unknown()\n"
                 "    if head is not None:\n"
@@ -188,7 +188,7 @@ DEFECTS = (
         "what a stranger was told at the door is told to those who waited",
         (
             Edit(
-                "protect/conclusion.py",
+                "protect/compose.py",
                 "outcome.event in (Event.RELEASE, Event.ABANDON):",
                 "outcome.event in (Event.RELEASE, Event.ABANDON, Event.FORGET):",
             ),

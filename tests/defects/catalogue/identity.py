@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import Defect, Edit
 
-IDENTITY = "core/identity/operation_id.py"
+IDENTITY = "core/identity/scope.py"
 _TOKEN = "core/identity/token.py"
 _TOKEN_TEST = "tests/core/test_identity_token.py::"
 _ID = 'framed(b"operation", _utf8(service), _utf8(operation))'

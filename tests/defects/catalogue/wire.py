@@ -144,13 +144,13 @@ DEFECTS = (
     Defect(
         "trailers-of-others",
         "the trailer of one request is a field of the next one on its connection",
-        (Edit("http/exchange.py", "not (message.should_close or message.chunked or", "not (message.should_close or"),),
+        (Edit("http/handler.py", "not (message.should_close or message.chunked or", "not (message.should_close or"),),
         ("tests/http/gateway/test_hostile.py::test_the_trailer_of_a_request_is_in_no_other[whole-protected]",),
     ),
     Defect(
         "bytes-lost-behind-an-upgrade",
         "what follows bytes that the parser dropped is taken for a request",
-        (Edit("http/exchange.py", '[b"h2c"] and connection.dropped_nothing', '[b"h2c"]'),),
+        (Edit("http/handler.py", '[b"h2c"] and connection.dropped_nothing', '[b"h2c"]'),),
         ("tests/http/gateway/test_hostile.py::test_what_follows_an_upgrade_is_never_torn[bodiless-h2c]",),
     ),
     Defect(
@@ -158,7 +158,7 @@ DEFECTS = (
         "the length that the upstream declared is passed on beside our own",
         (
             Edit(
-                "http/exchange.py",
+                "http/handler.py",
                 'HOP_BY_HOP | {b"content-length", b"idempotency-status"}',
                 'HOP_BY_HOP | {b"idempotency-status"}',
             ),
@@ -238,7 +238,7 @@ DEFECTS = (
         "callers that wait for the first response do not get its values",
         (
             Edit(
-                "protect/conclusion.py",
+                "protect/compose.py",
                 "verdict is Verdict.STORED and REDACTED_HEADER in",
                 "False and REDACTED_HEADER in",
             ),

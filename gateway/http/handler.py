@@ -299,15 +299,14 @@ class ReservedHeaders:
 class ClientExchange:
     """One request at the edge, as a value, and the writing of its reply.
 
-    `served` is what it is served by. `route` protects the request, `observed` only looks at it. `is_examined`: it was
-    not refused by its head. `is_forwarded`: it may have been sent unprotected. `takes_interim`: the client understands
-    interim responses, which HTTP/1.0 does not have (RFC 9110 section 15.2). `has_begun_reply`: a byte of a final head
-    is out. `stays`: nothing in the head keeps the connection from serving another request afterwards. `keep_alive`: it
-    may.
+    `served` is what it is served by. `route` protects the request, `observed` only looks at it, and `own` is what it is
+    for where it is for the gateway itself. `is_examined`: it was not refused by its head. `is_forwarded`: it may have
+    been sent unprotected. `takes_interim`: the client understands interim responses, which HTTP/1.0 does not have (RFC
+    9110 section 15.2). `has_begun_reply`: a byte of a final head is out. `stays`: nothing in the head keeps the
+    connection from serving another request afterwards. `keep_alive`: it may.
     """
 
     __slots__ = (
-        "_message",
         "body",
         "connection",
         "has_begun_reply",
@@ -316,8 +315,11 @@ class ClientExchange:
         "is_examined",
         "is_forwarded",
         "keep_alive",
+        "message",
         "observed",
+        "own",
         "payload",
+        "request",
         "route",
         "served",
         "stays",
@@ -331,7 +333,7 @@ class ClientExchange:
         self.connection = connection
         self.task = connection.task
         self.served = served
-        self._message = message
+        self.message = message
         self.payload = payload
         self.stays = not (message.should_close or message.chunked or message.upgrade)
         self.version: tuple[int, int] = message.version
@@ -342,8 +344,10 @@ class ClientExchange:
         lengths = headers.by_name.get(b"content-length")
         length = None if message.chunked else int(lengths[0]) if lengths else 0
         self.body = ClientBody(connection, payload, length)
+        self.request = Request(self.head, self.body, connection.hop)
         self.route: Route | None = None
         self.observed: Route | None = None
+        self.own: Resource | None = None
         self.is_examined = self.is_forwarded = False
         self.has_begun_reply = self.keep_alive = False
         if headers.marks & EXPECT and self.takes_interim and not payload.is_eof():
@@ -352,15 +356,13 @@ class ClientExchange:
 
     # -- the request --------------------------------------------------------------------------------------------------
 
-    def request(self, *, may_upgrade: bool) -> Request:
-        """The request as a value. Without `may_upgrade`, its request for an upgrade is dropped."""
-        head, upgrades = self.head, False
-        if self._message.upgrade:
-            upgrades = may_upgrade and self._is_switchable()
-            if not upgrades:
-                kept = [header for header in head.headers if header[0].lower() != b"upgrade"]
-                head = RequestHead(head.method, head.target, IndexedHeaders(kept))
-        return Request(head, self.body, self.connection.hop, upgrades)
+    def settle_upgrade(self, *, may_upgrade: bool) -> None:
+        """For a request that asks for an upgrade: it asks no longer unless it `may_upgrade`."""
+        request, head = self.request, self.head
+        request.upgrades = may_upgrade and self._is_switchable()
+        if not request.upgrades:
+            kept = [header for header in head.headers if header[0].lower() != b"upgrade"]
+            request.head = RequestHead(head.method, head.target, IndexedHeaders(kept))
 
     def may_keep_alive(self) -> bool:
         """Whether what follows the request is surely another request.
@@ -369,7 +371,7 @@ class ClientExchange:
         trailer for the first header of the next request. After a request for an unknown upgrade, the bytes may belong
         to that protocol. HTTP/2 starts only after a 101 (RFC 7540 section 3.2), and Java's client always offers it.
         """
-        message, connection = self._message, self.connection
+        message, connection = self.message, self.connection
         if message.should_close or message.chunked or not self.payload.is_eof() or connection.is_last:
             return False
         if not message.upgrade or self._is_switchable():
@@ -589,7 +591,6 @@ class Handler:
         It is responded to in every case, unless the client is gone.
         """
         served = self.served
-        own = served.resource
         exchange = ClientExchange(connection, message, payload, served)
         served.requests += 1
         self.busy.add(connection)
@@ -597,21 +598,21 @@ class Handler:
             if connection.transport is None:
                 return False
             fault = self._examine(exchange)
+            request = exchange.request
             if fault is not None:
                 await self._refuse(exchange, fault)
             elif exchange.route is not None:
                 exchange.body.keeps_pace = True
-                protected = await served.protect(exchange.request(may_upgrade=False), exchange.route)
+                protected = await served.protect(request, exchange.route)
                 if isinstance(protected, Untouched):
                     await self._pass_untouched(exchange, protected)
                 else:
                     await self._write(exchange, protected)
-            elif own is not None and exchange.observed is None and own.owns(exchange.head.target):
-                reply = await own.respond(exchange.request(may_upgrade=False))
-                await self._write(exchange, reply, shows_status=True)
+            elif exchange.own is not None:
+                await self._write(exchange, await exchange.own.respond(request), shows_status=True)
             else:
                 exchange.is_forwarded = True
-                passed = await served.forward(exchange.request(may_upgrade=True), exchange, exchange.observed, None)
+                passed = await served.forward(request, exchange, exchange.observed, None)
                 if passed is not None:
                     await self._write(exchange, passed)
         except ClientGone:
@@ -636,7 +637,7 @@ class Handler:
             self._idle.set_result(None)
 
     def _examine(self, exchange: ClientExchange) -> Fault | None:
-        """Find the route of the request, and why it is refused, if it is."""
+        """Find the route of the request, or that it is for the gateway itself, and why it is refused, if it is."""
         served, head = exchange.served, exchange.head
         if exchange.connection.has_been_filled:
             fault = too_big(head, self._settings.header_bytes_max)
@@ -650,7 +651,11 @@ class Handler:
         if fault is None:
             exchange.is_examined = True
             if served.reserved is not None:
-                exchange.head = served.reserved.without(head)
+                exchange.head = exchange.request.head = served.reserved.without(head)
+            if route is None and served.resource is not None and served.resource.owns(head.target):
+                exchange.own = served.resource
+            if exchange.message.upgrade:
+                exchange.settle_upgrade(may_upgrade=exchange.route is None and exchange.own is None)
         return fault
 
     async def _pass_untouched(self, exchange: ClientExchange, untouched: Untouched) -> None:

@@ -30,7 +30,7 @@ EXPIRED: Final[Mapping[str, str]] = {
     "remember_until_us": f"remember_until_us - ({{n}} % 2) * {2 * _REMEMBER_US}",
 }
 
-# `core.identity.operation_id.derive_operation_id`, for what is known of a record by its id.
+# `core.identity.scope.derive_operation_id`, for what is known of a record by its id.
 _DERIVED: Final = r"""
 CREATE FUNCTION pg_temp.derived(scope bytea, key bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
     SELECT set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)

@@ -7,7 +7,7 @@ from tests.defects.defect import Defect, Edit
 _FILE = "protect/regions.py"
 _TESTS = "tests/http/gateway/test_regions.py::"
 _BETWEEN = "tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions"
-_SENT_HOME = "                return await self._send_home(self.regions, home, request)\n"
+_SENT_HOME = "                    reply = await self._send_home(self.regions, home, request)\n"
 
 DEFECTS = (
     Defect(
@@ -53,10 +53,8 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "                reply = await self._send_home(self.regions, home, request)\n"
-                "                if reply.verdict is not Verdict.STORE_UNAVAILABLE:\n"
-                "                    return reply\n"
-                "                reply = None\n",
+                _SENT_HOME + "                    if reply.verdict is Verdict.STORE_UNAVAILABLE:\n"
+                "                        reply = await self._reply_to(request, operation_id)\n",
             ),
         ),
         (_BETWEEN,),
@@ -80,11 +78,9 @@ DEFECTS = (
             Edit(
                 "protect/coordinator.py",
                 _SENT_HOME,
-                "                reply = await self._send_home(self.regions, home, request)\n"
-                "                if reply.source is not Source.SERVICE:\n"
-                "                    request.body = WholeBody(request.taken)\n"
-                "                    reply = Untouched(request, Verdict.UNPROTECTED)\n"
-                "                return reply\n",
+                _SENT_HOME + "                    if reply.source is not Source.SERVICE:\n"
+                "                        request.body = WholeBody(request.taken)\n"
+                "                        reply = Untouched(request, Verdict.UNPROTECTED)\n",
             ),
         ),
         (_BETWEEN,),

@@ -88,6 +88,7 @@ OUTCOME_HEADERS: Final[Mapping[Verdict, tuple[bytes, bytes]]] = {
 _OUTCOME: Final = b"idempotency-outcome"
 _STATUS: Final = b"idempotency-status"
 _RETRY_AFTER: Final = b"retry-after"
+RETENTION: Final = b"idempotency-retention"
 _TELLING: Final = frozenset((_OUTCOME, _STATUS, _RETRY_AFTER))
 _BY_WORD: Final = {verdict.encode(): meaning for verdict, meaning in SAID.items() if meaning is not None}
 _DECLARED: Final = {meaning.replace("_", "-").encode(): meaning for meaning in Meaning}
@@ -294,7 +295,7 @@ def windows_us(by_name: Values, replay_us: int, remember_us: int) -> tuple[int, 
 
     The upstream's `Idempotency-Retention`, in seconds, overrides the route, unless it is malformed.
     """
-    values = by_name.get(b"idempotency-retention", ())
+    values = by_name.get(RETENTION, ())
     if len(values) == 1 and (text := values[0].strip(b" \t")).isdigit() and len(text) <= 9:
         replay_us = microseconds(min(int(text), RETENTION_SECONDS_MAX))
     return replay_us, max(replay_us, remember_us)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, assert_never, cast
 from zlib import crc32
 
@@ -38,6 +38,7 @@ from gateway.core.operation import (
     is_withdrawn,
 )
 from gateway.core.outcome import (
+    RETENTION,
     Outcome,
     conclude_answered,
     conclude_not_sent,
@@ -68,9 +69,10 @@ from gateway.upstream import BodyLost, Framing, SentNothing, Unknown, UpstreamRe
 # -- a record ----------------------------------------------------------------------------------------------------------
 
 
-def expires_header(record: Record) -> tuple[bytes, bytes]:
-    """Until when the record is replayed: an HTTP date on the store's clock, the same in every reply."""
-    return b"Idempotency-Expires", http_date(record.replay_until_us // MICROSECONDS)
+@lru_cache(1024)
+def expires_header(unix_seconds: int) -> tuple[bytes, bytes]:
+    """Until when a record is replayed: an HTTP date on the store's clock, the same in every reply."""
+    return b"Idempotency-Expires", http_date(unix_seconds)
 
 
 def replay_of(record: Record, request_headers: Headers) -> Reply:
@@ -81,7 +83,7 @@ def replay_of(record: Record, request_headers: Headers) -> Reply:
     if stored is None or stored.body is None:
         raise ValueError("only a record with a body can be replayed")
     # When it expires is unknown until the durable store has the record.
-    expires = (expires_header(record),) if record.replay_until_us else ()
+    expires = (expires_header(record.replay_until_us // MICROSECONDS),) if record.replay_until_us else ()
     is_coded = any(name.lower() == b"content-encoding" for name, _ in stored.headers)
     decode_for = _unaccepted_by(request_headers, stored.headers, stored.body) if is_coded else None
     verdict = Verdict.RECOVERED if record.last_event is Event.PROVE else Verdict.REPLAYED
@@ -367,7 +369,6 @@ def answered(
     request: Request,
     record: Record,
     head: ResponseHead,
-    by_name: Mapping[bytes, list[bytes]],
     body: bytes | ResponseStream,
     length: int | None,
     upstream_seconds: float,
@@ -377,10 +378,9 @@ def answered(
 ) -> Conclusion:
     """A response came: whole, as bytes, or only its head where the body is not taken whole.
 
-    `by_name` has the values of its headers. `document` is its JSON body, `MISSING` where that was not read. `is_first`:
-    as in `claiming.Granted`.
+    `document` is its JSON body, `MISSING` where that was not read. `is_first`: as in `claiming.Granted`.
     """
-    method, route = request.head.method, request.route
+    method, route, by_name = request.head.method, request.route, head.headers.by_name
     keep = route.keep
     kept = body if isinstance(body, bytes) and 0 < keep.body_bytes_max >= len(body) else None
     stored = stored_response(method, head, kept, keep, request.version)
@@ -393,7 +393,10 @@ def answered(
         is_stored=stored.body is not None,
         document=document,
     )
-    resource, verdict = resource_in(keep.reference, by_name, document), outcome.verdict
+    # Mostly it names none.
+    names_resource = keep.reference != "location" or b"location" in by_name
+    resource = resource_in(keep.reference, by_name, document) if names_resource else None
+    verdict = outcome.verdict
     reply = Reply(
         head.status, head.reason, response_headers(head.headers), body, verdict, length, source=Source.SERVICE
     )
@@ -401,7 +404,9 @@ def answered(
     shared: Reply | None = None
     is_shared = isinstance(body, bytes) and not keep.is_fetched
     if outcome.event is Event.COMPLETE:
-        windows = windows_us(by_name, route.retention.replay_us, route.retention.remember_us)
+        windows = route.retention.replay_us, route.retention.remember_us
+        if RETENTION in by_name:
+            windows = windows_us(by_name, *windows)
         ids = record.identity.operation_id, record.token, record.attempt_id
         command: OutcomeCommand = Complete(*ids, stored, *windows, resource, granted=record)
         if is_shared and verdict is Verdict.STORED and REDACTED_HEADER in stored.headers:

@@ -24,7 +24,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/operation.py",
-                "                if operation.is_settled:\n                    self._marks.unmark(operation.place)\n",
+                "                if operation.stage is _SETTLED:\n"
+                "                    self._marks.unmark(operation.place)\n",
                 "                self._marks.unmark(operation.place)\n",
             ),
         ),

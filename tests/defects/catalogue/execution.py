@@ -297,8 +297,8 @@ DEFECTS = (
         (
             Edit(
                 "protect/operation.py",
-                "        if self.has_sent:\n",
-                "        if False:\n",
+                "            case Stage.GRANTED:\n",
+                "            case Stage.GRANTED | Stage.SENT:\n",
             ),
         ),
         ("tests/protect/test_drain.py::test_in_the_exchange",),

@@ -663,9 +663,11 @@ class Operations:
             if isinstance(others, Reply):
                 conclusion.others = replace(others, headers=(*others.headers, expires))
         if not isinstance(others, Reply):
-            # While this waited for the store, what it saw may have expired.
+            # While this waited for the store, what it saw may have expired; mostly its replay window has just begun.
             now_us = snapshot.now_us + int((operation.lease.clock() - started) * MICROSECONDS)
-            conclusion.others = Snapshot(settle(recorded, now_us), now_us)
+            if recorded is not None and recorded.replay_until_us <= now_us:
+                recorded = settle(recorded, now_us)
+            conclusion.others = Snapshot(recorded, now_us)
         conclusion.pause_us = command.pause_us if isinstance(command, Postpone) else None
 
     def _read_refused(self, operation: Operation, snapshot: Snapshot, conclusion: Conclusion) -> None:

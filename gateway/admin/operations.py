@@ -30,8 +30,7 @@ from gateway.admin.reports import Report
 from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused, Ruling
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
-from gateway.core.identity.operation_id import derive_operation_id, stored_digest
-from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec
+from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import (
     Applied,

@@ -27,7 +27,7 @@ from gateway.core.framing import digest, framed
 from gateway.core.identity import scope as scopes
 from gateway.core.identity.body import MISSING
 from gateway.core.identity.key import KeySpec
-from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.scope import is_of
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import (

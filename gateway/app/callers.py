@@ -27,7 +27,7 @@ from gateway.config.scope import ClientCertificateScope, ForwardAuthScope, JwtSc
 from gateway.config.scope import ForwardAuth as Service
 from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.scope import VerifiedSpec
-from gateway.http.exchange import ReservedHeaders
+from gateway.http.handler import ReservedHeaders
 from gateway.observe.facts import Events
 from gateway.protect.identification import Callers, Closable, Verifier
 from gateway.upstream import Upstream, UpstreamSettings, tls_context

@@ -35,18 +35,16 @@ from gateway.observe.facts import Events, UpstreamChanged
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
-from gateway.protect.claiming import Claiming
+from gateway.protect.claiming import Claiming, Leases
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.duplicates import Waiting
+from gateway.protect.duplicates import Repeats, Waiting
 from gateway.protect.identification import Callers, Identifying
 from gateway.protect.inbox import Verifying
 from gateway.protect.journaling import Journaling
-from gateway.protect.leases import Leases
 from gateway.protect.observing import Observing
 from gateway.protect.operation import Drained
 from gateway.protect.probing import PROBES_MAX, Prober
 from gateway.protect.regions import Region, Regions
-from gateway.protect.repeats import Repeats
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of

@@ -18,7 +18,7 @@ from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
-from gateway.core.identity.operation_id import identity_recipe
+from gateway.core.identity.scope import identity_recipe
 from gateway.core.operation import microseconds
 from gateway.core.routing import ServedRoute
 from gateway.core.sealing import EncryptionKey, KeyRing

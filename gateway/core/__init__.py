@@ -2,7 +2,7 @@
 
 *The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
 `outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again and
-whether an upstream is tried at all, `lane` which one goes first where order is kept. `observation` finds what
+whether an upstream is tried at all, and which one goes first where order is kept. `observation` finds what
 enforcement would have done with what was only observed. `history` keeps what happened, for people.
 
 *Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which event

@@ -88,6 +88,7 @@ OUTCOME_HEADERS: Final[Mapping[Verdict, tuple[bytes, bytes]]] = {
 _OUTCOME: Final = b"idempotency-outcome"
 _STATUS: Final = b"idempotency-status"
 _RETRY_AFTER: Final = b"retry-after"
+RETENTION: Final = b"idempotency-retention"
 _TELLING: Final = frozenset((_OUTCOME, _STATUS, _RETRY_AFTER))
 _BY_WORD: Final = {verdict.encode(): meaning for verdict, meaning in SAID.items() if meaning is not None}
 _DECLARED: Final = {meaning.replace("_", "-").encode(): meaning for meaning in Meaning}
@@ -131,7 +132,7 @@ class StatusPolicy:
 
     def __post_init__(self) -> None:
         by_body = {CONFLICT, *[status for rule, _ in self.when for status in rule.statuses]}
-        plain = {status: _meaning_of(status, {}, self, False, MISSING) for status in range(200, 600)}
+        plain = {status: meaning_of(status, {}, self, carries_doubt=False) for status in range(200, 600)}
         object.__setattr__(self, "by_status", {status: plain[status] for status in plain.keys() - by_body})
 
 
@@ -152,12 +153,6 @@ def meaning_of(
     them; then what the service says of this response, by header or by body; then what the route says of the status.
     `document` is the JSON body, or the text, `MISSING` where it could not be read.
     """
-    if not carries_doubt and _TELLING.isdisjoint(by_name) and (meaning := policy.by_status.get(status)) is not None:
-        return meaning
-    return _meaning_of(status, by_name, policy, carries_doubt, document)
-
-
-def _meaning_of(status: int, by_name: Values, policy: StatusPolicy, carries_doubt: bool, document: Any) -> Meaning:
     if carries_doubt and status in REFUSED_AT_THE_DOOR:
         return Meaning.IN_DOUBT
     declared = _declared(by_name.get(_OUTCOME, ()))
@@ -254,7 +249,11 @@ def conclude_answered(
     `is_first_attempt`: no other request with this key is known, because the claim was on absent or on a record whose
     fingerprint was forgotten. `is_stored`: the body is stored with the record. `document`: as in `meaning_of`.
     """
-    match meaning_of(status, by_name, policy, carries_doubt=carries_doubt, document=document):
+    meaning = None
+    if not carries_doubt and _TELLING.isdisjoint(by_name):
+        # Mostly.
+        meaning = policy.by_status.get(status)
+    match meaning or meaning_of(status, by_name, policy, carries_doubt=carries_doubt, document=document):
         case Meaning.FINAL:
             return Outcome(Event.COMPLETE, Verdict.STORED if is_stored else Verdict.RESPONSE_NOT_STORED)
         case Meaning.RETRYABLE:
@@ -265,8 +264,8 @@ def conclude_answered(
             return Outcome(Event.RELEASE, Verdict.RELEASED)
         case Meaning.IN_DOUBT:
             return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
-        case meaning:
-            assert_never(meaning)
+        case other:
+            assert_never(other)
 
 
 def conclude_not_sent(*, carries_doubt: bool) -> Outcome:
@@ -296,7 +295,7 @@ def windows_us(by_name: Values, replay_us: int, remember_us: int) -> tuple[int, 
 
     The upstream's `Idempotency-Retention`, in seconds, overrides the route, unless it is malformed.
     """
-    values = by_name.get(b"idempotency-retention", ())
+    values = by_name.get(RETENTION, ())
     if len(values) == 1 and (text := values[0].strip(b" \t")).isdigit() and len(text) <= 9:
         replay_us = microseconds(min(int(text), RETENTION_SECONDS_MAX))
     return replay_us, max(replay_us, remember_us)

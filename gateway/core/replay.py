@@ -439,10 +439,13 @@ def stored_response(
 
 def is_event_stream(by_name: Values) -> bool:
     """Whether the response is an event stream (text/event-stream), which need not end."""
-    for value in by_name.get(b"content-type", ()):
-        if value.partition(b";")[0].strip(b" \t").lower() == b"text/event-stream":
-            return True
-    return False
+    return any(map(IS_EVENT_STREAM, by_name.get(b"content-type", ())))
+
+
+IS_EVENT_STREAM: Final = NameTable(
+    lambda value: value.partition(b";")[0].strip(b" \t").lower() == b"text/event-stream"
+).__getitem__
+"""Whether a `Content-Type` is that of an event stream."""
 
 
 def accepted_codings(accept_encoding: Iterable[bytes]) -> dict[bytes, bool] | None:

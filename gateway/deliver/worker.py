@@ -42,7 +42,7 @@ from gateway.core.sealing import KeyRing
 from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
 from gateway.protect.body import TakenBody, WholeBody
-from gateway.protect.conclusion import Conclusion
+from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request
 from gateway.protect.route import Route

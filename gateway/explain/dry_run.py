@@ -27,8 +27,7 @@ from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
-from gateway.http.exchange import ClientExchange
-from gateway.http.handler import Served
+from gateway.http.handler import ClientExchange, Served
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
 from gateway.protect.ambiguity import ambiguity

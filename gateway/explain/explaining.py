@@ -27,8 +27,8 @@ from gateway.core.identity import scope as scopes
 from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault
-from gateway.core.identity.operation_id import home_of
 from gateway.core.identity.peer import Hop
+from gateway.core.identity.scope import home_of
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered

@@ -48,7 +48,7 @@ from gateway.protect.ambiguity import Fault
 from gateway.protect.reply import Cut, RequestCut
 
 if TYPE_CHECKING:
-    from gateway.http.exchange import ClientTunnel
+    from gateway.http.passthrough import ClientTunnel
     from gateway.http.server import Edge
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
@@ -17,8 +17,8 @@ from gateway.core.message import NameTable
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
-from gateway.http.connection import ClientGone
-from gateway.http.exchange import ClientExchange, relay
+from gateway.http.connection import ClientConnection, ClientGone
+from gateway.http.handler import ClientExchange, bare_head
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
@@ -27,7 +27,7 @@ from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, re
 from gateway.protect.reply import Reply, RequestBody, RequestCut
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
-from gateway.upstream import Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
 
 _ALWAYS: Final = partial(bool, True)
 Result = UpstreamResponse | NotSent | Lost
@@ -200,8 +200,148 @@ async def _switch(
         sighting.give_up()
     head = response.head
     try:
-        tunnel = client.switch(head.status, head.reason, response_headers(head.headers, upgraded=True))
+        client.connection.write(bare_head(head.status, head.reason, response_headers(head.headers, upgraded=True)))
+        client.has_begun_reply = True
+        tunnel = ClientTunnel(client.connection)
     except BaseException:
         response.close()
         raise
     await relay(tunnel, response, upstream)
+
+
+# -- tunnel ------------------------------------------------------------------------------------------------------------
+#
+# Bytes both ways after a 101, until both sides have ended.
+#
+# Owns the buffer and the flow control of the client's direction, and what the end of one side means for the other: an
+# end is passed on as an end, and a reset as a reset. It knows nothing of the protocol inside.
+
+# The connection stops reading above this, until the upstream takes what is there.
+_BUFFER_BYTES_MAX = 128 * 1024
+
+
+class ClientTunnel:
+    """The client's end of a tunnel: its connection as two directions of bytes."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+        self._has_ended = False
+        self._is_broken = False
+        self._is_paused = False
+        self._news = asyncio.Event()
+        connection.open_tunnel(self)
+
+    # -- for the connection -------------------------------------------------------------------------------------------
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """As aiohttp's parsers: returns that it is not at an end, and that nothing is left over."""
+        self._buffer += data
+        if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_reading()
+        self._news.set()
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """The connection is lost; after a half-close that is its normal end."""
+        self._is_broken = not self._has_ended
+        self._news.set()
+
+    def half_closed(self) -> None:
+        self._has_ended = True
+        self._news.set()
+
+    # -- for the relay ------------------------------------------------------------------------------------------------
+
+    async def read(self) -> bytes | None:
+        """The next bytes; empty once the client has ended its direction, None once it broke off."""
+        while True:
+            if self._buffer:
+                data = bytes(self._buffer)
+                self._buffer.clear()
+                if self._is_paused:
+                    self._is_paused = False
+                    self._connection.resume_reading()
+                return data
+            if self._is_broken:
+                return None
+            if self._has_ended:
+                return b""
+            self._news.clear()
+            await self._news.wait()
+
+    async def write(self, data: bytes) -> bool:
+        """Send bytes, waiting while the client is slow. False when it is gone."""
+        try:
+            self._connection.write(data)
+            await self._connection.drain()
+        except ClientGone:
+            return False
+        return True
+
+    def write_eof(self) -> None:
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            self._connection.close()
+
+    def on_gone(self, callback: Callable[[], object] | None) -> None:
+        self._connection.on_gone = callback
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: Duplex) -> None:
+    """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
+    up = asyncio.ensure_future(_relay_up(client, upstream))
+    down = asyncio.ensure_future(_relay_down(client, upstream))
+    # There is no reader any more. What the client sent before it left is still passed on.
+    client.on_gone(down.cancel)
+    is_whole = False
+    try:
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_EXCEPTION)
+        is_whole = all(way.done() and (way.cancelled() or way.exception() is None) for way in (up, down))
+    finally:
+        client.on_gone(None)
+        up.cancel()
+        down.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+        if is_whole:
+            client.close()
+        else:
+            client.abort()
+            response.body.close()
+        upstream.close()
+
+
+class _BrokenOff(Exception):
+    """One side is gone before its end."""
+
+
+async def _relay_up(client: ClientTunnel, upstream: Duplex) -> None:
+    while data := await client.read():
+        if not await upstream.write(data):
+            raise _BrokenOff
+    if data is None:
+        raise _BrokenOff
+    upstream.write_eof()
+
+
+async def _relay_down(client: ClientTunnel, upstream: Duplex) -> None:
+    while True:
+        data = await upstream.read()
+        if isinstance(data, BodyLost):
+            raise _BrokenOff
+        if not data:
+            client.write_eof()
+            return
+        if not await client.write(data):
+            raise _BrokenOff

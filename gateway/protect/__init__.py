@@ -5,22 +5,22 @@ configured, `problem` the gateway's own error responses.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request, and whose it is; `body` receives its body. `operation` claims, sends
-and records in a task of its own: `claiming` gets the claim, `leases` renews it, `conclusion` turns the result into a
+and records in a task of its own: `claiming` gets the claim and renews its lease, `compose` turns the result into a
 command and replies, and `journaling` keeps it while the store does not. `duplicates` replies to all but the first
-caller: they wait for another gateway, or `probing` asks the upstream, for as long as their `preference` allows;
-`scheduling` gives each its turn where many come or wake at once, and says how long each step may take. `repeats`
-notices requests that come again under another key. `compose` builds replies, also from a response that streams, and
-`decoding` undoes a coding that a client does not accept.
+caller: they wait for another gateway, or `probing` asks the upstream; it also notices requests that come again under
+another key. `scheduling` gives each its turn where many come or wake at once, and says how long each step may take.
+`compose` builds all replies, also from a response that streams, and `decoding` undoes a coding that a client does not
+accept.
 
-*Requests that are delivered later.* `accepting` encodes, encrypts and stores them. `resource` shows callers the
-`status` of their operations. `inbox` asks of a webhook who sent it, and acknowledges it.
+*Requests that are delivered later.* `accepting` encodes, encrypts and stores them. `resource` shows callers the status
+of their operations. `inbox` asks of a webhook who sent it, and acknowledges it.
 
 *Requests of another region.* `regions` sends them there, and says what is believed of those that come from there.
 
 *Requests that are only observed.* `observing` copies what streams by, and judges it.
 
-*To the service.* `forwarding` decides which headers cross, in either direction, and what pages of other origins may
-read.
+*To the service.* `forwarding` decides which headers cross, in either direction, which preferences are heeded, and what
+pages of other origins may read.
 
 Entered by coordinator.Coordinator.respond, observing.Observing, resource.StatusResource, route.route_of.
 Imports config, core, observe, store, upstream.

@@ -36,22 +36,19 @@ from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
-from gateway.protect.accepting import Accepted, Accepting
+from gateway.protect.accepting import Accepting
 from gateway.protect.body import WholeBody
-from gateway.protect.claiming import Claiming, Granted, Seen, Unavailable
-from gateway.protect.compose import passed_on
-from gateway.protect.conclusion import Conclusion
-from gateway.protect.duplicates import Duplicates, Waiting, with_preference
+from gateway.protect.claiming import Claiming, Granted, Leases, Seen, Unavailable
+from gateway.protect.compose import Conclusion, passed_on
+from gateway.protect.duplicates import Duplicates, Repeats, Waiting, with_preference
 from gateway.protect.forwarding import fetched_request
 from gateway.protect.identification import Identifying
 from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
-from gateway.protect.leases import Leases
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
-from gateway.protect.repeats import Repeats
 from gateway.protect.reply import Reply, Source, ToFetch
 from gateway.protect.request import Request, Untouched, answered
 from gateway.protect.route import AcceptPolicy, Route
@@ -145,7 +142,22 @@ class Coordinator:
         if reply is None:
             reply = await self.identifying.identify(request, route)
         if reply is None:
-            reply = await self._reply_to(request)
+            operation_id = request.operation_id = request.identity.operation_id
+            try:
+                if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
+                    reply = await self._send_home(self.regions, home, request)
+                elif route.inbox is not None and route.accept is not None:
+                    reply = await self.receiving.receive(request, route.inbox, route.accept)
+                else:
+                    reply = await self._reply_to(request, operation_id)
+                    if isinstance(reply, Reply) and (
+                        reply.verdict in _UNKNOWN or request.preferred is not None or reply.to_fetch
+                    ):
+                        reply = await self._completed(reply, request)
+            finally:
+                # Unless somebody else has its body by then.
+                if request.owner is None and not request.is_executed and not isinstance(reply, Untouched):
+                    request.taken.close()
         if isinstance(reply, Reply):
             if reply.verdict is not None and not request.is_reported_there:
                 self.events.publish(answered(request, route, reply.verdict, reply))
@@ -167,44 +179,21 @@ class Coordinator:
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    async def _reply_to(self, request: Request) -> Reply | Untouched:
-        """Steps 3 to 7, for a request that is identified. Closes its body, unless somebody else has it by then."""
-        operation_id, route = request.identity.operation_id, request.route
-        request.operation_id = operation_id
-        reply: Reply | Untouched | None = None
-        try:
-            if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
-                return await self._send_home(self.regions, home, request)
-            if route.inbox is not None and route.accept is not None:
-                return await self.receiving.receive(request, route.inbox, route.accept)
-            is_journaled = self.journaling.holds(operation_id)
-            if operation_id.int not in self.operations.in_flight and not is_journaled:
-                snapshot = self.recall(operation_id)
-                if snapshot is None and self.look_up is not None:
-                    snapshot = await self._look_up_copy(operation_id, self.look_up)
-                    is_journaled = self.journaling.holds(operation_id)
-                if snapshot is not None:
-                    reply = self.duplicates.reply_without_waiting(snapshot, request)
-            if reply is None:
-                reply = await self._join_or_execute(request, is_journaled=is_journaled)
-        finally:
-            if request.owner is None and not request.is_executed and not isinstance(reply, Untouched):
-                request.taken.close()
-        if isinstance(reply, Untouched):
-            return reply
-        if reply.verdict in _UNKNOWN:
-            reply = await self._unless_journaled(reply, request)
-        if request.preferred is not None and not request.is_executed:
-            reply = with_preference(reply, request)
-        # As this caller was identified: what a client says of itself may have been replaced.
-        return reply if reply.to_fetch is None else await self._fetch(reply.to_fetch, request)
-
-    async def _join_or_execute(self, request: Request, *, is_journaled: bool) -> Reply | Untouched:
-        """Steps 4 and 5: wait for the operation if it is in flight here, or start or accept it as its first caller."""
-        order, operation_id = next(self.operations.orders), request.identity.operation_id
-        is_asked = False
+    async def _reply_to(self, request: Request, operation_id: UUID) -> Reply | Untouched:
+        """Steps 3 to 5: reply from a copy, wait for the operation if it is in flight here, or start or accept it as its
+        first caller."""
+        is_journaled, is_asked = self.journaling.holds(operation_id), False
+        if operation_id.int not in self.operations.in_flight and not is_journaled:
+            snapshot = self.recall(operation_id)
+            if snapshot is None and self.look_up is not None:
+                snapshot = await self._look_up_copy(operation_id, self.look_up)
+                is_journaled = self.journaling.holds(operation_id)
+            reply = None if snapshot is None else self.duplicates.reply_without_waiting(snapshot, request)
+            if reply is not None:
+                return reply
+        order = next(self.operations.orders)
         for _ in range(_ROUNDS_MAX):
-            found: Reply | Untouched | Seen | None
+            found: Reply | Untouched | None
             in_flight = operation_id.int in self.operations.in_flight
             if is_journaled and not in_flight:
                 is_asked, found = True, await self.duplicates.reply_from_journal(request)
@@ -224,12 +213,7 @@ class Coordinator:
                     raise
                 if isinstance(ended, Conclusion):
                     return ended.reply
-                if isinstance(ended, Unavailable):
-                    found = await self._reply_without_claim(request, operation, ended)
-                else:
-                    found = ended or self.duplicates.still_in_flight(operation, status=504)
-            if isinstance(found, Seen):
-                found = await self._reply_from_seen(found, request)
+                found = await self._reply_unless_executed(request, operation, ended)
             if found is not None:
                 return found
             is_journaled = not is_asked and self.journaling.holds(operation_id)
@@ -260,13 +244,35 @@ class Coordinator:
         is_of_record = reply.verdict is not Verdict.STORE_UNAVAILABLE
         return await self.duplicates.reply_from_journal(request, is_told_next=is_of_record) or reply
 
-    async def _accept(self, request: Request, policy: AcceptPolicy) -> Reply | Seen:
+    async def _completed(self, reply: Reply, request: Request) -> Reply:
+        """Steps 6 and 7, and what the caller prefers."""
+        if reply.verdict in _UNKNOWN:
+            reply = await self._unless_journaled(reply, request)
+        if request.preferred is not None and not request.is_executed:
+            reply = with_preference(reply, request)
+        # As this caller was identified: what a client says of itself may have been replaced.
+        return reply if reply.to_fetch is None else await self._fetch(reply.to_fetch, request)
+
+    async def _accept(self, request: Request, policy: AcceptPolicy) -> Reply | None:
         """Rule 18."""
         accepted = await self.accepting.accept(request, policy)
-        if not isinstance(accepted, Accepted):
+        if isinstance(accepted, Seen):
+            return await self._reply_from_seen(accepted, request)
+        if isinstance(accepted, Reply):
             return accepted
         self.repeats.count(request)
         return await self.duplicates.reply_to_acceptance(accepted.snapshot, request, policy)
+
+    async def _reply_unless_executed(
+        self, request: Request, operation: Operation, ended: Seen | Unavailable | None
+    ) -> Reply | Untouched | None:
+        """The reply to a first caller whose request was not executed, or is not ended in its time; None where it starts
+        over."""
+        if isinstance(ended, Unavailable):
+            return await self._reply_without_claim(request, operation, ended)
+        if isinstance(ended, Seen):
+            return await self._reply_from_seen(ended, request)
+        return self.duplicates.still_in_flight(operation, status=504)
 
     async def _reply_from_seen(self, seen: Seen, request: Request) -> Reply | None:
         """Rules 9 to 17 for what forbids a claim; None where it does no longer."""
@@ -306,6 +312,8 @@ class Coordinator:
         The service decides again what this caller may see, so no two callers share a fetch, and nothing of it is
         stored. Any number of repeats may end a wait together.
         """
+        # Nobody else has it any more.
+        request.taken.close()
         if (refusal := self._refuse_if_overloaded(request.route)) is not None:
             return refusal
         target, began = request.route.target, time.monotonic()

@@ -18,9 +18,9 @@ from typing import Final, Protocol, assert_never
 
 from gateway.config.delivery import Order
 from gateway.config.scope import ForwardAuth
+from gateway.core.delivery import lane_of
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import Key, KeyFault
-from gateway.core.identity.operation_id import identity_of, stored_digest
 from gateway.core.identity.scope import (
     IdentityUnavailable,
     Scope,
@@ -29,9 +29,10 @@ from gateway.core.identity.scope import (
     ScopeUnsuitable,
     Unverified,
     VerifiedSpec,
+    identity_of,
+    stored_digest,
 )
 from gateway.core.immutable import immutable
-from gateway.core.lane import lane_of
 from gateway.core.message import Headers, header_values
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.replay import version_of
@@ -46,9 +47,8 @@ from gateway.protect.body import (
     UploadSlots,
     WholeBody,
 )
-from gateway.protect.forwarding import with_headers
+from gateway.protect.forwarding import responds_async, with_headers
 from gateway.protect.inbox import Verifying
-from gateway.protect.preference import responds_async
 from gateway.protect.problem import PROBLEM, Shape, refuse
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Untouched

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from itertools import count
 from typing import Final, assert_never
@@ -53,7 +54,7 @@ from gateway.core.operation import (
     Snapshot,
 )
 from gateway.core.outcome import CONFLICT, end_unused
-from gateway.core.replay import is_event_stream
+from gateway.core.replay import IS_EVENT_STREAM
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
     EndedUnanswered,
@@ -63,14 +64,16 @@ from gateway.observe.facts import (
     OperationTakenOver,
     WriteRefused,
 )
-from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.protect.compose import UpstreamStream, expires_header, reply_by_record
-from gateway.protect.conclusion import (
+from gateway.protect.claiming import Admission, Claiming, Granted, Lease, Leases, Seen, Unavailable
+from gateway.protect.compose import (
     Conclusion,
+    UpstreamStream,
     answered,
     attempted,
+    expires_header,
     not_sent,
     refusal,
+    reply_by_record,
     unknown,
     unreadable,
     without_response,
@@ -79,7 +82,6 @@ from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import protected_request
 from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
-from gateway.protect.leases import Lease, Leases
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Limit, Limits, Slices
@@ -127,6 +129,30 @@ class DeliveryAttempt:
     on_send: Callable[[], None] = lambda: None
 
 
+class Stage(Enum):
+    """How far an operation in flight is, which decides how it ends if everything stops now.
+
+        claiming --> granted ---------> known --> settled
+           |            |                 ^
+           v            +--> sent --------+
+        refused
+
+    A conclusion that the store can never take is `KNOWN` again without its response. What is published is no stage:
+    callers are told of an end also where it could not be recorded.
+    """
+
+    CLAIMING = "claiming"  # the result of the claim is not known
+    REFUSED = "refused"  # there is no claim
+    GRANTED = "granted"  # no byte has left under it
+    SENT = "sent"  # a byte may have left
+    KNOWN = "known"  # `command` records the outcome
+    SETTLED = "settled"  # the store or the journal has it
+
+
+# An access through the class costs a lookup each time, and each request has five.
+_CLAIMING, _REFUSED, _GRANTED, _SENT, _KNOWN, _SETTLED = Stage
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One operation in flight. The result of its claim, its admission, comes first; if that is `Granted`, an attempt
@@ -140,8 +166,7 @@ class Operation:
     claim is waited for even then, because that comes soon. A caller that is cancelled meanwhile calls `left`. Once it
     is done, it takes no result.
 
-    `record`, `lease` and `is_first` are those of the granted claim. `has_sent`: a byte may have left under it.
-    `command` records its outcome, once that is known; `is_settled`: store or journal have it.
+    `record`, `lease`, `is_first` and `place` are those of the granted claim.
     """
 
     operations: Operations
@@ -156,16 +181,13 @@ class Operation:
     record: Record = field(init=False)
     lease: Lease = field(init=False)
     is_first: bool = field(init=False)
-    is_claimed: bool = field(init=False, default=False)
-    has_sent: bool = field(init=False, default=False)
-    command: OutcomeCommand | None = field(init=False, default=None)
-    is_settled: bool = field(init=False, default=False)
-    place: int = field(init=False, default=NO_PLACE)
+    place: int = field(init=False)
+    stage: Stage = field(init=False, default=_CLAIMING)
+    command: OutcomeCommand = field(init=False)
     result: Conclusion | None = field(init=False, default=None)
     """The final one, once it was published."""
     waiters: int = field(init=False, default=0)
     """How many duplicates wait for the result."""
-    _is_overdue: bool = field(init=False, default=False)
     _admission: Admission | None = field(init=False, default=None)
     # The futures are there as soon as a duplicate waits for them.
     _admitted: asyncio.Future[None] | None = field(init=False, default=None)
@@ -175,14 +197,18 @@ class Operation:
     def final_command(self) -> OutcomeCommand | None:
         """The command that ends the claim if everything stops now; it never claims more than is known. None where there
         is no claim to end."""
-        if not self.is_claimed or self.is_settled:
-            return None
-        if self.command is not None:
-            return self.command
-        record = self.record
-        if self.has_sent:
-            return Abandon(record.identity.operation_id, record.token, record.attempt_id, "interrupted")
-        return end_unused(record, self.request.route.retention.remember_us, "interrupted")
+        match self.stage:
+            case Stage.GRANTED:
+                return end_unused(self.record, self.request.route.retention.remember_us, "interrupted")
+            case Stage.SENT:
+                record = self.record
+                return Abandon(record.identity.operation_id, record.token, record.attempt_id, "interrupted")
+            case Stage.KNOWN:
+                return self.command
+            case Stage.CLAIMING | Stage.REFUSED | Stage.SETTLED:
+                return None
+            case other:
+                assert_never(other)
 
     # -- for callers --------------------------------------------------------------------------------------------------
 
@@ -228,29 +254,28 @@ class Operation:
 
     def is_exclusive(self) -> bool:
         """Whether the claim surely still belongs to this operation. When False, it may or may not."""
-        return self.is_claimed and self.lease.is_trusted()
+        return isinstance(self._admission, Granted) and self.lease.is_trusted()
 
     # -- for its task -------------------------------------------------------------------------------------------------
 
     def granted(self, admission: Granted, lease: Lease) -> None:
         """The claim was granted, and an attempt starts under it."""
         self.record, self.lease, self.is_first = admission.record, lease, admission.is_first
-        self.place = admission.place
-        self.is_claimed = True
+        self.place, self.stage = admission.place, _GRANTED
         if self.delivery is None:
             request = self.request
             request.is_executed, request.attempt, request.origin = True, admission.record.attempts, admission.origin
         self._admission = admission
         if self._admitted is not None:
             self._admitted.set_result(None)
-        if self._is_overdue:
+        if self.delivery is None and self not in self.operations.limits.due:
             self.end()
 
     def not_granted(self, admission: Seen | Unavailable) -> None:
         """The claim was not granted, and nothing is executed."""
         self.operations.limits.due.pop(self, None)
         self.request.owner = None
-        self._admission = admission
+        self.stage, self._admission = _REFUSED, admission
         if self._admitted is not None:
             self._admitted.set_result(None)
         if self.first.done():
@@ -276,8 +301,7 @@ class Operation:
 
     def end(self) -> None:
         """End the first caller's wait, as soon as the result of the claim is known: its patience is over."""
-        self._is_overdue = True
-        if self.is_claimed and not self.first.done():
+        if self.stage is not _CLAIMING and not self.first.done():
             self.first.set_result(None)
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -425,7 +449,7 @@ class Operations:
                 raise
             finally:
                 self._leases.held.pop(lease, None)
-                if operation.is_settled:
+                if operation.stage is _SETTLED:
                     self._marks.unmark(operation.place)
         except Exception:  # noqa: BLE001 - whatever it is, there is nobody else to hear of it
             _LOG.exception("an operation failed because of a bug")
@@ -484,7 +508,7 @@ class Operations:
             return False
         if operation.delivery is not None:
             operation.delivery.on_send()
-        operation.has_sent = True
+        operation.stage = _SENT
         # Last: a kill between the mark and the first byte leaves a doubt about nothing.
         self._marks.mark_sent(operation.place)
         return True
@@ -497,8 +521,7 @@ class Operations:
         is_conflict = head.status == CONFLICT
         limit = max(keep.taken_bytes_max, _CONFLICT_BYTES_MAX) if is_conflict else keep.taken_bytes_max
         prefix = b""
-        by_name = head.headers.by_name
-        if limit > 0 and not is_event_stream(by_name):
+        if limit > 0 and not any(map(IS_EVENT_STREAM, head.headers.by_name.get(b"content-type", ()))):
             try:
                 body = await response.body.read_all(limit)
             except BaseException:
@@ -510,7 +533,7 @@ class Operations:
                     document = MISSING
                     if keep.reads_bodies or is_conflict:
                         document = await read_document(head.headers, body, takes_text=is_conflict)
-                    whole = (request, record, head, by_name, body, len(body), seconds, document)
+                    whole = (request, record, head, body, len(body), seconds, document)
                     if keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX:
                         return await asyncio.to_thread(answered, *whole, is_first=operation.is_first)
                     return answered(*whole, is_first=operation.is_first)
@@ -522,7 +545,7 @@ class Operations:
                     assert_never(body)
         response.body.allow_to_outlast()
         stream, seconds = UpstreamStream(response, prefix), time.monotonic() - began
-        return answered(request, record, head, by_name, stream, response.length, seconds, is_first=operation.is_first)
+        return answered(request, record, head, stream, response.length, seconds, is_first=operation.is_first)
 
     # -- record -------------------------------------------------------------------------------------------------------
 
@@ -535,7 +558,7 @@ class Operations:
         journal_after = self.limits.loop.time() + _STORE_RETRY_SECONDS
         pause, is_late = _PAUSE_SECONDS_MIN, False
         while True:
-            operation.command = conclusion.command
+            operation.stage, operation.command = _KNOWN, conclusion.command
             started = operation.lease.clock()
             try:
                 with Limit(self.limits, self.limits.loop.time() + _APPLY_SECONDS_MAX):
@@ -554,7 +577,7 @@ class Operations:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             else:
-                operation.is_settled, conclusion.is_recorded = True, True
+                operation.stage, conclusion.is_recorded = _SETTLED, True
                 if isinstance(result, Applied):
                     self._read_applied(operation, result.snapshot, conclusion, started, is_late=is_late)
                 else:
@@ -585,7 +608,7 @@ class Operations:
             )
         except StoreError:
             return False
-        operation.is_settled = True
+        operation.stage = _SETTLED
         if conclusion.reply.verdict is Verdict.STORED:
             conclusion.reply = replace(conclusion.reply, verdict=Verdict.JOURNALED)
         if conclusion.others is None:
@@ -626,7 +649,7 @@ class Operations:
         )
         # A completion that was recognised after its replay window has no such time.
         if reply.verdict is Verdict.STORED and recorded is not None and recorded.replay_until_us:
-            expires = expires_header(recorded)
+            expires = expires_header(recorded.replay_until_us // MICROSECONDS)
             # The constructor, because `replace` reads each field by name and every new key comes here.
             conclusion.reply = Reply(
                 reply.status,
@@ -640,9 +663,11 @@ class Operations:
             if isinstance(others, Reply):
                 conclusion.others = replace(others, headers=(*others.headers, expires))
         if not isinstance(others, Reply):
-            # While this waited for the store, what it saw may have expired.
+            # While this waited for the store, what it saw may have expired; mostly its replay window has just begun.
             now_us = snapshot.now_us + int((operation.lease.clock() - started) * MICROSECONDS)
-            conclusion.others = Snapshot(settle(recorded, now_us), now_us)
+            if recorded is not None and recorded.replay_until_us <= now_us:
+                recorded = settle(recorded, now_us)
+            conclusion.others = Snapshot(recorded, now_us)
         conclusion.pause_us = command.pause_us if isinstance(command, Postpone) else None
 
     def _read_refused(self, operation: Operation, snapshot: Snapshot, conclusion: Conclusion) -> None:
@@ -673,10 +698,10 @@ class Operations:
         request = operation.request
         del self.in_flight[request.identity.operation_id.int]
         self.requested -= operation.delivery is None
-        if operation.is_claimed:
+        if operation.stage is not _CLAIMING:
             # Without this, the two would keep each other until the collector finds them.
             request.owner = None
-        elif request.owner is operation:
+        else:
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
 
     async def wait_ended(self) -> None:

@@ -19,8 +19,15 @@ from uuid import UUID, uuid4
 
 from gateway.config.models import Cors
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.identity.operation_id import is_in_scope, is_of, stored_digest
-from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing, ScopeSpec, ScopeUnsuitable
+from gateway.core.identity.scope import (
+    IdentityUnavailable,
+    ScopeMissing,
+    ScopeSpec,
+    ScopeUnsuitable,
+    is_in_scope,
+    is_of,
+    stored_digest,
+)
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
 from gateway.core.replay import version_of
@@ -28,18 +35,27 @@ from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, StatusAnswered, StatusPart
 from gateway.protect.accepting import apply_until_known
-from gateway.protect.compose import in_doubt, refuse_by, replay_of
+from gateway.protect.compose import (
+    DONE,
+    etag,
+    in_doubt,
+    is_stalled,
+    operation_url,
+    refuse_by,
+    replay_of,
+    resends_of,
+    status_reply,
+    status_retry_after_seconds,
+)
 from gateway.protect.duplicates import Until, Waiting
-from gateway.protect.forwarding import preflight_reply
+from gateway.protect.forwarding import preference_applied, preflight_reply, wait_preference
 from gateway.protect.identification import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.journaling import UNENDED, Journaling
-from gateway.protect.preference import preference_applied, wait_preference
 from gateway.protect.problem import Shape, Trouble, refuse
 from gateway.protect.regions import Regions
 from gateway.protect.reply import Reply, reason_phrase
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.protect.status import DONE, etag, is_stalled, operation_url, resends_of, retry_after_seconds, status_reply
 from gateway.store.base import Amnesic, Store, StoreError
 
 _LOG = logging.getLogger("gateway")
@@ -351,7 +367,7 @@ class StatusResource:
                 shape=route.shape,
                 record=record,
                 detail="It is being delivered, and cannot be called off.",
-                retry_after_seconds=retry_after_seconds(snapshot, route),
+                retry_after_seconds=status_retry_after_seconds(snapshot, route),
                 location=location,
             )
         return refuse(Trouble.ALREADY_COMPLETED, shape=route.shape, record=record, location=location)

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from gateway.core.delivery import resend_due
-from gateway.core.identity.operation_id import is_of
+from gateway.core.identity.scope import is_of
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober

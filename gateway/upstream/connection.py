@@ -190,7 +190,8 @@ class ResponseReceiver:
     _room_bytes = BUFFER_BYTES_MAX
     _loss: Lost | None = None
     _paused_since: float | None = None
-    _waiter: asyncio.Future[None] | None = None
+    _waiter: asyncio.Future[ResponseHead | Lost] | None = None
+    _on_interim: Callable[[ResponseHead], None] | None = None
 
     def __init__(
         self,
@@ -255,14 +256,29 @@ class ResponseReceiver:
 
     def wake(self) -> None:
         """All that arrived together is kept: stop the clock and wake the caller. The end releases the connection."""
+        waiter, head = self._waiter, self.head or self._loss
+        if self._interims and waiter is not None and not waiter.done():
+            self._tell_interims(waiter)
+        if head is None:
+            return
         self.due = NEVER
         if self.is_done or self._loss is not None:
             if self._paused_since is not None:
                 self._read_on()
             self._source = None
-        waiter, self._waiter = self._waiter, None
+        self._waiter = None
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(head)
+
+    def _tell_interims(self, waiter: asyncio.Future[ResponseHead | Lost]) -> None:
+        interims, self._interims = self._interims, ()
+        if self._on_interim is None:
+            return
+        try:
+            for interim in interims:
+                self._on_interim(interim)
+        except Exception as error:  # noqa: BLE001 - it is the caller's own
+            waiter.set_exception(error)
 
     def is_unread_for(self, seconds: float) -> bool:
         """Whether the buffer has been full for so long, with nothing read from it."""
@@ -406,18 +422,14 @@ class ResponseReceiver:
 
     # -- for the caller -----------------------------------------------------------------------------------------------
 
-    async def wait_head(self, on_interim: Callable[[ResponseHead], None] | None) -> ResponseHead | Lost:
-        """The head, or its loss. `on_interim` receives each interim response before, as soon as it arrives."""
-        while True:
-            if self.head is None and self._loss is not None:
-                return self._loss
-            interims, self._interims = self._interims, ()
-            if on_interim is not None:
-                for interim in interims:
-                    on_interim(interim)
-            if self.head is not None:
-                return self.head
-            await self._expect(self.deadline)
+    def wait_head(self, on_interim: Callable[[ResponseHead], None] | None) -> asyncio.Future[ResponseHead | Lost]:
+        """The head, or its loss. `on_interim` receives each interim response before, as soon as it arrives; if that
+        raises, so does the wait."""
+        self._on_interim = on_interim
+        waiter = self._expect(self.deadline)
+        if self.head is not None or self._loss is not None or self._interims:
+            self.wake()
+        return waiter
 
     def allow_to_outlast(self) -> None:
         """The rest is only forwarded, however long that takes: protected requests must not wait for this connection."""
@@ -480,7 +492,7 @@ class ResponseReceiver:
             self._paused_since = None
             self._source.resume_reading()
 
-    def _expect(self, when: float) -> asyncio.Future[None]:
+    def _expect(self, when: float) -> asyncio.Future[ResponseHead | Lost]:
         """A future for what arrives next, by then. Must not be called once the response has ended or is lost."""
         self.due = when
         sweep = self._sweep

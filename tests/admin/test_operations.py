@@ -14,7 +14,6 @@ from gateway.admin.resolution import Changed, Happened, NothingHappened, Policie
 from gateway.config.scope import PrincipalAuth, TokenIssuer
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
-from gateway.core.identity.operation_id import derive_operation_id
 from gateway.core.identity.scope import (
     ClientCertificateScope,
     ComposedScope,
@@ -22,6 +21,7 @@ from gateway.core.identity.scope import (
     HeaderScope,
     JwtScope,
     Scope,
+    derive_operation_id,
 )
 from gateway.core.identity.token import claims_value
 from gateway.core.message import IndexedHeaders, ResponseHead

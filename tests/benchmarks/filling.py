@@ -9,7 +9,7 @@ from typing import Any, Final
 import apsw
 import asyncpg
 
-from gateway.core.identity.operation_id import derivation_of
+from gateway.core.identity.scope import derivation_of
 from gateway.core.operation import microseconds
 
 _DAY_US: Final = microseconds(86_400)
@@ -26,7 +26,7 @@ EXPIRED: Final[Mapping[str, str]] = {
     "remember_until_us": f"remember_until_us - ({{n}} % 2) * {2 * _REMEMBER_US}",
 }
 
-# `core.identity.operation_id.derive_operation_id`, for what is known of a record by its id.
+# `core.identity.scope.derive_operation_id`, for what is known of a record by its id.
 _DERIVED: Final = r"""
 CREATE FUNCTION pg_temp.derived(scope bytea, key bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
     SELECT set_byte(set_byte(d.bits, 6, (get_byte(d.bits, 6) & 15) | 128), 8, (get_byte(d.bits, 8) & 63) | 128)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.operation import Abandon, Applied, Claim, Complete, Record, Release, Takeover
 from gateway.observe.facts import Events, Fact, LeaseLost, LoopStalled
-from gateway.protect.leases import Lease, Leases
+from gateway.protect.claiming import Lease, Leases
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore

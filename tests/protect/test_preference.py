@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protect.preference import prefers_async, wait_preference, without_heeded
+from gateway.protect.forwarding import prefers_async, wait_preference, without_heeded
 
 PIECES = ("wait", "respond-async", "=", ",", ";", '"', "\\", " ", "\t", "5", "x")
 

@@ -12,7 +12,7 @@ from aiohttp.streams import StreamReader
 
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
-from gateway.http.exchange import ClientBody
+from gateway.http.handler import ClientBody
 from gateway.protect.body import NoSlot, UploadSlots
 from gateway.protect.reply import Cut, RequestCut
 from tests.support.coordination import Pieces, coordination, heard

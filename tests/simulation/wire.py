@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import RequestHead, ResponseHead
-from gateway.http.exchange import ClientTunnel
+from gateway.http.passthrough import ClientTunnel
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
 from tests.simulation.history import CLIENT_ADDRESS, Answer, Call

@@ -19,7 +19,7 @@ from itertools import accumulate, groupby, pairwise, product
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.lane import rank
+from gateway.core.delivery import rank
 from gateway.core.lifecycle import settle, step, tombstone_response
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 import apsw
 import pytest
 
-from gateway.core.identity.operation_id import derive_operation_id
+from gateway.core.identity.scope import derive_operation_id
 from gateway.core.lifecycle import DUE_TIMES, TABLE, settle, tombstone_response, written_down
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (

@@ -24,9 +24,8 @@ from gateway.core.recovery import Hold, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Fact
-from gateway.protect.claiming import Claiming
+from gateway.protect.claiming import Claiming, Leases
 from gateway.protect.coordinator import Coordinator
-from gateway.protect.leases import Leases
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route

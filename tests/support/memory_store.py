@@ -10,9 +10,8 @@ from itertools import islice
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import sealed_by
-from gateway.core.delivery import Delivering
-from gateway.core.identity.operation_id import is_of
-from gateway.core.lane import rank, stopped_us, with_turn
+from gateway.core.delivery import Delivering, rank, stopped_us, with_turn
+from gateway.core.identity.scope import is_of
 from gateway.core.lifecycle import STEP_US, holds_content, is_due, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,

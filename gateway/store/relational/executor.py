@@ -25,8 +25,8 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.core.delivery import moved_lane, with_turn
 from gateway.core.framing import digest
-from gateway.core.lane import moved_lane, with_turn
 from gateway.core.lifecycle import settle, step
 from gateway.core.operation import (
     EVENT_OF,

@@ -25,7 +25,7 @@ lost-acceptance-is-given-up: an acceptance whose acknowledgement was lost is not
 -                    is_lost = True
 +                    raise
 preconditions-are-kept-for-later: a request is delivered later although it has a meaning only now
-  protect/preference.py tests/http/gateway/test_accept.py::test_who_is_accepted
+  protect/forwarding.py tests/http/gateway/test_accept.py::test_who_is_accepted
 -not _ONLY_NOW.isdisjoint(by_name)
 +False
 backlog-without-bound: however much waits, more is stored
@@ -54,7 +54,7 @@ unreadable-is-unknown: while the store is away, nothing was ever accepted
 -            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
 +            return _NOT_FOUND
 tag-without-the-clock: a status that the clock changed has the tag that it had
-  protect/status.py tests/http/gateway/test_status.py::test_what_did_not_change_is_not_sent_again
+  protect/compose.py tests/http/gateway/test_status.py::test_what_did_not_change_is_not_sent_again
 --{record.last_event}-{record.state}
 +-{record.last_event}
 withdrawn-is-released: a caller that waits is told to repeat what was called off

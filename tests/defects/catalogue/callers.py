@@ -20,7 +20,7 @@ caller-names-itself-in-another-spelling: a service that cannot tell `_` from `-`
 -_NOT_ALPHANUMERIC.sub(b"-", name.lower())
 +name.lower()
 caller-removes-its-name: a `Connection` header drops what the authorising service says
-  http/exchange.py tests/http/edge/test_reserved.py::test_a_connection_header
+  http/handler.py tests/http/edge/test_reserved.py::test_a_connection_header
 -not self._is_reserved[option.strip()]]
 +option]
 first-principal-taken: of two principals one is believed

@@ -13,7 +13,7 @@ marks-end-before-their-claims: a gateway that is killed in the last seconds of i
     never sent
   protect/operation.py
   tests/protect/test_drain.py::test_what_was_not_sent_stays_marked_until_its_claim_has_ended[not-ended]
--                if operation.is_settled:
+-                if operation.stage is _SETTLED:
 -                    self._marks.unmark(operation.place)
 +                self._marks.unmark(operation.place)
 pursued-claims-are-not-marked: a claim that nobody will use comes into doubt when its gateway ends before the store is
@@ -107,9 +107,11 @@ cancelled-claim-wedges: a claim whose caller was cancelled on the way is nobody'
 new-attempt-for-each-try: a claim whose answer was lost is said again as another attempt, and refuses itself
   protect/claiming.py tests/protect/test_claiming.py::test_a_lost_answer_is_asked_for_again
 -result = await self.store.apply(command)
+-                    except Indefinite
 +result = await self.store.apply(replace(command, attempt_id=_new_attempt_id()))
++                    except Indefinite
 renewal-trusted-from-its-end: what remains of a lease is counted from when the answer came
-  protect/leases.py tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease
+  protect/claiming.py tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease
 -self._apply_result(lease, result, started)
 +self._apply_result(lease, result, self.clock())
 claim-trusted-from-its-end: the first lease is counted from when the answer to the claim came
@@ -117,16 +119,18 @@ claim-trusted-from-its-end: the first lease is counted from when the answer to t
 -return Granted(record, now_us, started,
 +return Granted(record, now_us, self.clock(),
 failed-renewal-trusted: not renewed because of an error is taken for still held
-  protect/leases.py tests/protect/test_leases.py::test_an_error_renews_nothing_and_ends_nothing
+  protect/claiming.py tests/protect/test_leases.py::test_an_error_renews_nothing_and_ends_nothing
 -        except StoreError:
+-            return
 +        except StoreError:
 +            lease.trusted_until_seconds += self.lease_seconds
++            return
 no-renewal: the lease of a slow operation is never renewed
-  protect/leases.py tests/protect/test_leases.py::test_a_slow_operation_keeps_its_lease
+  protect/claiming.py tests/protect/test_leases.py::test_a_slow_operation_keeps_its_lease
 -if lease.renew_at_seconds <= now and not lease.is_renewing:
 +if False:
 stalled-loop-claims: a gateway whose loop was stuck goes on claiming at once
-  protect/leases.py tests/protect/test_leases.py::test_a_stalled_loop_claims_nothing
+  protect/claiming.py tests/protect/test_leases.py::test_a_stalled_loop_claims_nothing
 -self.stalled_from_seconds = now + self.lease_seconds / 3
 +self.stalled_from_seconds = float('inf')
 lease-not-asked-before-sending: the first byte goes out whether or not the lease is still trusted

@@ -52,7 +52,7 @@ buried-under-doubt: credentials that are refused now make a dead letter of what 
 -"known to have had no effect, not to be sent again by itself", refused_under_doubt=True,
 +"known to have had no effect, not to be sent again by itself",
 doubt-is-delivered-again: a service that does not respond gets the request again, as from every job queue
-  protect/conclusion.py tests/deliver/test_worker.py::test_nothing_is_sent_again_in_doubt[no-response]
+  protect/compose.py tests/deliver/test_worker.py::test_nothing_is_sent_again_in_doubt[no-response]
 -            return Abandon(*ids, failure, resource)
 +            kept = record.delivery is not None
 +            unsure = Abandon(*ids, failure, resource)

@@ -6,16 +6,16 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 scope-left-out: callers share their keys
-  core/identity/operation_id.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
   tests/http/gateway/test_verdicts.py::test_scopes_never_meet[sqlite]
 -derivation_of(service, operation) + framed(scope_digest)
 +derivation_of(service, operation)
 service-left-out: services on one store share their keys
-  core/identity/operation_id.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
 -framed(b"operation", _utf8(service), _utf8(operation))
 +framed(b"operation", _utf8(operation))
 operation-left-out: a key on another operation is the same operation
-  core/identity/operation_id.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
 -framed(b"operation", _utf8(service), _utf8(operation))
 +framed(b"operation", _utf8(service))
 incomparable-means-different: a caller whose request cannot be compared is told to send it under a new key, and pays
@@ -24,12 +24,12 @@ incomparable-means-different: a caller whose request cannot be compared is told 
 -case=None if why is None else INCOMPARABLE,
 +case=None,
 identity-key-left-out: the digests of callers and keys can be computed without the secret
-  core/identity/operation_id.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed
+  core/identity/scope.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed
   tests/http/gateway/test_identity_change.py::test_guesses_cannot_be_tested[sqlite]
 -return of.digest if secret is None else
 +return of.digest if True else
 identity-key-changes-unseen: a start with another identity key forgets every key
-  core/identity/operation_id.py tests/http/gateway/test_identity_change.py::test_another_identity_key[sqlite]
+  core/identity/scope.py tests/http/gateway/test_identity_change.py::test_another_identity_key[sqlite]
 -return recipe if secret is None else
 +return recipe if True else
 status-of-a-plain-scope: callers are not shown their own operations where there is an identity key

@@ -31,21 +31,19 @@ order-over-regions: an order is promised over keys that are at home in several r
 +if False:
 home-away-claimed-here: while an operation's home cannot be reached, the region that got its request claims it
   protect/coordinator.py tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions
--                return await self._send_home(self.regions, home, request)
-+                reply = await self._send_home(self.regions, home, request)
-+                if reply.verdict is not Verdict.STORE_UNAVAILABLE:
-+                    return reply
-+                reply = None
+-                    reply = await self._send_home(self.regions, home, request)
++                    reply = await self._send_home(self.regions, home, request)
++                    if reply.verdict is Verdict.STORE_UNAVAILABLE:
++                        reply = await self._reply_to(request, operation_id)
 link-cut-taken-for-unsent: a link that is cut after the request left is told as a home that nothing was sent to
   protect/regions.py tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions
 -refuse(Verdict.IN_DOUBT, shape=shape, status=503,
 +refuse(Verdict.STORE_UNAVAILABLE, shape=shape,
 home-silent-sent-from-here: what the home does not answer is sent to the service from here, as if there were no store
   protect/coordinator.py tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions
--                return await self._send_home(self.regions, home, request)
-+                reply = await self._send_home(self.regions, home, request)
-+                if reply.source is not Source.SERVICE:
-+                    request.body = WholeBody(request.taken)
-+                    reply = Untouched(request, Verdict.UNPROTECTED)
-+                return reply
+-                    reply = await self._send_home(self.regions, home, request)
++                    reply = await self._send_home(self.regions, home, request)
++                    if reply.source is not Source.SERVICE:
++                        request.body = WholeBody(request.taken)
++                        reply = Untouched(request, Verdict.UNPROTECTED)
 """)

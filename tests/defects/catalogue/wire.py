@@ -78,15 +78,15 @@ callers-speak-as-the-gateway: a caller can send a fencing token of its own
 - or folded in SPOKEN_BY_GATEWAY:
 +:
 trailers-of-others: the trailer of one request is a field of the next one on its connection
-  http/exchange.py tests/http/gateway/test_hostile.py::test_the_trailer_of_a_request_is_in_no_other[whole-protected]
+  http/handler.py tests/http/gateway/test_hostile.py::test_the_trailer_of_a_request_is_in_no_other[whole-protected]
 -not (message.should_close or message.chunked or
 +not (message.should_close or
 bytes-lost-behind-an-upgrade: what follows bytes that the parser dropped is taken for a request
-  http/exchange.py tests/http/gateway/test_hostile.py::test_what_follows_an_upgrade_is_never_torn[bodiless-h2c]
+  http/handler.py tests/http/gateway/test_hostile.py::test_what_follows_an_upgrade_is_never_torn[bodiless-h2c]
 -[b"h2c"] and connection.dropped_nothing
 +[b"h2c"]
 length-copied: the length that the upstream declared is passed on beside our own
-  http/exchange.py tests/http/edge/test_server.py::test_framing_is_recomputed_and_never_copied
+  http/handler.py tests/http/edge/test_server.py::test_framing_is_recomputed_and_never_copied
 -HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 +HOP_BY_HOP | {b"idempotency-status"}
 length-copied-upstream: the length that the client declared is passed on beside our own
@@ -126,7 +126,7 @@ digest-of-redacted-kept: a guess of a redacted value can be tested by a digest o
 -header[0].lower() not in _OF_BODY
 +header[0]
 redacted-for-those-that-wait: callers that wait for the first response do not get its values
-  protect/conclusion.py tests/http/gateway/test_redaction.py::test_only_the_first_request_gets_the_values[sqlite]
+  protect/compose.py tests/http/gateway/test_redaction.py::test_only_the_first_request_gets_the_values[sqlite]
 -verdict is Verdict.STORED and REDACTED_HEADER in
 +False and REDACTED_HEADER in
 """)

@@ -14,8 +14,7 @@ from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
 from gateway.core.verdict import Verdict
 from gateway.http.connection import ClientConnection, EdgeSettings, delivery_of
-from gateway.http.exchange import ClientExchange
-from gateway.http.handler import Served
+from gateway.http.handler import ClientExchange, Served
 from gateway.http.passthrough import Passthrough
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact

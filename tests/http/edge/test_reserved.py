@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
-from gateway.http.exchange import ReservedHeaders
+from gateway.http.handler import ReservedHeaders
 
 RESERVED = ReservedHeaders((b"X-User-Id", b"X-User-Email", b"x-role"))
 OTHERS = ((b"Host", b"shop.example"), (b"X-User", b"a"), (b"X-User-Id-2", b"b"), (b"X-Userid", b"c"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.core.delivery import lane_of
 from gateway.core.identity.key import BodyPart, ComposedKey, Key
-from gateway.core.lane import lane_of
 from gateway.core.operation import State
 from gateway.store.operations import Query
 from tests.support.accepting import SECRETS, Desk, desk

@@ -18,15 +18,33 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
-from gateway.admin.bulk import REQUEUE, WITHDRAW, Bulk, Verb, dead_letters, listed
-from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
 from gateway.admin.inspection import full_json, operation_in
-from gateway.admin.journal import REFUSED, WAITING
+from gateway.admin.journal import REFUSED, WAITING, response_of
 from gateway.admin.journal import listed as journal_listed
-from gateway.admin.memory import MemoryState
-from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
-from gateway.admin.provided_response import response_of
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.operations import (
+    PAGE_SIZE_MAX,
+    REQUEUE,
+    WITHDRAW,
+    Bulk,
+    Operations,
+    Verb,
+    audit_by,
+    dead_letters,
+    listed,
+)
+from gateway.admin.reports import MemoryState
+from gateway.admin.resolution import (
+    Changed,
+    Fault,
+    Happened,
+    Malformed,
+    NoSuch,
+    NothingHappened,
+    Refusal,
+    Refused,
+    Ruling,
+    unavailable,
+)
 from gateway.admin.view import described
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX

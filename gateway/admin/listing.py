@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.admin.fault import Malformed
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations
-from gateway.admin.resolution import Policies
+from gateway.admin.resolution import Malformed, Policies
 from gateway.admin.view import doubt_text, since_us, span
 from gateway.core.identity.key import Key
 from gateway.core.identity.operation_id import derive_operation_id, stored_digest

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from gateway.config.address import HostName
-from gateway.config.delivery import Accept, DeadLetter, Order, RouteDelivery
-from gateway.config.inbox import REMEMBER_SECONDS, Inbox
+from gateway.config.delivery import REMEMBER_SECONDS, Accept, DeadLetter, Inbox, Order, RouteDelivery
 from gateway.config.leaf import (
     JSON_POINTER,
     NAME,

@@ -16,8 +16,8 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.commands import Job
-from gateway.admin.fault import Malformed
 from gateway.admin.operations import Operations
+from gateway.admin.resolution import Malformed
 from gateway.app.life import StartError
 from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
@@ -36,8 +36,7 @@ from gateway.core.recovery import Probe
 from gateway.core.replay import stored_response
 from gateway.core.routing import Miss
 from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
-from gateway.explain.dry_run import Found, Incomplete, dry_run
-from gateway.explain.request import RequestWrong, from_text, hop_of
+from gateway.explain.dry_run import Found, Incomplete, RequestWrong, dry_run, from_text, hop_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
 from gateway.protect.inbox import repeated

@@ -8,12 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.bulk import Bulk, dead_letters, listed
-from gateway.admin.fault import NoSuch
 from gateway.admin.inspection import full_json
-from gateway.admin.operations import Operations
+from gateway.admin.operations import Bulk, Operations, dead_letters, listed
 from gateway.admin.reports import paused_line
-from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused
+from gateway.admin.resolution import Changed, NoSuch, NothingHappened, Policies, Refusal, Refused
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
 from gateway.store.base import Indefinite, NotApplied

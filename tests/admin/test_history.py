@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gateway.admin.history import Told, lasted, told
 from gateway.admin.inspection import full_json, full_text
-from gateway.admin.pages.strip import strip
+from gateway.admin.pages.pictures import strip
+from gateway.admin.view import Told, lasted, told
 from gateway.core.history import FIRST, LAST, PROBE, Entry, appended
 from gateway.core.operation import (
     Abandon,

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.bulk import End, Line, ListWrong, read_list, resolve_all
+from gateway.admin.commands import End, Line, ListWrong, read_list, resolve_all
 from gateway.admin.resolution import Happened, NothingHappened
 from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.provided_response import read_response
+from gateway.admin.journal import read_response
 from gateway.config import parse
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Complete, OutcomeCommand, Release

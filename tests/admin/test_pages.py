@@ -17,8 +17,8 @@ import pytest
 from gateway.admin.access import FAILURES_MAX, SESSION_SECONDS, Authentication, People
 from gateway.admin.actions import ACTIONS
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
-from gateway.admin.fault import Malformed
 from gateway.admin.pages.console import Console, Process
+from gateway.admin.resolution import Malformed
 from gateway.core.identity.body import parse_pointer
 from gateway.core.operation import Abandon, State
 from gateway.core.replay import Redaction

@@ -101,7 +101,7 @@ def test_a_stream_is_on_one_redis() -> None:
 def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
     nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
-    monkeypatch.setattr("gateway.config.notice.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
     config = read(
         with_sinks(
             LEDGER,

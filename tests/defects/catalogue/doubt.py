@@ -480,7 +480,7 @@ DEFECTS = (
     Defect(
         "bulk-requeue-without-a-rate",
         "dead letters are requeued as fast as the store takes them",
-        (Edit("admin/bulk.py", "due = max(due, now) + 1 / self.rate", "due = now"),),
+        (Edit("admin/operations.py", "due = max(due, now) + 1 / self.rate", "due = now"),),
         ("tests/admin/test_delivery.py::test_many_at_a_rate",),
     ),
     Defect(

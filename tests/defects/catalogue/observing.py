@@ -122,13 +122,13 @@ DEFECTS = (
     Defect(
         "spoofed-header-is-believed",
         "whoever reaches the console directly is whom a header names",
-        (Edit("admin/vouching.py", "if not _is_within(peer, networks):", "if peer is None:"),),
+        (Edit("admin/access.py", "if not _is_within(peer, networks):", "if peer is None:"),),
         ("tests/admin/test_sign_in.py::test_a_spoofed_header",),
     ),
     Defect(
         "token-is-read-and-not-verified",
         "a signed token names a person for the console, whoever signed it",
-        (Edit("admin/vouching.py", "isinstance(found, ScopeMissing | IdentityUnavailable)", "found is None"),),
+        (Edit("admin/access.py", "isinstance(found, ScopeMissing | IdentityUnavailable)", "found is None"),),
         ("tests/admin/test_sign_in.py::test_a_token_that_names_nobody",),
     ),
     Defect(

@@ -44,7 +44,7 @@ DEFECTS = (
         "order-over-regions",
         "an order is promised over keys that are at home in several regions, and kept in each alone",
         (Edit("config/checks.py", "if route.part(Order):", "if False:"),),
-        ("tests/config/test_regions.py::test_no_promise_over_keys_that_have_different_homes[order]",),
+        ("tests/config/test_mistakes.py::test_no_promise_over_keys_that_have_different_homes[order]",),
     ),
     Defect(
         "home-away-claimed-here",

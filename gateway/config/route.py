@@ -231,10 +231,7 @@ class Fingerprint(Section):
     explain: Annotated[bool, Flag()] = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
     members, four levels deep. Needs secrets.fingerprint_key."""
-    defaults: Annotated[
-        dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]],
-        Field(max_length=64),
-    ] = {}  # noqa: RUF012  copied by the model
+    defaults: Annotated[dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""

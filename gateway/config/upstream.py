@@ -106,10 +106,7 @@ class RouteUpstream(_UpstreamSettings):
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
-_PROBE_REFUSED = (
-    ("host", "a probe has the Host of the request"),
-    ("content-", "a probe has no body"),
-)
+_PROBE_REFUSED = (("host", "a probe has the Host of the request"), ("content-", "a probe has no body"))
 _Value = Annotated[str, Field(min_length=1, max_length=256)]
 
 

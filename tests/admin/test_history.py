@@ -74,13 +74,7 @@ async def test_one_attempt() -> None:
     record = await desk.in_state(State.CLAIMED)
     words, (about,) = await shown(desk, record)
     assert words == ["sent: token 1, host:1:a; under way"]
-    assert about == {
-        "at": "2027-01-15T08:00:00Z",
-        "event": "attempt",
-        "token": 1,
-        "how": "claim",
-        "holder": "host:1:a",
-    }
+    assert about == {"at": "2027-01-15T08:00:00Z", "event": "attempt", "token": 1, "how": "claim", "holder": "host:1:a"}
     desk.memory.clock.advance(2.345)
     done = desk.say(Complete(*ids(record), RESPONSE, *WINDOWS_US))
     assert done.history is None

@@ -19,10 +19,7 @@ _ASKED = "url: 'http://127.0.0.1:4180/'"
 # What the forms of a scope require, and `authorize` does.
 _TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
 CALLERS = {
-    "jwt": {
-        "scope": _TOKENS,
-        "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}",
-    },
+    "jwt": {"scope": _TOKENS, "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}"},
     "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
 }
 PROBE = "path: /a, done: [{status: [200]}]"

@@ -101,11 +101,7 @@ ROUTES = {
     },
     "repositories.yaml": {
         "issues_create": ("POST", "/api/v3/repos/{owner}/{repo}/issues", {"scope": NO_SECURITY}),
-        "repos_create-fork": (
-            "POST",
-            "/api/v3/repos/{owner}/{repo}/forks",
-            {"scope": NO_SECURITY, "accept": ACCEPT},
-        ),
+        "repos_create-fork": ("POST", "/api/v3/repos/{owner}/{repo}/forks", {"scope": NO_SECURITY, "accept": ACCEPT}),
     },
     "orders.yaml": {
         "create": (

@@ -303,11 +303,7 @@ class Console:
         if drawn is None or drawn[0] < loop.time():
             whole = await self._operations.activity(window)
             activity = counted_part(whole)
-            values = {
-                "activity": activity,
-                "since_us": counted_since_us(whole),
-                "marks": marks_in(activity),
-            }
+            values = {"activity": activity, "since_us": counted_since_us(whole), "marks": marks_in(activity)}
             values["pictures"] = await asyncio.to_thread(pictures, activity)
             drawn = self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
         return drawn[1]

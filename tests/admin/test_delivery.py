@@ -10,15 +10,13 @@ import pytest
 
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Bulk, Operations, dead_letters, listed
-from gateway.admin.reports import paused_line
 from gateway.admin.resolution import Changed, NoSuch, NothingHappened, Policies, Refusal, Refused
 from gateway.core.delivery import Delivering
 from gateway.core.operation import Audit, Command, Event, Result, State, microseconds
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.memory.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry
-from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
-from tests.conformance.hand import all_of
+from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, POLICIES, SETTLE_SECONDS, Desk
 from tests.support.faulty_store import FaultyStore, lost, refused
 
 BOB = Audit("bob", "credentials rotated")
@@ -40,22 +38,6 @@ def state(desk: Desk, operation_id: UUID) -> State:
 
 async def dead(desk: Desk, key: str | None = None, reason: str = "unauthorized") -> UUID:
     return (await desk.kept(State.DEAD_LETTER, key=key, reason=reason)).identity.operation_id
-
-
-async def test_a_dead_letter_is_delivered_after_all() -> None:
-    """It is accepted anew, for the route's whole time and limit of answers, with who, when and why."""
-    desk = Desk()
-    operation_id = await dead(desk)
-    desk.memory.clock.advance(3600)
-    outcome = changed(await desk.operations.requeue(operation_id, AUDIT))
-    assert outcome.text == ("Requeued: it is delivered as soon as possible, until 2027-01-16T09:00:00Z (in 1d).")
-    record = desk.record(operation_id)
-    assert record is not None
-    assert record.delivery is not None
-    assert (record.state, record.delivery.answers, record.delivery.reason) == (State.ACCEPTED, 0, None)
-    assert record.delivery.deliver_until_us - desk.memory.clock() == TREATMENT.deliver_within_us
-    (entry,) = (await desk.operations.inspect(operation_id)).audits
-    assert (entry.event, entry.who, entry.why) == (Event.REQUEUE, "alice", "ticket 7")
 
 
 async def test_two_operators_requeue_the_same_dead_letter() -> None:
@@ -224,23 +206,6 @@ async def test_never_happened_too_late_to_be_delivered() -> None:
     assert state(desk, operation_id) is State.DEAD_LETTER
 
 
-async def test_never_happened_and_dropped() -> None:
-    """With `drops` the request is gone, and the key free."""
-    desk = Desk()
-    operation_id = (await desk.kept(State.IN_DOUBT)).identity.operation_id
-    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
-    ruling = NothingHappened(drops=True)
-    tried = changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_dry_run=True))
-    assert "Its kept request would be dropped, and not delivered" in tried.text
-    outcome = changed(await desk.operations.resolve(operation_id, ruling, AUDIT))
-    assert outcome.text == (
-        "Resolved: nothing happened. Its kept request is dropped, and not delivered. The next request with this key "
-        "runs."
-    )
-    assert state(desk, operation_id) is State.RELEASED
-    assert await desk.store.cold.read_kept(operation_id) is None
-
-
 @pytest.mark.parametrize("state_", [State.ACCEPTED, State.DEAD_LETTER], ids=str)
 async def test_what_is_kept_is_neither_resolved_nor_purged_nor_erased(state_: State) -> None:
     """Its request is dropped by a withdrawal and by nothing else, and every refusal says what to do."""
@@ -288,28 +253,6 @@ async def test_what_waits_on_a_route_that_accepts_no_more() -> None:
         "2027-01-16T08:00:00Z (in 1d) it becomes a dead letter. To deliver it, give route charge back, with its "
         f"`accept`. To call it off: withdraw {operation_id} --why TEXT."
     )
-
-
-async def test_pause_and_resume() -> None:
-    """A pause is listed, shown on what waits, safe to repeat, and ends."""
-    desk = Desk(Policies("shop", [CHARGE, replace(CHARGE, name="charge_v2")]))
-    operation_id = (await desk.kept(State.ACCEPTED)).identity.operation_id
-    said = [await desk.operations.pause(name, AUDIT) for name in ("charge_v2", "charge")]
-    assert [text.partition(". ")[0] for text in said] == [
-        "Paused: charge (charge, charge_v2)",
-        "Paused already: charge (charge, charge_v2)",
-    ]
-    assert list(map(paused_line, await desk.operations.paused())) == [
-        "charge (charge, charge_v2), since 2027-01-15T08:00:00Z, by alice: ticket 7"
-    ]
-    about = full_json(await desk.operations.inspect(operation_id))
-    assert about["paused"]["by"] == AUDIT.who
-    (paused,) = await desk.operations.paused()
-    assert about["next"].startswith(f"Its delivery is paused: {paused_line(paused)}.")
-    assert (await desk.store.cold.find_due("shop", all_of("charge"), 10)).found == []
-    assert (await desk.operations.resume("charge", AUDIT)).startswith("Resumed: charge")
-    assert (await desk.operations.resume("charge", AUDIT)).startswith("It is not paused: charge")
-    assert len((await desk.store.cold.find_due("shop", all_of("charge"), 10)).found) == 1
 
 
 async def test_a_pause_of_a_route_that_is_gone() -> None:

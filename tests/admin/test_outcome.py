@@ -132,18 +132,6 @@ async def test_what_happened_is_not_denied(tmp_path: Path, is_waiting: bool) -> 
         assert status_of(await running.send("k1")) == (409, "in-doubt")
 
 
-async def test_what_a_store_forgot_is_not_acknowledged_either(tmp_path: Path) -> None:
-    """A response of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
-    store = sqlite_store(tmp_path)
-    async with served(store, tmp_path) as (running, _):
-        operation_id = await doubt(running)
-        shell = shell_for(running, store, tmp_path)
-        await left(shell, Complete(UUID(operation_id), 9, uuid4(), StoredResponse(201, b"Created", (), b"x"), 10, 20))
-        early = await shell("journal", operation_id, "--acknowledge", *WHY)
-        assert (early.code, "the record is in_doubt" in early.err) == (1, True)
-        assert await states(shell) == ["refused"]
-
-
 async def test_nothing_is_overwritten(shell: Shell) -> None:
     """A file that is there stays as it is, also when it is a link to nowhere."""
     outcome = complete()

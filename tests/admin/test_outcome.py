@@ -18,7 +18,7 @@ from gateway.core.operation import Complete, OutcomeCommand, Release
 from gateway.store.journal.view import HostJournalFiles
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
-from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep
+from tests.admin.test_journal import complete, journal_of, keep
 from tests.integration.test_journal import metric
 from tests.support.eventually import eventually
 from tests.support.fleet import process
@@ -246,26 +246,6 @@ async def test_another_gateways_outcomes(shell: Shell) -> None:
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
     assert (said.code, "no such outcome" in said.err) == (1, True)
     assert await states(shell) == ["refused"]
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (("--acknowledge", *WHY), "say which operation"),
-        (("--export", "f"), "say which operation"),
-        ((NO_SUCH, "--acknowledge"), "--acknowledge needs --why"),
-        ((NO_SUCH, "--export", "f", *WHY), "--why is for --acknowledge"),
-        ((NO_SUCH, "--token", "1"), "--token is for"),
-        ((NO_SUCH, "--export", "f", "--state", "refused"), "--state is for the list"),
-        ((NO_SUCH, "--export", "f", "--acknowledge"), "not allowed with"),
-    ],
-    ids=["which", "which-export", "no-why", "why-export", "token-list", "state-export", "both"],
-)
-async def test_command_lines_that_are_none(shell: Shell, given: tuple[str, ...], why: str) -> None:
-    """They are told before anything is looked at."""
-    said = await shell("journal", *given)
-    assert said.code == 2
-    assert why in said.err
 
 
 async def test_taken_out_under_its_owner(shell: Shell) -> None:

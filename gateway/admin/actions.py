@@ -128,7 +128,7 @@ def _microseconds(text: str) -> int:
     return microseconds(seconds)
 
 
-def _states(names: list[str]) -> frozenset[State]:
+def states_named(names: list[str]) -> frozenset[State]:
     if not _STATES.keys() >= set(names):
         raise ValueError(f"it is one of {', '.join(_STATES)}")
     return frozenset().union(*(_STATES[name] for name in names))
@@ -157,7 +157,7 @@ class Asking(BaseModel):
 class ListQuery(Asking):
     """Which operations to list; by default those in doubt or, with a reason, the dead letters."""
 
-    state: Annotated[frozenset[State] | None, BeforeValidator(_states)] = None
+    state: Annotated[frozenset[State] | None, BeforeValidator(states_named)] = None
     route: frozenset[str] | None = None
     older_than: Annotated[int, BeforeValidator(_microseconds), _Once] = 0
     reason: Annotated[_Reason | None, _Once] = None

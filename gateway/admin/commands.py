@@ -23,7 +23,7 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin import reports
-from gateway.admin.actions import CHANGES, Change, Result
+from gateway.admin.actions import CHANGES, Change, ListQuery, Result, states_named
 from gateway.admin.inspection import full_json, full_text, journal_table, json_line, operation_in, table_head, table_row
 from gateway.admin.journal import (
     HEAD_BYTES_MAX,
@@ -53,7 +53,6 @@ from gateway.admin.view import described, moment
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
-from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
@@ -172,18 +171,16 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
     for name in chosen.route:
         if operations.policies.named(name) is None:
             _note(f"there is no route {name} in the configuration")
-    usual = State.IN_DOUBT if chosen.reason is None else State.DEAD_LETTER
-    names = STATES if EVERY_STATE in chosen.state else chosen.state or [usual]
-    query = Query(
-        frozenset(map(State, names)),
-        frozenset(chosen.route) or None,
-        chosen.older_than or 0,
+    asked = ListQuery.model_construct(
+        state=states_named(chosen.state),
+        route=frozenset(chosen.route) or None,
+        older_than=chosen.older_than or 0,
         reason=chosen.reason,
         limit=PAGE_SIZE_MAX,
     )
     is_table = chosen.format == "table"
     count = 0
-    async for page in operations.pages(query, chosen.limit):
+    async for page in operations.pages(asked.query, chosen.limit):
         if is_table and not count:
             print(table_head())
         for snapshot in page:

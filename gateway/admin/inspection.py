@@ -188,7 +188,6 @@ class Inspected:
 
     @property
     def told(self) -> Told:
-        """What happened to it."""
         return told(self.snapshot.record, self.audits)
 
 

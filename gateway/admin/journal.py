@@ -100,7 +100,6 @@ def listed(view: JournalView) -> dict[str, Any]:
 
 
 def sentence(entry: KeptEntry, now_us: int) -> str:
-    """An outcome in one line."""
     response = "" if entry.status is None else f" {entry.status}"
     body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
     at_us = since_us(entry)

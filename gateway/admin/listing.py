@@ -59,7 +59,6 @@ def status_of(record: Record) -> int | None:
 
 
 def did(record: Record) -> str:
-    """What the service last did."""
     if record.response is not None:
         return f"responded with {record.response.status}"
     if record.doubt is not None:
@@ -310,7 +309,6 @@ def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
 
 
 async def _callers(operations: Operations, beginning: str, held: Held) -> list[bytes]:
-    """The callers of the operations that are looked at."""
     found: dict[bytes, None] = {}
 
     def is_of_one(record: Record) -> bool:

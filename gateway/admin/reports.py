@@ -96,7 +96,6 @@ def sink_line(sink: Report) -> str:
 
 
 def event(kept: KeptEvent) -> Report:
-    """An event that was not published."""
     return {
         "id": kept.event_id,
         "sink": kept.sink,

@@ -414,7 +414,6 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
 
 
 def forced(audit: Audit, reason: Refusal) -> Audit:
-    """The audit of a command that overruled this refusal."""
     return Audit(audit.who, f"{audit.why}{_FORCED}{reason}]")
 
 
@@ -495,7 +494,6 @@ _BY_EVENT: Final[Mapping[Event, str]] = {
 
 
 def nothing_to_resolve(snapshot: Snapshot) -> Refused:
-    """The refusal when the record is not in doubt."""
     record = snapshot.record
     if record is None:
         raise ValueError("there is no record: use `unknown`")

@@ -363,7 +363,6 @@ class Happening:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON values."""
         lasted_us = None if self.until_us is None else self.until_us - self.at_us
         about: dict[str, Any] = {
             "at": moment(self.at_us),

@@ -82,7 +82,6 @@ class _Draft:
 
     @property
     def label(self) -> str:
-        """The name of a route, for people."""
         return str(self.values.get("name", "another route"))
 
     @property
@@ -104,7 +103,6 @@ class _Draft:
 
     @property
     def needs_certificates(self) -> bool:
-        """Whether the certificates of callers name them."""
         return any(isinstance(part, ClientCertificateScope) for part in parts_of(self.values.get("scope")))
 
     def is_observed(self, config: _Draft) -> bool:
@@ -697,7 +695,6 @@ def _names_without_braces(value: object, path: str) -> Iterator[str]:
 
 
 def notices(config: Config) -> tuple[Notice, ...]:
-    """Every remark, those about routes in their order."""
     found = [*_of_admin(config.admin), *_of_store(config.store)]
     if config.secrets.unreadable == "accept":
         message = "a key that is missing by mistake does not stop a start: responses under it are lost to repeats"

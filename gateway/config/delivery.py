@@ -31,7 +31,7 @@ from gateway.config.leaf import (
     Size,
     Text,
 )
-from gateway.config.section import DIVIDED, Disagreement, Forms, Section, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, ids_twice, written
 from gateway.config.upstream import HeaderValue
 from gateway.core import webhook
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
@@ -331,7 +331,6 @@ class Inbox(Section):
 
     @property
     def known(self) -> Preset:
-        """What is known of the sender."""
         return PRESETS[self.preset]
 
     @property
@@ -340,7 +339,6 @@ class Inbox(Section):
 
     @property
     def signature(self) -> str:
-        """The preset whose scheme signs."""
         return self.cloudevents.signature if self.preset == "cloudevents" and not self.is_bearer else self.preset
 
     @property
@@ -364,12 +362,10 @@ class Inbox(Section):
 
     @property
     def has_time(self) -> bool:
-        """Whether the sender signs the time."""
         return any(scheme.time is not None for scheme in self.schemes)
 
     @cached_property
     def compiled(self) -> webhook.Inbox:
-        """As messages are examined."""
         origins = self.cloudevents.origins
         return webhook.Inbox(
             schemes=self.schemes,
@@ -385,8 +381,7 @@ class Inbox(Section):
         )
 
     def disagreements(self) -> Iterator[Disagreement]:
-        for index in repeated(secret.id for secret in self.secrets):
-            yield ("secrets", index, "id"), "another secret has this id already"
+        yield from ids_twice("secrets", self.secrets)
         for index, secret in enumerate(self.secrets):
             try:
                 self._key(secret)
@@ -396,8 +391,7 @@ class Inbox(Section):
         yield from self._signing_disagreements()
 
     def _signing_disagreements(self) -> Iterator[Disagreement]:
-        for index in repeated(secret.id for secret in self.signing_secrets):
-            yield ("signing_secrets", index, "id"), "another secret has this id already"
+        yield from ids_twice("signing_secrets", self.signing_secrets)
         if self.as_ == "sender":
             if self.signing_secrets:
                 yield "signing_secrets", "these secrets are for as: standard_webhooks"

@@ -115,7 +115,6 @@ class _Writer:
                 return path
 
     def _flow(self, value: object, field: FieldInfo, path: Path) -> str:
-        """A value on one line."""
         match value:
             case tuple():
                 return f"[{', '.join(self._flow(item, field, (*path, index)) for index, item in enumerate(value))}]"
@@ -265,7 +264,6 @@ def _docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 
 def schema_text() -> str:
-    """The schema as it is published."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
     for model in _sections(Section):
         properties = (schema if model is Config else schema["$defs"].get(model.__name__, {})).get("properties", {})
@@ -325,7 +323,6 @@ class Place:
 
 
 def forms_of(annotation: Any, tag: str | None = None, leaf: Leaf | None = None) -> Iterator[Form]:
-    """The types that an annotation allows."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         leaf = next((item for item in metadata if isinstance(item, Leaf)), leaf)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Final, Literal, assert_never
 
 from pydantic import Field, SecretBytes, SecretStr
 
@@ -39,7 +39,7 @@ from gateway.config.address import (
 from gateway.config.delivery import KEY, Delivery, EncryptionKey, IdentityKey, encryption_key_bytes
 from gateway.config.document import Path as KeyPath
 from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, Leaf, SecretText, Size, plain_text, secret_text
+from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, SecretText, Size, plain_text, secret_text
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
@@ -107,14 +107,8 @@ def _admin_token(text: str) -> str:
 
 AdminSecret = Annotated[SecretStr, SecretText(_admin_token)]
 
-_OF_A_BROWSER: Final = "this header is the browser's own"
-_REFUSED: Final = (
-    ("host", _OF_A_BROWSER),
-    ("origin", _OF_A_BROWSER),
-    ("cookie", _OF_A_BROWSER),
-    ("content-", _OF_A_BROWSER),
-    ("sec-", _OF_A_BROWSER),
-)
+_OF_A_BROWSER: Final = ("host", "origin", "cookie", "content-", "sec-")
+_REFUSED: Final = tuple((name, "this header is the browser's own") for name in _OF_A_BROWSER)
 _TokenHeader = Annotated[str, HeaderName(refused=_REFUSED, is_trusted=True)]
 _NamingHeader = Annotated[
     str, HeaderName(refused=(("authorization", "this header holds a credential"), *_REFUSED), is_trusted=True)
@@ -134,7 +128,6 @@ class Roles(Section):
 
     @cached_property
     def by_text(self) -> Mapping[str, str]:
-        """The role of each who is listed."""
         return {text: role for role in ("viewer", "operator", "admin") for text in getattr(self, role)}
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -227,22 +220,11 @@ class Listen(Section):
     """TLS for callers; plain HTTP if left out."""
 
 
-class _PlainListen(Leaf):
+class _PlainListen(ListenAddress):
     """The short form of `listen`: an address alone."""
 
-    @property
-    def expected(self) -> str:
-        return ListenAddress().expected
-
-    def read(self, text: str) -> Listen:
-        return Listen.model_construct(address=ListenAddress().read(text), tls=None)
-
-    def placeholder(self, name: str) -> str:
-        return ListenAddress().placeholder(name)
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        return ListenAddress().schema
+    def _validate(self, value: object) -> Listen:
+        return Listen.model_construct(address=super()._validate(value), tls=None)
 
 
 class Status(Section):
@@ -280,7 +262,6 @@ class Admin(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether anything listens."""
         return self.token is not None or bool(self.tokens) or self.sign_in is not None
 
     def disagreements(self) -> Iterator[Disagreement]:

@@ -331,7 +331,6 @@ def _value(text: str) -> str:
 
 
 def _open(what: str) -> str:
-    """A value that is left open."""
     return _value(_MARK + what)
 
 

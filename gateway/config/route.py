@@ -207,7 +207,6 @@ class Unprotected(Section):
 
     @property
     def rule(self) -> Rule:
-        """The rule for `routing.RouteTable`."""
         return rules_of(self.host, [method.encode() for method in self.methods], (self.path,))[0]
 
 
@@ -297,7 +296,6 @@ class Repeats(Section):
 
     @property
     def compiled(self) -> RepeatPolicy:
-        """As requests are recognised."""
         by = None if self.by == "fingerprint" else tuple(map(parse_pointer, self.by))
         return RepeatPolicy(microseconds(self.within), self.action == "refuse", by)
 
@@ -351,7 +349,6 @@ class Outcome(Section):
     """What responses mean by their JSON body; the first rule that matches decides. An unreadable body matches none."""
 
     def compiled(self, *, resends: bool) -> outcomes.StatusPolicy:
-        """What responses mean. `resends`: as in `StatusPolicy`."""
         listed = ((self.final, "final"), (self.retryable, "retryable"), (self.in_doubt, "in_doubt"))
         selected = [(status, outcomes.Meaning(meaning)) for statuses, meaning in listed for status in statuses]
         return outcomes.StatusPolicy(

@@ -85,7 +85,6 @@ class _Way:
         self.steps: list[Step] = []
 
     def of(self, *keys: str | int) -> Setting:
-        """A setting of the file."""
         return Setting(path_text(keys), self._document.line(keys))
 
     def own(self, *keys: str | int, route: Route | None = None) -> Setting:
@@ -100,11 +99,9 @@ class _Way:
         return [each for each in settings if each.line is not None] or settings[:1]
 
     def add(self, name: str, decision: str, facts: Iterable[str] = (), settings: Iterable[Setting] = ()) -> None:
-        """Add a step."""
         self.steps.append(Step(name, decision, tuple(facts), tuple(settings)))
 
     def go(self) -> None:
-        """Add the steps up to the one that decided."""
         found, route = self._found, self._found.route
         is_refused = found.head is None or (route is None and found.status is not None)
         is_refused = is_refused or found.verdict is _V.REQUEST_INVALID

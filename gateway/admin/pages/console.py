@@ -665,7 +665,6 @@ async def _nothing(_: web.Request) -> dict[str, Any]:
 
 
 def _page_of(text: str) -> str:
-    """The page to go to after the sign-in."""
     is_page_to_see = _PAGE.fullmatch(text) and not text.startswith(access.SIGN_IN_PATH)
     return text if is_page_to_see else "/ui/"
 
@@ -800,7 +799,6 @@ def _beginning(request: web.Request) -> str:
 
 
 def _filter_in(form: Mapping[str, str | bytes]) -> dict[str, str]:
-    """Which dead letters a form is about."""
     return {name: text for name in _FILTER if (text := text_in(form, name).strip())}
 
 

@@ -460,7 +460,6 @@ def _spark(line: Line, most: float = 0.0) -> Markup:
 
 
 def _times(activity: Activity) -> list[tuple[int, str]]:
-    """Round times on the axis."""
     length_us = activity.window.length_us
     steps = [seconds * MICROSECONDS for seconds in _TICK_SECONDS[activity.window.name]]
     step_us = next((each for each in steps if length_us <= _TICKS_MAX * each), steps[-1])

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Malformed, Operations, audit_by
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy
+from gateway.admin.resolution import Happened, NothingHappened, Policies, Refusal, RoutePolicy
 from gateway.config.scope import PrincipalAuth, TokenIssuer
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
@@ -29,7 +29,6 @@ from gateway.core.operation import (
     Audit,
     Complete,
     Event,
-    Record,
     Snapshot,
     State,
     Takeover,
@@ -38,21 +37,23 @@ from gateway.core.operation import (
 from gateway.core.replay import KeepPolicy
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.operations import AuditEntry, Query
-from tests.admin.hand import AUDIT, CHARGE, CREATED, LEASE_SECONDS, POLICIES, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
+from tests.admin.hand import (
+    AUDIT,
+    CHARGE,
+    CREATED,
+    LEASE_SECONDS,
+    POLICIES,
+    RESPONSE,
+    SETTLE_SECONDS,
+    TREATMENT,
+    Desk,
+    changed,
+    declined,
+)  # fmt: skip
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.issuer import signing_key
 
 CREATED_ONCE = Happened(CREATED, b"once")
-
-
-def changed(outcome: Changed | Refused) -> Changed:
-    assert isinstance(outcome, Changed), outcome
-    return outcome
-
-
-def declined(outcome: Changed | Refused) -> Refused:
-    assert isinstance(outcome, Refused), outcome
-    return outcome
 
 
 def faulty(desk: Desk, event: Event, fault: Fault) -> FaultyStore:
@@ -72,12 +73,6 @@ async def desk_in(state: State, policies: Policies = POLICIES, *, settled: bool 
 
 async def audits(desk: Desk, operation_id: UUID) -> list[AuditEntry]:
     return await desk.operations.audits(operation_id)
-
-
-def kept(desk: Desk, operation_id: UUID) -> Record:
-    record = desk.record(operation_id)
-    assert record is not None
-    return record
 
 
 async def test_never_happened_is_not_known_early() -> None:
@@ -121,7 +116,7 @@ async def test_answer_that_ends_nothing(status: int, said: str, body: bytes) -> 
     assert outcome.reason is Refusal.RESPONSE
     assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")
     changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
-    response = kept(desk, operation_id).response
+    response = desk.known(operation_id).response
     assert response is not None
     assert response.status == status
 
@@ -214,7 +209,7 @@ async def test_another_doubt_is_another_resolution() -> None:
     """The same words about a later doubt of the same key are a new command."""
     desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
-    claimed = desk.say(replace(desk.claim("key-1"), read_token=kept(desk, operation_id).token))
+    claimed = desk.say(replace(desk.claim("key-1"), read_token=desk.known(operation_id).token))
     assert claimed.identity.operation_id == operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
     outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
@@ -283,7 +278,7 @@ async def test_long_body_and_declared_retention() -> None:
     head = ResponseHead(200, b"OK", IndexedHeaders(((b"Idempotency-Retention", b"10000"),)))
     outcome = changed(await desk.operations.resolve(operation_id, Happened(head, b"x" * 1001), AUDIT))
     assert "response-not-stored" in outcome.notes[0]
-    record = kept(desk, operation_id)
+    record = desk.known(operation_id)
     assert record.response is not None
     assert (record.response.body, record.response.headers) == (None, ())
     assert record.replay_until_us == record.remember_until_us == desk.memory.clock() + microseconds(10_000)
@@ -294,7 +289,7 @@ async def test_nothing_is_kept_where_nothing_is() -> None:
     treatment = replace(TREATMENT, keep=KeepPolicy(body_bytes_max=0))
     desk, operation_id = await desk_in(State.IN_DOUBT, Policies("shop", [replace(CHARGE, treatment=treatment)]))
     changed(await desk.operations.resolve(operation_id, Happened(CREATED, b""), AUDIT))
-    response = kept(desk, operation_id).response
+    response = desk.known(operation_id).response
     assert response is not None
     assert response.body is None
 

@@ -39,15 +39,16 @@ PAGES = ["", "operations", "find", "dead-letters", "sinks", "pauses", "journal",
 
 
 class Page(HTMLParser):
-    """What a page has: its text, its links, and its forms with their fields."""
+    """A response, and what its page has: its text, its links, and its forms with their fields."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, response: Response) -> None:
         super().__init__()
+        self.status, self.body, self.header = response.status, response.body, response.header
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.forms: dict[str, dict[str, str]] = {}
         self._form: dict[str, str] = {}
         self.text = ""
-        self.feed(text)
+        self.feed(response.body.decode(errors="replace"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         about = dict(attrs)
@@ -59,6 +60,10 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
 
     @property
     def links(self) -> list[str]:
@@ -78,20 +83,20 @@ class Browser:
     def origin(self) -> str:
         return f"http://{self.host}:{self.port}"
 
-    async def get(self, path: str) -> Response:
+    async def get(self, path: str) -> Page:
         return await self._send("GET", path, {})
 
     async def page(self, path: str) -> Page:
-        response = await self.get(path)
-        assert response.status == 200, response.body
-        return Page(response.body.decode())
+        page = await self.get(path)
+        assert page.status == 200, page.body
+        return page
 
-    async def post(self, path: str, form: dict[str, str], **headers: str) -> Response:
+    async def post(self, path: str, form: dict[str, str], **headers: str) -> Page:
         given = {"Origin": self.origin, "Sec-Fetch-Site": "same-origin", **self.extra}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._send("POST", path, given, urlencode(form).encode())
 
-    async def upload(self, path: str, body: bytes, content_type: str) -> Response:
+    async def upload(self, path: str, body: bytes, content_type: str) -> Page:
         """Send a form that may have a file."""
         return await self._send("POST", path, {"Origin": self.origin}, body, content_type)
 
@@ -102,7 +107,7 @@ class Browser:
         given: dict[str, str],
         body: bytes = b"",
         content_type: str = "application/x-www-form-urlencoded",
-    ) -> Response:
+    ) -> Page:
         headers = [("Host", f"{self.host}:{self.port}"), *((name, value) for name, value in given.items() if value)]
         if self.cookie:
             headers.append(("Cookie", self.cookie))
@@ -112,15 +117,15 @@ class Browser:
         for name, value in SECURITY_HEADERS.items():
             if not (name == "Cache-Control" and "/static/" in path):
                 assert response.header(name) == value, (path, name)
-        return response
+        return Page(response)
 
-    async def sign_in(self, name: str) -> Response:
+    async def sign_in(self, name: str) -> Page:
         response = await self.post("/ui/sign-in", {"token": TOKENS.get(name, name)})
         if response.status == 303:
             self.cookie = (response.header("Set-Cookie") or "").partition(";")[0]
         return response
 
-    async def submit(self, path: str, form: dict[str, str]) -> Response:
+    async def submit(self, path: str, form: dict[str, str]) -> Page:
         """Fill in the form of a page, and send it."""
         page = await self.page(path)
         return await self.post(path, {**page.forms[path], **form})
@@ -268,7 +273,7 @@ async def test_pages(port: Port) -> None:
 
 async def test_static_files(port: Port) -> None:
     """They need no session, and may be kept for ever, because their names change with their content."""
-    page = Page((await port.browser().get("/ui/sign-in")).body.decode())
+    page = await port.browser().get("/ui/sign-in")
     urls = [about.get("href") or about.get("src") or "" for tag, about in page.elements if tag in ("link", "script")]
     assert len(urls) == 3
     for url in urls:
@@ -380,7 +385,7 @@ async def test_force_needs_an_admin(port: Port) -> None:
     browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
     early = await browser.submit(path, {"way": "never_happened", "why": "sure of it"})
     assert early.status == 409
-    assert "needs the role admin" in Page(early.body.decode()).text
+    assert "needs the role admin" in early.text
     forced = {**FORCED, "why": "sure", "typed": str(operation_id)[:8]}
     assert (await browser.submit(path, forced)).status == 403
     assert port.desk.record(operation_id) == record
@@ -426,12 +431,11 @@ async def test_resolving(port: Port) -> None:
     assert path in (await browser.page(f"/ui/operations/{operation_id}")).links
     first = await browser.page(path)
     assert current_step(first) == "1"
-    assert "Each repeat gets it for 1h" in " ".join(first.text.split())
+    assert "Each repeat gets it for 1h" in first.words
     assert "The next request with this key runs" in first.text
     assert (await browser.submit(path, {"way": "happened", "why": "seen", "pasted": "paid"})).status == 400
-    preview = await browser.submit(path, {"way": "happened", "why": "seen in the ledger", "pasted": RESPONSE})
-    page = Page(preview.body.decode())
-    assert preview.status == 200
+    page = await browser.submit(path, {"way": "happened", "why": "seen in the ledger", "pasted": RESPONSE})
+    assert page.status == 200
     assert current_step(page) == "2"
     for text in ("it completed with status 201", "Dropped: X-Debug.", "What repeats will get", "<b>paid</b>"):
         assert text in page.text
@@ -440,14 +444,14 @@ async def test_resolving(port: Port) -> None:
     assert port.desk.record(operation_id) == record
     done = await browser.post(path, page.forms[path])
     assert done.status == 200, done.body
-    assert current_step(Page(done.body.decode())) == "3"
+    assert current_step(done) == "3"
     for text in (str(operation_id), "What repeats get", "<b>paid</b>", "Content-Type", "seen in the ledger"):
-        assert text in Page(done.body.decode()).text
+        assert text in done.text
     resolved = port.desk.record(operation_id)
     assert resolved.state is State.COMPLETED
     assert resolved.response.body == b"<b>paid</b>"
     again = await browser.post(path, page.forms[path])
-    assert "The same command has resolved it already" in Page(again.body.decode()).text
+    assert "The same command has resolved it already" in again.text
     audit = (await browser.page("/ui/audit")).text
     assert "olga" in audit
     assert "seen in the ledger" in audit
@@ -470,15 +474,14 @@ async def test_the_way_back(port: Port) -> None:
     record, browser, path = await port.opened("olga")
     pasted = RESPONSE.replace("\r\n", "\n")
     form = {"way": "happened", "why": "seen in the ledger", "pasted": pasted}
-    preview = Page((await browser.submit(path, form)).body.decode())
-    back = await browser.post(path, {**preview.forms[path], "back": "yes"})
-    page = Page(back.body.decode())
-    assert (back.status, current_step(page)) == (200, "1")
+    preview = await browser.submit(path, form)
+    page = await browser.post(path, {**preview.forms[path], "back": "yes"})
+    assert (page.status, current_step(page)) == (200, "1")
     assert pasted in page.text
     assert "seen in the ledger" in [about.get("value") for _, about in page.elements]
     mistaken = await browser.submit(path, {**form, "pasted": "paid &amp; sent"})
     assert mistaken.status == 400
-    assert "paid &amp; sent" in Page(mistaken.body.decode()).text
+    assert "paid &amp; sent" in mistaken.text
     assert port.desk.record(record.identity.operation_id) == record
 
 
@@ -497,9 +500,8 @@ async def test_the_body_that_is_shown(port: Port, body: str, shown: str, hint: s
     keep = replace(TREATMENT, keep=replace(TREATMENT.keep, body_bytes_max=100_000))
     port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=keep)])
     pasted = f"HTTP/1.1 200 OK\n\n{body}"
-    preview = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
-    page = Page(preview.body.decode())
-    for found in (page, Page((await browser.post(path, page.forms[path])).body.decode())):
+    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
+    for found in (page, await browser.post(path, page.forms[path])):
         assert shown in found.text
         assert f"{shown}é" not in found.text
         assert hint in found.text
@@ -516,8 +518,8 @@ async def test_a_body_that_is_no_text(port: Port) -> None:
         file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'
         whole = "".join(lines).encode() + file + body + b"\r\n--b--\r\n"
         preview = await browser.upload(path, whole, "multipart/form-data; boundary=b")
-        assert text in Page(preview.body.decode()).text
-        assert "xxxx" not in Page(preview.body.decode()).text
+        assert text in preview.text
+        assert "xxxx" not in preview.text
 
 
 async def test_what_is_redacted_is_not_shown(port: Port) -> None:
@@ -528,10 +530,10 @@ async def test_what_is_redacted_is_not_shown(port: Port) -> None:
     port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=treatment)])
     browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
     pasted = 'HTTP/1.1 200 OK\nContent-Type: application/json\n\n{"card": {"number": "4242"}, "id": 7}'
-    page = Page((await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})).body.decode())
+    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
     assert '"id"' in page.text
     assert "4242" not in page.text
-    assert "4242" not in Page((await browser.post(path, page.forms[path])).body.decode()).text
+    assert "4242" not in (await browser.post(path, page.forms[path])).text
 
 
 async def test_somebody_was_faster(port: Port) -> None:
@@ -546,7 +548,7 @@ async def test_somebody_was_faster(port: Port) -> None:
     after = port.desk.record(operation_id)
     late = await second.post(path, {**form, "confirmed": "yes"})
     assert late.status == 409
-    assert "nothing was changed" in Page(late.body.decode()).text
+    assert "nothing was changed" in late.text
     assert port.desk.record(operation_id) == after
 
 
@@ -557,7 +559,7 @@ async def test_never_happened_has_its_time(port: Port) -> None:
     assert "disabled" in str((await browser.page(path)).elements)
     port.desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS + 1)
     page = await browser.submit(path, {"way": "never_happened", "why": "seen"})
-    fields = Page(page.body.decode()).forms[path]
+    fields = page.forms[path]
     assert (await browser.post(path, fields)).status == 200
     assert port.desk.record(operation_id).state is State.RELEASED
     erase = f"/ui/operations/{operation_id}/erase"
@@ -573,7 +575,7 @@ MANY = "/ui/dead-letters/{}?route=charge&reason=unauthorized"
 async def preview_of_many(browser: Browser, verb: str, number: int) -> dict[str, str]:
     """The form that confirms, on a page that says so many match."""
     page = await browser.page(MANY.format(verb))
-    assert f"{number} dead letters match" in " ".join(page.text.split())
+    assert f"{number} dead letters match" in page.words
     return {**page.forms[f"/ui/dead-letters/{verb}"], "rate": "1000", "why": "token rotated", "typed": str(number)}
 
 
@@ -592,10 +594,10 @@ async def test_many_dead_letters(port: Port, verb: str, done: str, state: State)
     for wrong in ({"typed": "11"}, {"typed": ""}, {"why": "x"}, {"rate": "0"}, {"rate": "fast"}, {"reason": "bored"}):
         refused = await browser.post(path, {**form, **wrong})
         assert refused.status == 400, wrong
-        assert "Nothing was changed" in Page(refused.body.decode()).text
+        assert "Nothing was changed" in refused.text
     assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.DEAD_LETTER}
     response = await browser.post(path, form)
-    assert f"12 {done}, 0 skipped, 0 left." in Page(response.body.decode()).text
+    assert f"12 {done}, 0 skipped, 0 left." in response.text
     assert {port.desk.record(each.identity.operation_id).state for each in dead} == {state}
     assert port.desk.record(other.identity.operation_id).state is State.DEAD_LETTER
     for each in dead:
@@ -611,10 +613,9 @@ async def test_another_number_by_now(port: Port) -> None:
     browser, path = await port.signed_in("olga"), "/ui/dead-letters/withdraw"
     form = await preview_of_many(browser, "withdraw", 2)
     dead.append(await port.desk.kept(State.DEAD_LETTER))
-    late = await browser.post(path, form)
-    page = Page(late.body.decode())
-    assert late.status == 409
-    assert "3 dead letters match" in " ".join(page.text.split())
+    page = await browser.post(path, form)
+    assert page.status == 409
+    assert "3 dead letters match" in page.words
     assert "others match by now" in page.text
     assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.DEAD_LETTER}
     again = {**page.forms[path], "rate": "1000", "why": "token rotated", "typed": "3"}
@@ -647,11 +648,11 @@ async def test_a_hostile_filter(port: Port) -> None:
     browser = await port.signed_in("olga")
     hostile = await browser.get(f"/ui/dead-letters/requeue?route={quote_plus(HOSTILE)}")
     assert "<script>alert" not in hostile.body.decode()
-    assert "No dead letter matches." in Page(hostile.body.decode()).text
+    assert "No dead letter matches." in hostile.text
     for wrong in ("older_than=soon", "reason=bored", "route=&reason=&older_than="):
         refused = await browser.get(f"/ui/dead-letters/requeue?{wrong}")
         assert refused.status == 400
-        assert "Nothing was changed" in Page(refused.body.decode()).text
+        assert "Nothing was changed" in refused.text
 
 
 async def test_pages_of_a_list(port: Port) -> None:
@@ -688,7 +689,7 @@ async def test_the_oldest_doubt_is_first(port: Port) -> None:
         assert [found for link in page.links if (found := link.rpartition("/")[2]) in ids] == ids
         assert "In doubt since" in page.text
         assert page.text.index("2027-01-15T08:00:10Z") < page.text.index("2027-01-15T08:00:20Z")
-    text = " ".join((await browser.page(f"/ui/operations/{ids[1]}")).text.split())
+    text = (await browser.page(f"/ui/operations/{ids[1]}")).words
     assert "2027-01-15T08:00:20Z" in text
     assert "in doubt since" in text
 
@@ -702,7 +703,7 @@ async def test_finding(port: Port) -> None:
     assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
     none = await browser.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
     assert none.status == 404
-    assert "A request with it would run." in Page(none.body.decode()).text
+    assert "A request with it would run." in none.text
     assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
 
 
@@ -748,8 +749,7 @@ async def test_hostile_text_is_text(port: Port) -> None:
     record, browser, path = await port.opened("olga")
     operation_id = record.identity.operation_id
     hostile = RESPONSE.replace("text/html", HOSTILE)
-    preview = await browser.submit(path, {"way": "happened", "why": HOSTILE, "pasted": hostile})
-    page = Page(preview.body.decode())
+    page = await browser.submit(path, {"way": "happened", "why": HOSTILE, "pasted": hostile})
     assert HOSTILE in page.text
     assert (await browser.post(path, page.forms[path])).status == 200
     places = ("/ui/", "/ui/audit", f"/ui/operations/{operation_id}", "/ui/configuration", "/ui/operations?state=all")
@@ -772,7 +772,7 @@ async def test_the_store_is_away(port: Port, monkeypatch: pytest.MonkeyPatch) ->
     for path in ("operations", "dead-letters", "sinks", "pauses", "memory", "audit", f"operations/{UUID(int=7)}"):
         response = await browser.get(f"/ui/{path}")
         assert response.status == 503, path
-        text = Page(response.body.decode()).text
+        text = response.text
         assert "It could not be asked" in text
         assert not re.search(r"No operation is|There are no|Nobody changed|Nothing is", text)
     for path in ("journal", "routes", "configuration", "find"):
@@ -787,5 +787,5 @@ async def test_the_store_goes_away_in_an_action(port: Port, monkeypatch: pytest.
         away(port.desk, patch, Indefinite("the connection was lost"), "apply")
         response = await browser.post(path, form)
     assert response.status == 503
-    assert "It is not known whether this was done" in Page(response.body.decode()).text
+    assert "It is not known whether this was done" in response.text
     assert (await browser.post(path, form)).status == 200

@@ -18,15 +18,33 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
-from gateway.admin.bulk import REQUEUE, WITHDRAW, Bulk, Verb, dead_letters, listed
-from gateway.admin.fault import Fault, Malformed, NoSuch, unavailable
 from gateway.admin.inspection import full_json, operation_in
-from gateway.admin.journal import REFUSED, WAITING
+from gateway.admin.journal import REFUSED, WAITING, response_of
 from gateway.admin.journal import listed as journal_listed
-from gateway.admin.memory import MemoryState
-from gateway.admin.operations import PAGE_SIZE_MAX, Operations, audit_by
-from gateway.admin.provided_response import response_of
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Refusal, Refused, Ruling
+from gateway.admin.operations import (
+    PAGE_SIZE_MAX,
+    REQUEUE,
+    WITHDRAW,
+    Bulk,
+    Operations,
+    Verb,
+    audit_by,
+    dead_letters,
+    listed,
+)
+from gateway.admin.reports import MemoryState
+from gateway.admin.resolution import (
+    Changed,
+    Fault,
+    Happened,
+    Malformed,
+    NoSuch,
+    NothingHappened,
+    Refusal,
+    Refused,
+    Ruling,
+    unavailable,
+)
 from gateway.admin.view import described
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
@@ -110,7 +128,7 @@ def _microseconds(text: str) -> int:
     return microseconds(seconds)
 
 
-def _states(names: list[str]) -> frozenset[State]:
+def states_named(names: list[str]) -> frozenset[State]:
     if not _STATES.keys() >= set(names):
         raise ValueError(f"it is one of {', '.join(_STATES)}")
     return frozenset().union(*(_STATES[name] for name in names))
@@ -139,7 +157,7 @@ class Asking(BaseModel):
 class ListQuery(Asking):
     """Which operations to list; by default those in doubt or, with a reason, the dead letters."""
 
-    state: Annotated[frozenset[State] | None, BeforeValidator(_states)] = None
+    state: Annotated[frozenset[State] | None, BeforeValidator(states_named)] = None
     route: frozenset[str] | None = None
     older_than: Annotated[int, BeforeValidator(_microseconds), _Once] = 0
     reason: Annotated[_Reason | None, _Once] = None

@@ -34,9 +34,8 @@ from gateway.admin.access import (
     is_page,
 )
 from gateway.admin.actions import Change, Look, operation_id_of
-from gateway.admin.fault import Declined, Fault, fault_of, unavailable
 from gateway.admin.operations import Operations
-from gateway.admin.resolution import Changed, Refusal, Refused
+from gateway.admin.resolution import Changed, Declined, Fault, Refusal, Refused, fault_of, unavailable
 from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn

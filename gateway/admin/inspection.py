@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.admin.fault import Malformed
-from gateway.admin.history import Told, told
 from gateway.admin.journal import advice_of, kept, sentence, since_us, state_of, why_of
-from gateway.admin.memory import MemoryState
-from gateway.admin.reports import Report, events_text, paused_line
-from gateway.admin.resolution import Treatment
-from gateway.admin.view import advice, ago, described, foreign, moment, printable, span, stranded_advice, times_of
+from gateway.admin.reports import MemoryState, Report, events_text, paused_line
+from gateway.admin.resolution import Malformed, Treatment
+from gateway.admin.view import (
+    Told,
+    advice,
+    ago,
+    described,
+    foreign,
+    moment,
+    printable,
+    span,
+    stranded_advice,
+    times_of,
+    told,
+)
 from gateway.admin.view import since_us as record_since_us
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, probe_target
@@ -179,7 +188,6 @@ class Inspected:
 
     @property
     def told(self) -> Told:
-        """What happened to it."""
         return told(self.snapshot.record, self.audits)
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.admin.fault import Malformed
 from gateway.admin.operations import PAGE_SIZE_MAX, Operations
-from gateway.admin.resolution import Policies
+from gateway.admin.resolution import Malformed, Policies
 from gateway.admin.view import doubt_text, since_us, span
 from gateway.core.identity.key import Key
 from gateway.core.identity.scope import derive_operation_id, stored_digest
@@ -60,7 +59,6 @@ def status_of(record: Record) -> int | None:
 
 
 def did(record: Record) -> str:
-    """What the service last did."""
     if record.response is not None:
         return f"responded with {record.response.status}"
     if record.doubt is not None:
@@ -311,7 +309,6 @@ def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
 
 
 async def _callers(operations: Operations, beginning: str, held: Held) -> list[bytes]:
-    """The callers of the operations that are looked at."""
     found: dict[bytes, None] = {}
 
     def is_of_one(record: Record) -> bool:

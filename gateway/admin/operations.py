@@ -15,19 +15,28 @@ Every change writes its audit to the durable store, in the same transaction.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
-from typing import Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.admin import reports
 from gateway.admin import resolution as rulings
-from gateway.admin.fault import Malformed, NoSuch, NotDead
 from gateway.admin.inspection import Inspected
 from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
-from gateway.admin.memory import MemoryState, accept_loss, memory_state
-from gateway.admin.reports import Report
-from gateway.admin.resolution import Changed, NothingHappened, Policies, Refusal, Refused, Ruling
+from gateway.admin.reports import MemoryState, Report, accept_loss, memory_state
+from gateway.admin.resolution import (
+    Changed,
+    Malformed,
+    NoSuch,
+    NotDead,
+    NothingHappened,
+    Policies,
+    Refusal,
+    Refused,
+    Ruling,
+)
 from gateway.admin.view import foreign, moment
 from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
@@ -559,3 +568,139 @@ def _last_id(page: list[Snapshot]) -> UUID:
     if record is None:
         raise RuntimeError("a store found a record that is absent")
     return record.identity.operation_id
+
+
+# -- many dead letters -------------------------------------------------------------------------------------------------
+#
+# They are listed first, up to a limit, and then requeued or withdrawn at a rate. Each is done in order, as a single one
+# would be: fenced, audited, and not twice by the same person for the same reason. So it may be done again.
+
+# Matches beyond the limit are counted up to this.
+_COUNT_MAX: Final = 100_000
+# How many a preview shows, and how many of those that were skipped a result names.
+_SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is decided about each of many dead letters."""
+
+    name: str
+    did: str
+    done: str
+    decide: Callable[[Operations, UUID, Audit], Awaitable[Changed | Refused]]
+
+
+REQUEUE: Final = Verb("requeue", "requeued", "requeued", Operations.requeue)
+WITHDRAW: Final = Verb("withdraw", "withdrew", "withdrawn", Operations.withdraw)
+
+
+def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int, limit: int) -> Query:
+    """At most `limit` dead letters: of these routes (None: all), for this reason (None: any), dead for `age_us`."""
+    return Query(frozenset((State.DEAD_LETTER,)), routes, age_us, reason=reason, limit=limit)
+
+
+@dataclass(slots=True)
+class Bulk:
+    """One decision about many. The counts hold at any time; one that is under way, or ended unknown, counts as left.
+
+    `first` has the beginning of those that match.
+    """
+
+    verb: Verb
+    rate: int
+    operation_ids: list[UUID] = field(default_factory=list)
+    first: list[Record] = field(default_factory=list)
+    now_us: int = 0
+    beyond: int = 0
+    done: int = 0
+    skipped: int = 0
+    why_skipped: list[str] = field(default_factory=list)
+
+    @property
+    def matching(self) -> int:
+        return len(self.operation_ids) + self.beyond
+
+    @property
+    def left(self) -> int:
+        """Matches that were not tried, those beyond the limit included."""
+        return self.matching - self.done - self.skipped
+
+    def __str__(self) -> str:
+        return f"{self.done} {self.verb.done}, {self.skipped} skipped, {self.left} left"
+
+    @property
+    def text(self) -> str:
+        return f"{self}."
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.why_skipped, *(["Those that are left need another step."] if self.left else [])]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"detail": self.text, **self.counts}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {self.verb.done: self.done, "skipped": self.skipped, "left": self.left}
+
+    async def run(
+        self,
+        operations: Operations,
+        audit: Audit,
+        *,
+        seconds_max: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> AsyncIterator[tuple[UUID, Changed | Refused]]:
+        """Decide about them in order, and yield what became of each; none begins later than `seconds_max` from now.
+
+        Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped.
+        """
+        started = due = clock()
+        for operation_id in self.operation_ids:
+            if due > clock():
+                await sleep(due - clock())
+            now = clock()
+            if seconds_max is not None and now - started >= seconds_max:
+                return
+            # Counted from the later one, so that a slow store is not followed by a burst.
+            due = max(due, now) + 1 / self.rate
+            outcome = await self._decided(operations, operation_id, audit)
+            if isinstance(outcome, Changed) and not outcome.is_repeat:
+                self.done += 1
+            else:
+                self.skipped += 1
+                if len(self.why_skipped) < _SHOWN_MAX:
+                    self.why_skipped.append(f"Skipped `{operation_id}`: {outcome.text}")
+            yield operation_id, outcome
+
+    async def _decided(self, operations: Operations, operation_id: UUID, audit: Audit) -> Changed | Refused:
+        try:
+            return await self.verb.decide(operations, operation_id, audit)
+        except Unreadable as error:
+            return Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
+
+
+async def listed(operations: Operations, wanted: Query, rate: int, verb: Verb = REQUEUE) -> Bulk:
+    """The decision about the dead letters that match now, about `rate` a second. Raises `NotApplied`."""
+    found = Bulk(verb, rate)
+    async for page in operations.pages(replace(wanted, limit=PAGE_SIZE_MAX)):
+        for snapshot in page:
+            record = snapshot.record
+            if record is None or record.delivery is None or not operations.policies.is_own(record):
+                continue
+            # The query's age is since the acceptance.
+            if record.delivery.since_us > snapshot.now_us - wanted.age_us:
+                continue
+            if len(found.first) < _SHOWN_MAX:
+                found.first.append(record)
+                found.now_us = snapshot.now_us
+            if len(found.operation_ids) < wanted.limit:
+                found.operation_ids.append(record.identity.operation_id)
+            else:
+                found.beyond += 1
+        if found.beyond >= _COUNT_MAX:
+            break
+    return found

@@ -20,7 +20,6 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
-from gateway.admin.fault import NoSuch
 from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
@@ -48,7 +47,75 @@ from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, wi
 from gateway.core.recovery import Hold, Recovery
 from gateway.core.replay import KeepPolicy, Redaction, resource_in, stored_response, version_of
 from gateway.protect.decoding import document_in
+from gateway.store.base import Amnesic, NotApplied, StartRefused, StoreError, Unreadable, Unstorable
 from gateway.store.operations import AuditEntry
+
+# -- why something is not done -----------------------------------------------------------------------------------------
+
+
+class Declined(Exception):
+    """Nothing was done. The text says why, and what to do."""
+
+
+class Malformed(Declined, ValueError):
+    """The request is not valid. The text never quotes what was sent."""
+
+
+class OutcomeRefused(Declined):
+    """An outcome in a journal is not exported, or not acknowledged."""
+
+
+class NotDead(Declined): ...
+
+
+class NoSuch(Declined):
+    """Nothing has this name: `code` says what. The text says which there are."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Fault(Exception):
+    """The request ends here. `detail` says why, what was changed, and what to do; `members` belong to the problem."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.headers, self.members = headers or {}, members
+
+
+def unavailable(detail: str, **members: Any) -> Fault:
+    """The store did not do it, or nobody knows."""
+    return Fault(503, "store-unavailable", detail, **members)
+
+
+def fault_of(error: Declined | StoreError, *, is_read: bool) -> Fault:
+    match error:
+        case NoSuch():
+            return Fault(404, error.code, f"Nothing was changed: {error}.")
+        case NotDead():
+            return Fault(409, "not-dead", str(error))
+        case Declined():
+            return Fault(400, "malformed", str(error))
+        case Unstorable():
+            return Fault(422, "rejected", f"The store cannot keep this; nothing was changed: {error}")
+        case NotApplied():
+            what = "nothing could be read" if is_read else "nothing was changed"
+            return unavailable(f"The store cannot be reached; {what}: {error}")
+        case Amnesic():
+            return Fault(503, "store-amnesia", f"Nothing was changed: {error}. See /memory.")
+        case Unreadable():
+            return unavailable(f"The record cannot be shown; nothing was changed: {error}")
+        case StartRefused():
+            return unavailable(f"Nothing was changed: {error}.")
+        case _:
+            return unavailable(f"It is not known whether this was done: {error}")
+
+
+# -- what is known of the routes ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -347,7 +414,6 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
 
 
 def forced(audit: Audit, reason: Refusal) -> Audit:
-    """The audit of a command that overruled this refusal."""
     return Audit(audit.who, f"{audit.why}{_FORCED}{reason}]")
 
 
@@ -428,7 +494,6 @@ _BY_EVENT: Final[Mapping[Event, str]] = {
 
 
 def nothing_to_resolve(snapshot: Snapshot) -> Refused:
-    """The refusal when the record is not in doubt."""
     record = snapshot.record
     if record is None:
         raise ValueError("there is no record: use `unknown`")

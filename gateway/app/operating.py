@@ -12,15 +12,13 @@ from time import time
 from uuid import UUID, uuid4
 
 from gateway import EXIT_OK, PROGRAM, CommandError
-from gateway.admin.access import Authentication, People, Voucher
+from gateway.admin.access import Authentication, People, Voucher, by_proxy, by_token
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
-from gateway.admin.fault import Declined
 from gateway.admin.journal import ViewJournals
-from gateway.admin.memory import memory_state
 from gateway.admin.operations import Operations
-from gateway.admin.resolution import Policies, RoutePolicy, Treatment
-from gateway.admin.vouching import by_proxy, by_token
+from gateway.admin.reports import memory_state
+from gateway.admin.resolution import Declined, Policies, RoutePolicy, Treatment
 from gateway.app.reload import Report
 from gateway.app.stores import (
     bare_store,
@@ -41,8 +39,8 @@ from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config, digest_of
 from gateway.config.address import RedisUrl
 from gateway.config.effective import effective
+from gateway.config.models import SignIn
 from gateway.config.route import Route
-from gateway.config.sign_in import SignIn
 from gateway.core.operation import microseconds
 from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events

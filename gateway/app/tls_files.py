@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gateway.config import Config
 from gateway.config.address import PLACEHOLDER_DIRECTORY
+from gateway.config.checks import Notice
 from gateway.config.events import KafkaSink
-from gateway.config.notice import Notice
 from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
 
 

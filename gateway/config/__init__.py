@@ -4,17 +4,16 @@ load() reads a file and returns a Config, or raises every mistake of the file at
 values only: no YAML, no environment, no positions.
 
 *The file as values.* `models` is the whole file, `route` a protected route, `scope` whose keys they are and who says
-so, `upstream` the service and its probes, `delivery` what is accepted now and delivered later, `inbox` webhooks,
-`events` what other systems receive, `sign_in` who comes into the console without a token. `section` is what mappings
-have in common, `leaf` reads single values, `address` hosts, networks, files and URLs.
+so, `upstream` the service and its probes, `delivery` what is accepted now, webhooks among it, and delivered later,
+`events` what other systems receive. `section` is what mappings have in common, `leaf` reads single values, `address`
+hosts, networks, files and URLs.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
-`checks` those between sections, and `explanation`, which knows what may be written where, turns pydantic's errors into
-mistakes. `notice` remarks on what is allowed but questionable.
+`checks` those between sections, and remarks on what is allowed but questionable.
 
-*For people and editors.* `effective` writes the configuration in force as text, and finds what differs between two. It
-reads what the keys of the file are for, and writes its JSON Schema. `openapi` drafts a file from the description of a
-service; only the command that does loads it.
+*For people and editors.* `effective` reads in the models what may be written where and what it is for: so it turns
+pydantic's errors into mistakes, writes the configuration in force as text, finds what differs between two, and writes
+the JSON Schema. `openapi` drafts a file from the description of a service; only the command that does loads it.
 
 *For requests.* A section is what runs. Where the core has a type of its own, the section makes that value.
 
@@ -29,12 +28,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.checks import disagreements
+from gateway.config.checks import disagreements, notices
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
-from gateway.config.effective import changes, digest_of
-from gateway.config.explanation import Placeholders, empty_values, explain
+from gateway.config.effective import Placeholders, changes, digest_of, empty_values, explain
 from gateway.config.models import Config
-from gateway.config.notice import notices
 from gateway.config.section import RightValues
 
 __all__ = [

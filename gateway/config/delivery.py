@@ -9,19 +9,53 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretBytes
+from pydantic import Field, SecretBytes, SecretStr
 
-from gateway.config.leaf import JSON_POINTER, NAME, Count, Duration, HeaderName, SecretText, Size
-from gateway.config.section import DIVIDED, Forms, Section, written
+from gateway.config.address import HostName
+from gateway.config.events import SigningSecret
+from gateway.config.leaf import (
+    JSON_POINTER,
+    NAME,
+    Count,
+    Duration,
+    EventIdPlace,
+    HeaderName,
+    Moment,
+    SecretText,
+    SignatureTemplate,
+    Size,
+    Text,
+)
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, ids_twice, written
 from gateway.config.upstream import HeaderValue
+from gateway.core import webhook
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import parse_pointer
+from gateway.core.identity.fingerprint import may_be_fingerprinted
+from gateway.core.identity.key import CloudEventKey
 from gateway.core.operation import microseconds
 from gateway.core.sealing import KEY_BYTES
+from gateway.core.webhook import (
+    CLOUD_EVENT_ABOUT,
+    PRESETS,
+    SECRET_BYTES_MIN,
+    Algorithm,
+    Digest,
+    Encoding,
+    Place,
+    Preset,
+    Scheme,
+    Secret,
+    custom_scheme,
+    parse_template,
+    secret_key,
+)
 
 _HEX_KEY = re.compile(rf"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}\Z")
 _REPLACED_REFUSED = (
@@ -196,3 +230,215 @@ class IdentityKey(EncryptionKey):
 
     id: Annotated[str, NAME]
     """The name of this key, for people. It is stored nowhere."""
+
+
+# -- inboxes -----------------------------------------------------------------------------------------------------------
+#
+# Whose webhooks a route takes, and with which secrets. Such a route has no key of its own: its preset says which header
+# or value of the body identifies an event.
+
+REMEMBER_SECONDS = 35 * 86400.0
+"""How long events are remembered by default: longer than any sender sends one again."""
+
+_Header = Annotated[str, HeaderName()]
+# What is signed where a CloudEvent is: its id is that of the event, whatever the scheme calls an id.
+_NO_ID = b"ce-id"
+
+
+def _secret(text: str) -> str:
+    if len(text.encode()) < SECRET_BYTES_MIN:
+        raise ValueError(f"a secret has at least {SECRET_BYTES_MIN} bytes")
+    return text
+
+
+_PREFIX = Text("at most 64 visible ASCII characters", r"[!-~]{0,64}", {"maxLength": 64})
+
+
+class InboxSecret(Section):
+    """A secret that the sender signs with."""
+
+    id: Annotated[str, NAME]
+    """The name of this secret in metrics."""
+    key: Annotated[SecretStr, SecretText(_secret, hint="", is_key=True)]
+    """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
+    this file. For standard_webhooks whsec_... or, where the sender signs with a private key, whpk_..."""
+    until: Annotated[float, Moment()] | None = None
+    """When it ends, such as 2026-12-01T00:00:00Z, while another one takes its place. For ever if left out."""
+
+
+class HmacSignature(Section):
+    """How a sender without a preset signs: an HMAC in a header."""
+
+    header: _Header
+    """The header that holds the signature."""
+    prefix: Annotated[str, _PREFIX] = ""
+    """What stands before the signature in its header, such as `sha256=`."""
+    signed: Annotated[str, SignatureTemplate()] = "{body}"
+    """What is signed: text with {body} and perhaps {timestamp} and {id}, such as `{timestamp}.{body}`."""
+    digest: Literal["sha256", "sha512"] = "sha256"
+    """The digest of the HMAC."""
+    encoding: Literal["hex", "base64"] = "hex"
+    """How the signature is written; hex in lower case."""
+    id: Annotated[str, EventIdPlace()] | None = None
+    """Where the id of an event is: the name of a header, or a JSON pointer into the body."""
+    timestamp: _Header | None = None
+    """The header that holds the time of signing, in seconds since 1970, if {timestamp} is signed."""
+    about: Annotated[tuple[_Header, ...], Field(max_length=8)] = ()
+    """The headers that say what an event is, or whose, such as X-Topic: with another value it is another event,
+    although its id, or the body that it is known by, is the same."""
+
+
+Origins = Annotated[
+    Literal["any"] | Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=64)],
+    Forms("a list of names such as [eventgrid.azure.net], or any"),
+]
+
+
+class CloudEvents(Section):
+    """How CloudEvents are signed, and who may deliver them."""
+
+    signature: Literal["bearer", "standard_webhooks", "stripe", "slack", "github", "shopify", "hmac"] = "bearer"
+    """How events are signed: by the scheme of another preset, or not at all: bearer takes the secret for a token."""
+    origins: Origins = ()
+    """The origins that may deliver here, by the names that they give in their handshake (an OPTIONS request)."""
+
+
+class Inbox(Section):
+    """Webhooks: acknowledged as soon as they are stored, and delivered until the service has them."""
+
+    preset: Literal["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents", "hmac"]
+    """Whose webhooks they are: how they are signed, what identifies an event, how one is acknowledged."""
+    secrets: Annotated[tuple[InboxSecret, ...], Field(min_length=1, max_length=8)]
+    """The secrets of the sender; a message is genuine if one of them signed it."""
+    tolerance: Annotated[float, Duration("1s", "24h")] = written("5m")
+    """How old a signature may be, and how far in the future, where the sender signs the time."""
+    sign_again: Literal["late", "always", "never"] = "late"
+    """When a delivery is signed anew, with the same secret and a new time: when half of the tolerance has passed."""
+    replay_guard: Literal["content", "none"] | None = None
+    """What identifies an event: content compares bodies, none relies on the id. If left out: content where the
+    signature does not cover the id."""
+    on_change: Literal["acknowledge", "refuse"] = "acknowledge"
+    """What the sender gets for an id that came before with another content: it is not delivered either way."""
+    as_: Annotated[Literal["sender", "standard_webhooks"], Field(alias="as")] = "sender"
+    """Whose signature the service gets: the sender's, which sign_again renews where that can be done, or the gateway's
+    own with signing_secrets, by Standard Webhooks."""
+    signing_secrets: Annotated[tuple[SigningSecret, ...], Field(max_length=8)] = ()
+    """The secrets for `as: standard_webhooks`, all of which sign until they end."""
+    hmac: HmacSignature | None = None
+    """How the sender signs, for the presets hmac and cloudevents."""
+    cloudevents: CloudEvents = Field(default_factory=CloudEvents)
+    """Settings of the preset cloudevents."""
+
+    @property
+    def known(self) -> Preset:
+        return PRESETS[self.preset]
+
+    @property
+    def is_bearer(self) -> bool:
+        return self.preset == "cloudevents" and self.cloudevents.signature == "bearer"
+
+    @property
+    def signature(self) -> str:
+        return self.cloudevents.signature if self.preset == "cloudevents" and not self.is_bearer else self.preset
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """The schemes that messages are verified by. Raises ValueError where `hmac` proves nothing."""
+        schemes = PRESETS[self.signature].schemes
+        if self.signature == "hmac" and self.hmac is not None:
+            schemes = (self._custom(self.hmac),)
+        if self.preset == "cloudevents":
+            schemes = tuple(
+                replace(scheme, key=CloudEventKey(), about=(*CLOUD_EVENT_ABOUT, *scheme.about)) for scheme in schemes
+            )
+        return schemes
+
+    @property
+    def guards_content(self) -> bool:
+        """Whether bodies identify events, and not their ids."""
+        if self.replay_guard is not None:
+            return self.replay_guard == "content"
+        return not self.is_bearer and not all(scheme.is_id_signed for scheme in self.schemes)
+
+    @property
+    def has_time(self) -> bool:
+        return any(scheme.time is not None for scheme in self.schemes)
+
+    @cached_property
+    def compiled(self) -> webhook.Inbox:
+        origins = self.cloudevents.origins
+        return webhook.Inbox(
+            schemes=self.schemes,
+            secrets=tuple(Secret(secret.id, *self._key(secret), secret.until) for secret in self.secrets),
+            tolerance_seconds=self.tolerance,
+            acknowledgement=self.known.acknowledgement,
+            guards_content=self.guards_content,
+            sign_again=webhook.SignAgain(self.sign_again),
+            refuses_changed=self.on_change == "refuse",
+            answers_challenge=self.known.has_challenge,
+            own_secrets=tuple(secret.compiled for secret in self.signing_secrets),
+            origins=(b"*",) if origins == "any" else tuple(origin.lower().encode() for origin in origins),
+        )
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from ids_twice("secrets", self.secrets)
+        for index, secret in enumerate(self.secrets):
+            try:
+                self._key(secret)
+            except ValueError as error:
+                yield ("secrets", index, "key"), str(error)
+        yield from self._scheme_disagreements()
+        yield from self._signing_disagreements()
+
+    def _signing_disagreements(self) -> Iterator[Disagreement]:
+        yield from ids_twice("signing_secrets", self.signing_secrets)
+        if self.as_ == "sender":
+            if self.signing_secrets:
+                yield "signing_secrets", "these secrets are for as: standard_webhooks"
+            return
+        if not self.signing_secrets:
+            yield (), "as: standard_webhooks needs signing_secrets: [{id: NAME, key: whsec_...}]"
+        if "sign_again" in self.model_fields_set:
+            yield "sign_again", "the gateway signs every delivery; leave this out"
+
+    def _scheme_disagreements(self) -> Iterator[Disagreement]:
+        if "cloudevents" in self.model_fields_set and self.preset != "cloudevents":
+            yield "cloudevents", f"these settings are for the preset cloudevents, not {self.preset}"
+        if self.signature != "hmac":
+            if self.hmac is not None:
+                yield "hmac", "the preset knows how its sender signs; leave this out"
+        elif self.hmac is None:
+            yield (), "hmac is required: {header: NAME, id: NAME} and how the sender signs"
+            return
+        elif self.preset == "hmac" and self.hmac.id is None:
+            yield "hmac", "id is required: the header or the value in the body that names an event"
+            return
+        try:
+            has_time = self.has_time
+            verified = frozenset[bytes]().union(*[scheme.headers for scheme in self.schemes])
+        except ValueError as error:
+            yield ("hmac", "signed"), str(error)
+            return
+        for index, name in enumerate(() if self.hmac is None else self.hmac.about):
+            if name.lower().encode() in verified or not may_be_fingerprinted(name.encode()):
+                yield ("hmac", "about", index), "this header differs when the sender sends the event again"
+        for name in ("tolerance", "sign_again"):
+            if name in self.model_fields_set and not has_time:
+                yield name, "this sender signs no time, so its signatures do not grow old"
+
+    def _custom(self, hmac: HmacSignature) -> Scheme:
+        place = hmac.id or ""
+        event_id = parse_pointer(place) if place.startswith("/") else place.encode() or _NO_ID
+        return custom_scheme(
+            signature=Place(hmac.header.lower().encode(), hmac.prefix.encode()),
+            signed=parse_template(hmac.signed),
+            digest=Digest(hmac.digest),
+            encoding=Encoding(hmac.encoding),
+            event_id=event_id,
+            time_header=None if hmac.timestamp is None else hmac.timestamp.encode(),
+            about=[name.encode() for name in hmac.about],
+        )
+
+    def _key(self, secret: InboxSecret) -> tuple[bytes, Algorithm]:
+        key, algorithm = secret_key(secret.key.get_secret_value(), is_base64=PRESETS[self.signature].is_secret_base64)
+        return key, Algorithm.BEARER if self.is_bearer else algorithm

@@ -77,7 +77,6 @@ class Document:
         return None if found is None else found[0]
 
     def holds(self, path: Path) -> bool:
-        """Whether something is written at this path."""
         return path in self.values
 
     def _position(self, path: Path, at_key: bool) -> Position:

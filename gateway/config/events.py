@@ -23,7 +23,7 @@ from gateway.config.address import (
     split_url,
 )
 from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, SecretText, Size, Text, shaped
-from gateway.config.section import Disagreement, Forms, Section, repeated, written
+from gateway.config.section import Disagreement, Forms, Section, ids_twice, repeated, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.webhook import Secret, signing_key
@@ -97,7 +97,6 @@ class SigningSecret(Section):
 
     @property
     def compiled(self) -> Secret:
-        """The secret as it is used."""
         return Secret(self.id, *signing_key(self.key.get_secret_value()), self.until)
 
 
@@ -128,8 +127,7 @@ class WebhookSink(_SinkSettings):
     """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        for index in repeated(secret.id for secret in self.secrets):
-            yield ("secrets", index, "id"), "another secret has this id already"
+        yield from ids_twice("secrets", self.secrets)
 
 
 class RedisStreamSink(_SinkSettings):
@@ -252,7 +250,6 @@ class EventSettings(Section):
             yield ("sinks", index, "name"), "another sink has this name already"
 
     def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
-        """The events that a sink receives."""
         return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
 
     def include_for(self, sink: _SinkSettings) -> tuple[str, ...]:

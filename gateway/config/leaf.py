@@ -40,8 +40,8 @@ def wrong(message: str, hint: str = "", *, is_secret: bool = False) -> PydanticC
 
 
 def shaped(kind: str | list[str] = "string", **keywords: Any) -> Mapping[str, Any]:
-    """The JSON Schema of a scalar of this type."""
-    return {"type": kind, **keywords}
+    """The JSON Schema of a scalar of this type, or of one of `anyOf`."""
+    return keywords if "anyOf" in keywords else {"type": kind, **keywords}
 
 
 def placeholder(name: str) -> str:
@@ -255,6 +255,12 @@ class Size(Leaf):
     most: str
 
     expected = "a size such as 64KiB, 1MiB or a number of bytes"
+    schema = shaped(
+        anyOf=[
+            {"type": "integer", "minimum": 0},
+            {"type": "string", "pattern": rf"^((0|[1-9][0-9]*)(KiB|MiB|GiB)?{SUBSTITUTED})$"},
+        ]
+    )
 
     def read(self, text: str) -> int:
         size = size_bytes(text)
@@ -267,11 +273,6 @@ class Size(Leaf):
 
     def write(self, value: int) -> str:
         return size_text(value)
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        pattern = rf"^((0|[1-9][0-9]*)(KiB|MiB|GiB)?{SUBSTITUTED})$"
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]}
 
 
 @dataclass(frozen=True)
@@ -401,6 +402,7 @@ class StatusSet(Leaf):
     """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
 
     expected = "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx"
+    schema = shaped(anyOf=[{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}])
 
     def read(self, text: str) -> int | str:
         if re.match(r"[2-5]xx\Z", text):
@@ -408,10 +410,6 @@ class StatusSet(Leaf):
         if not re.match(r"[2-5][0-9][0-9]\Z", text):
             raise self.unexpected()
         return int(text)
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}]}
 
 
 class Method(Leaf):
@@ -548,7 +546,6 @@ def encoded(names: Iterable[str]) -> tuple[bytes, ...]:
 
 
 def lowered(names: Iterable[str]) -> frozenset[bytes]:
-    """The names of headers as they are compared."""
     return frozenset(name.lower().encode() for name in names)
 
 
@@ -575,16 +572,13 @@ class JsonScalar(Leaf):
     expected = (
         "a string, a number, true, false or null, as in JSON; a string needs quotes only if it looks like another"
     )
+    schema = shaped(["string", "number", "boolean", "null"])
 
     def read(self, text: str) -> str:
         value = parse_json(text.encode("utf-8", "surrogatepass"))
         if isinstance(value, dict | list) or len(text) > 256 or (value is MISSING and text[:1] in ('"', "{", "[")):
             raise self.unexpected()
         return json.dumps(text) if value is MISSING else text.strip()
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        return {"type": ["string", "number", "boolean", "null"]}
 
 
 class EventIdPlace(Leaf):

@@ -21,9 +21,9 @@ import yaml
 
 from gateway import CommandWrong
 from gateway.config import ConfigError, parse
+from gateway.config.checks import OWN_SEMANTICS
 from gateway.config.document import NOTHING, Mistake
 from gateway.config.models import ROUTES_MAX
-from gateway.config.notice import OWN_SEMANTICS
 from gateway.core.routing import PathPattern, PatternError
 
 DESCRIPTION_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -331,7 +331,6 @@ def _value(text: str) -> str:
 
 
 def _open(what: str) -> str:
-    """A value that is left open."""
     return _value(_MARK + what)
 
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from gateway.config.address import HostName
-from gateway.config.delivery import Accept, DeadLetter, Order, RouteDelivery
-from gateway.config.inbox import REMEMBER_SECONDS, Inbox
+from gateway.config.delivery import REMEMBER_SECONDS, Accept, DeadLetter, Inbox, Order, RouteDelivery
 from gateway.config.leaf import (
     JSON_POINTER,
     NAME,
@@ -208,7 +207,6 @@ class Unprotected(Section):
 
     @property
     def rule(self) -> Rule:
-        """The rule for `routing.RouteTable`."""
         return rules_of(self.host, [method.encode() for method in self.methods], (self.path,))[0]
 
 
@@ -232,10 +230,7 @@ class Fingerprint(Section):
     explain: Annotated[bool, Flag()] = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
     members, four levels deep. Needs secrets.fingerprint_key."""
-    defaults: Annotated[
-        dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]],
-        Field(max_length=64),
-    ] = {}  # noqa: RUF012  copied by the model
+    defaults: Annotated[dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
@@ -301,7 +296,6 @@ class Repeats(Section):
 
     @property
     def compiled(self) -> RepeatPolicy:
-        """As requests are recognised."""
         by = None if self.by == "fingerprint" else tuple(map(parse_pointer, self.by))
         return RepeatPolicy(microseconds(self.within), self.action == "refuse", by)
 
@@ -355,7 +349,6 @@ class Outcome(Section):
     """What responses mean by their JSON body; the first rule that matches decides. An unreadable body matches none."""
 
     def compiled(self, *, resends: bool) -> outcomes.StatusPolicy:
-        """What responses mean. `resends`: as in `StatusPolicy`."""
         listed = ((self.final, "final"), (self.retryable, "retryable"), (self.in_doubt, "in_doubt"))
         selected = [(status, outcomes.Meaning(meaning)) for statuses, meaning in listed for status in statuses]
         return outcomes.StatusPolicy(

@@ -34,19 +34,14 @@ from gateway.core.identity.token import SECRET_ALGORITHMS
 # Who says who a caller is, and what it may: an authorising service, or the authority that signed a certificate.
 
 _OF_THE_GATEWAY = "the gateway writes this header itself"
-_ASKED_REFUSED = (
-    ("host", _OF_THE_GATEWAY),
-    ("x-forwarded-", _OF_THE_GATEWAY),
-    ("via", _OF_THE_GATEWAY),
-    ("content-", "the service is asked without the body"),
-)
+_OWN = tuple((name, _OF_THE_GATEWAY) for name in ("host", "x-forwarded-", "via"))
+_ASKED_REFUSED = (*_OWN, ("content-", "the service is asked without the body"))
+_OF_THE_RESPONSE = "this header describes the response of the authorising service"
 _NAMED_REFUSED = (
-    ("host", _OF_THE_GATEWAY),
-    ("x-forwarded-", _OF_THE_GATEWAY),
+    *_OWN,
     ("forwarded", _OF_THE_GATEWAY),
-    ("via", _OF_THE_GATEWAY),
-    ("content-", "this header describes the response of the authorising service"),
-    ("date", "this header describes the response of the authorising service"),
+    ("content-", _OF_THE_RESPONSE),
+    ("date", _OF_THE_RESPONSE),
     ("set-cookie", "this header is for browsers; hand on another one"),
 )
 _AskedHeader = Annotated[str, HeaderName(refused=_ASKED_REFUSED)]
@@ -310,7 +305,6 @@ class JwtScope(Section):
 
     @property
     def issuers(self) -> tuple[TokenIssuer, ...]:
-        """All of them."""
         return (self.jwt,) if isinstance(self.jwt, TokenIssuer) else self.jwt
 
     @cached_property
@@ -381,7 +375,6 @@ def parts_of(scope: Scope | None) -> tuple[ScopePart, ...]:
 
 
 def token_issuers(scope: Scope) -> tuple[TokenIssuer, ...]:
-    """The issuers whose tokens a scope takes."""
     return tuple(issuer for part in parts_of(scope) if isinstance(part, JwtScope) for issuer in part.issuers)
 
 

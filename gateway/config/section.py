@@ -132,7 +132,6 @@ def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreemen
 
 
 def repeated(items: Iterable[object]) -> list[int]:
-    """The positions of items that occurred before."""
     seen: set[object] = set()
     found = []
     for index, item in enumerate(items):
@@ -140,6 +139,12 @@ def repeated(items: Iterable[object]) -> list[int]:
             found.append(index)
         seen.add(item)
     return found
+
+
+def ids_twice(key: str, holders: Iterable[Any]) -> Iterator[Disagreement]:
+    """Secrets of a list that have the id of one before them."""
+    for index in repeated(each.id for each in holders):
+        yield (key, index, "id"), "another secret has this id already"
 
 
 def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
@@ -205,7 +210,6 @@ class Forms:
         return form.__get_pydantic_core_schema__(of_any(kinds), handler)
 
     def tagged(self, union: Any) -> dict[str, Any]:
-        """The types by their tags."""
         tags = [_tag(kind) for kind in get_args(union)]
         # One mapping in place of a list of them is known by being one.
         is_one = "<list>" in tags and "<word>" not in tags

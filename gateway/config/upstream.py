@@ -106,10 +106,7 @@ class RouteUpstream(_UpstreamSettings):
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
-_PROBE_REFUSED = (
-    ("host", "a probe has the Host of the request"),
-    ("content-", "a probe has no body"),
-)
+_PROBE_REFUSED = (("host", "a probe has the Host of the request"), ("content-", "a probe has no body"))
 _Value = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -124,7 +121,6 @@ HeaderValue = Annotated[SecretStr, BeforeValidator(_header_value)]
 
 
 def written_headers(headers: Mapping[str, SecretStr]) -> Headers:
-    """The headers as they stand in a message."""
     return tuple((name.encode(), value.get_secret_value().encode()) for name, value in headers.items())
 
 
@@ -146,7 +142,6 @@ class ResponseRule(Section):
 
     @property
     def compiled(self) -> replay.ResponseRule:
-        """The rule with every selected status."""
         selected = self.status
         statuses = frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
         where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in self.where.items())

@@ -16,8 +16,8 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.commands import Job
-from gateway.admin.fault import Malformed
 from gateway.admin.operations import Operations
+from gateway.admin.resolution import Malformed
 from gateway.app.life import StartError
 from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
@@ -36,8 +36,7 @@ from gateway.core.recovery import Probe
 from gateway.core.replay import stored_response
 from gateway.core.routing import Miss
 from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
-from gateway.explain.dry_run import Found, Incomplete, dry_run
-from gateway.explain.request import RequestWrong, from_text, hop_of
+from gateway.explain.dry_run import Found, Incomplete, RequestWrong, dry_run, from_text, hop_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
 from gateway.protect.inbox import repeated
@@ -86,7 +85,6 @@ class _Way:
         self.steps: list[Step] = []
 
     def of(self, *keys: str | int) -> Setting:
-        """A setting of the file."""
         return Setting(path_text(keys), self._document.line(keys))
 
     def own(self, *keys: str | int, route: Route | None = None) -> Setting:
@@ -101,11 +99,9 @@ class _Way:
         return [each for each in settings if each.line is not None] or settings[:1]
 
     def add(self, name: str, decision: str, facts: Iterable[str] = (), settings: Iterable[Setting] = ()) -> None:
-        """Add a step."""
         self.steps.append(Step(name, decision, tuple(facts), tuple(settings)))
 
     def go(self) -> None:
-        """Add the steps up to the one that decided."""
         found, route = self._found, self._found.route
         is_refused = found.head is None or (route is None and found.status is not None)
         is_refused = is_refused or found.verdict is _V.REQUEST_INVALID

@@ -6,7 +6,7 @@ from itertools import count
 from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
-from gateway.admin.resolution import Policies, RoutePolicy, Treatment
+from gateway.admin.resolution import Changed, Policies, Refused, RoutePolicy, Treatment
 from gateway.core.identity.key import HeaderKey, Key
 from gateway.core.identity.scope import HeaderScope, Scope, identity_of
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
@@ -27,7 +27,7 @@ from gateway.core.operation import (
     SealedRequest,
     State,
     microseconds,
-)
+)  # fmt: skip
 from gateway.core.outcome import Preset, StatusPolicy
 from gateway.core.replay import KeepPolicy
 from tests.support.memory_store import Memory, MemoryStore
@@ -121,3 +121,18 @@ class Desk:
 
     def record(self, operation_id: UUID) -> Record | None:
         return self.store.read_now(operation_id).record
+
+    def known(self, operation_id: UUID) -> Record:
+        record = self.record(operation_id)
+        assert record is not None
+        return record
+
+
+def changed(outcome: Changed | Refused) -> Changed:
+    assert isinstance(outcome, Changed), outcome
+    return outcome
+
+
+def declined(outcome: Changed | Refused) -> Refused:
+    assert isinstance(outcome, Refused), outcome
+    return outcome

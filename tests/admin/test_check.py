@@ -132,10 +132,7 @@ def test_tls_files_are_opened(
             shutil.copy(authority.issue("other").key, files["key"])
         case _:
             files, said = {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}, "/nowhere/c.pem: No such file"
-    changes = {
-        "listen": {"listen": {"address": "127.0.0.1:0", "tls": files}},
-        "upstream": {"upstream": {"tls": files}},
-    }
+    changes = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
     file = written(tmp_path, **changes[side])
     assert check(file) == 2
     error = capsys.readouterr().err

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import io
 import re
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -21,6 +21,7 @@ from gateway import options
 from gateway.cli import main
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import CREATED, CUT, Shell, doubt, shell_for
+from tests.config.support import rows
 from tests.store.postgres_sessions import session
 from tests.support import http
 from tests.support.eventually import eventually
@@ -315,58 +316,63 @@ async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tm
         assert (again.code, again.err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "text"),
-    [
-        ("inspect", (), "say which operation: its id; or --route and the headers of its request"),
-        ("inspect", ("--route", "charge"), "say which operation"),
-        ("inspect", (NO_SUCH, "--header", "A: b"), "--header is not needed beside the id of an operation"),
-        ("inspect", (NO_SUCH, "--state", "all"), "--state is for --list"),
-        ("inspect", ("--list", "--body", "x"), "--body finds one operation by its request; leave out --list"),
-        ("inspect", ("--route", "charge", "--header", "secret"), "expected a header such as 'Idempotency-Key: a"),
-        (
-            "inspect",
-            ("--route", "charge", "--header", "@/nowhere"),
-            "/nowhere cannot be read: No such file or directory",
-        ),
-        ("inspect", ("abc",), "expected the id of an operation, as its problem document or inspect --list shows it"),
-        ("inspect", ("--list", "--older-than", "5"), "expected a duration such as 30s, 5m, 12h or 7d"),
-        ("inspect", ("--list", "--limit", "0"), "expected a whole number above 0"),
-        ("inspect", ("--list", "--state", "lost"), "invalid choice: 'lost'"),
-        ("inspect", ("--list", "--reason", "unautorized"), "invalid choice: 'unautorized' (choose from "),
-        ("requeue", ("--reason", "unautorized", "--why", "x"), "invalid choice: 'unautorized' (choose from "),
-        ("resolve", (NO_SUCH, "--why", "x"), "one of the arguments --completed --never-happened --from is required"),
-        ("resolve", (NO_SUCH, "--never-happened"), "the following arguments are required: --why"),
-        ("resolve", (NO_SUCH, "--never-happened", "--why", ""), "say why; it is recorded"),
-        (
-            "resolve",
-            (NO_SUCH, "--never-happened", "--why", "a\nb"),
-            "why must be one line of at most 1000 printable characters",
-        ),
-        ("resolve", (NO_SUCH, "--completed", "/nowhere", "--why", "x"), "/nowhere cannot be read"),
-        ("resolve", (NO_SUCH, "--completed", "-", "--why", "x"), "-: no empty line ends the headers"),
-        ("purge", (NO_SUCH, "--yes", "--why", "x"), "--yes confirms --erase, and is not needed to purge"),
-    ],
-    ids=lambda value: "_".join(value).replace("/", "")[:40] if isinstance(value, tuple) else None,
-)
-def test_wrong_command_line(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    arguments: tuple[str, ...],
-    text: str,
-) -> None:
+WRONG = """
+inspect => say which operation: its id; or --route and the headers of its request
+inspect --route charge => say which operation
+inspect ID --header 'A: b' => --header is not needed beside the id of an operation
+inspect ID --state all => --state is for --list
+inspect ID --reason deadline => --reason is for --list
+inspect --list --body x => --body finds one operation by its request; leave out --list
+inspect --list --reason deadline --state accepted => --reason is for dead letters
+inspect --route charge --header secret => expected a header such as 'Idempotency-Key: a
+inspect --route charge --header @/nowhere => /nowhere cannot be read: No such file or directory
+inspect abc => expected the id of an operation, as its problem document or inspect --list shows it
+inspect --list --older-than 5 => expected a duration such as 30s, 5m, 12h or 7d
+inspect --list --limit 0 => expected a whole number above 0
+inspect --list --state lost => invalid choice: 'lost'
+inspect --list --reason unautorized => invalid choice: 'unautorized' (choose from
+requeue --reason unautorized --why x => invalid choice: 'unautorized' (choose from
+requeue ID --limit 3 --why x => --limit chooses many; leave out OPERATION_ID
+requeue --route a --token 3 --why x => --token is for one operation
+requeue --why x => say which dead letters
+requeue --reason unauthorized --why x => give --limit (at most 10000) and --rate
+withdraw ID --reason deadline --why x => --reason chooses many
+withdraw --reason deadline --why x => to withdraw many, give --limit
+pause charge => a pause needs --why; it is recorded
+pause --why x => --why is for a ROUTE
+resolve ID --why x => one of the arguments --completed --never-happened --from is required
+resolve --why x => one of the arguments --completed --never-happened --from is required
+resolve --never-happened --why x => say which operation: its id
+resolve ID --never-happened => the following arguments are required: --why
+resolve ID --never-happened --why '' => say why; it is recorded
+resolve ID --never-happened --why 'a␤b' => why must be one line of at most 1000 printable characters
+resolve ID --completed /nowhere --why x => /nowhere cannot be read
+resolve ID --completed - --why x => -: no empty line ends the headers
+resolve ID --completed - --drop --why x => --drop is for --never-happened
+resolve ID --from list --why x => an OPERATION_ID belongs in the file of --from
+resolve --from list --token 3 --why x => --token belongs in the file of --from
+resolve --from list --never-happened --why x => not allowed with argument
+resolve --from nowhere --why x => nowhere cannot be read
+resolve --from list => the following arguments are required: --why
+purge ID --yes --why x => --yes confirms --erase, and is not needed to purge
+journal --acknowledge --why x => say which operation
+journal --export f => say which operation
+journal ID --acknowledge => --acknowledge needs --why
+journal ID --export f --why x => --why is for --acknowledge
+journal ID --token 1 => --token is for
+journal ID --export f --state refused => --state is for the list
+journal ID --export f --acknowledge => not allowed with
+sinks --suspend ledger => --suspend and --resume need --why
+"""
+
+
+@pytest.mark.parametrize(("line", "text"), rows(WRONG, {}))
+async def test_wrong_command_line(tmp_path: Path, line: str, text: str) -> None:
     """What is wrong with a command line is said before any store is opened, with exit code 2."""
     durable = f"sqlite://{tmp_path}/store/operations.db"
     shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
-    try:
-        code: object = main([command, "--config", str(shell.config), *arguments])
-    except SystemExit as ended:
-        code = ended.code
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
+    said = await shell(*shlex.split(line.replace("ID", NO_SUCH).replace("␤", "\n")))
+    assert (said.code, said.out) == (2, "")
     assert text in said.err
     assert "secret" not in said.err
     assert not (tmp_path / "store").exists()

@@ -21,7 +21,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete
 from gateway.store.journal.journal import SqliteJournal
 from tests.admin.shell import doubt
-from tests.admin.test_pages import HOSTILE, TOKENS, Browser, Page
+from tests.admin.test_pages import HOSTILE, TOKENS, Browser
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, sqlite_store, status_of
 from tests.support.upstream import Answer, RecordingUpstream
@@ -66,11 +66,6 @@ async def consoled(directory: Path, **changes: Any) -> AsyncIterator[Consoled]:
             await gateways.stop()
 
 
-def text_of(body: bytes) -> str:
-    """The text of a page."""
-    return Page(body.decode()).text
-
-
 # -- explaining -------------------------------------------------------------------------------------------------------
 
 REQUEST = {
@@ -88,7 +83,7 @@ async def test_a_request_is_explained(tmp_path: Path) -> None:
     async with consoled(tmp_path) as it:
         browser = await it.signed_in("vera")
         page = await browser.submit("/ui/explain", {**REQUEST, "response": "503"})
-        text = text_of(page.body)
+        text = page.text
         assert page.status == 200
         assert "503 released: retryable" in text
         assert "there is none: the key is new" in text
@@ -98,9 +93,9 @@ async def test_a_request_is_explained(tmp_path: Path) -> None:
         assert re.search(rf'id="L{line}">\s+scope:', configuration)
         it.house.upstream.on("/charges", Answer(201))
         await it.house.send()
-        known = text_of((await browser.submit("/ui/explain", REQUEST)).body)
+        known = (await browser.submit("/ui/explain", REQUEST)).text
         assert "201 replayed; nothing is executed" in known
-        other = text_of((await browser.submit("/ui/explain", {**REQUEST, "body": "{}"})).body)
+        other = (await browser.submit("/ui/explain", {**REQUEST, "body": "{}"})).text
         assert "differs in: body" in other
         assert len(it.house.upstream.requests) == 1
 
@@ -136,7 +131,7 @@ async def test_what_cannot_be_explained(tmp_path: Path, change: dict[str, str], 
         browser = await it.signed_in("vera")
         page = await browser.submit("/ui/explain", {**REQUEST, "body": "", **change})
         assert page.status == 400
-        assert detail in text_of(page.body)
+        assert detail in page.text
 
 
 # -- the configuration ------------------------------------------------------------------------------------------------
@@ -150,14 +145,14 @@ async def test_reloading(tmp_path: Path) -> None:
         assert (await olga.get(path)).status == 403
         assert "not with your role" in (await olga.page("/ui/configuration")).text
         form = {**(await ada.page(path)).forms[path], "why": "a new limit"}
-        assert "what is in force already" in text_of((await ada.post(path, form)).body)
+        assert "what is in force already" in (await ada.post(path, form)).text
         it.rewrite("name: charge", "name: charge\n  in_flight: {wait: 1s}")
-        assert "routes[charge].in_flight.wait" in text_of((await ada.post(path, form)).body)
+        assert "routes[charge].in_flight.wait" in (await ada.post(path, form)).text
         digest = re.search(r"its hash is ([0-9a-f]+)", (await ada.page("/ui/configuration")).text)
         it.rewrite("wait: 1s", "wait: yesterday")
         refused = await ada.post(path, form)
         assert refused.status == 422
-        assert re.search(r"Refused, and nothing was changed:\n.*wait", text_of(refused.body), re.DOTALL)
+        assert re.search(r"Refused, and nothing was changed:\n.*wait", refused.text, re.DOTALL)
         after = (await ada.page("/ui/configuration")).text
         assert digest is not None
         assert digest[0] in after
@@ -226,7 +221,7 @@ async def test_a_refused_outcome_is_exported_and_acknowledged(tmp_path: Path) ->
         assert response.body == b"HTTP/1.1 201 Created\r\n\r\ncharged"
         assert (response.header("Content-Disposition") or "").startswith("attachment")
         done = await olga.submit(f"{base}/acknowledge", {"why": "refunded by hand"})
-        assert (done.status, "is out of the journal" in text_of(done.body)) == (200, True)
+        assert (done.status, "is out of the journal" in done.text) == (200, True)
         kept = list((journal_directory(it.house.gateway.config) / "acknowledged").glob("*.json"))
         assert len(kept) == 1
         assert "refunded by hand" in kept[0].read_text()
@@ -234,7 +229,7 @@ async def test_a_refused_outcome_is_exported_and_acknowledged(tmp_path: Path) ->
             f"{base}/acknowledge",
             {**(await olga.page(f"{base}/acknowledge")).forms[f"{base}/acknowledge"], "why": "again"},
         )
-        assert (again.status, "Nothing was changed" in text_of(again.body)) == (409, True)
+        assert (again.status, "Nothing was changed" in again.text) == (409, True)
         assert (await olga.get(f"{base}/response")).status == 404
         audit = (await olga.page("/ui/audit")).text
         assert "read the journaled response under token 7" in audit

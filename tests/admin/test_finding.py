@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.operation import State
 from tests.admin.shell import doubt, shell_for
-from tests.admin.test_pages import TOKENS, Page, Port, port
+from tests.admin.test_pages import TOKENS, Port, port
 from tests.support import http
 from tests.support.house import house
 from tests.support.http import Response
@@ -101,7 +101,7 @@ async def test_what_has_none(port: Port, form: str, caplog: pytest.LogCaptureFix
     browser = await port.signed_in("vera")
     page = await browser.submit("/ui/find", {"id": text})
     assert page.status == 400
-    assert instead in " ".join(Page(page.body.decode()).text.split())
+    assert instead in page.words
     assert len(page.body) < 16_384
     assert b"<script>alert" not in page.body
     assert b"secretsecret" not in page.body

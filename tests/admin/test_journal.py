@@ -178,10 +178,7 @@ async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -
     """What was journaled is seen while the store is away and after the gateway died, and gone once it is recorded."""
     store = {"durable": own_postgres.url}
     settings = {"lease": "3s", "journal_grace": "60s"}
-    async with (
-        RecordingUpstream() as upstream,
-        process(store, tmp_path, upstream.url, store=settings) as gateway,
-    ):
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, store=settings) as gateway:
         shell = Shell(tmp_path, gateway.config_file.read_text())
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201, hold=hold, body=b"charged"))

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.bulk import End, Line, ListWrong, read_list, resolve_all
+from gateway.admin.commands import End, Line, ListWrong, read_list, resolve_all
 from gateway.admin.resolution import Happened, NothingHappened
 from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk
@@ -148,25 +148,3 @@ async def test_a_response_that_is_not_there(tmp_path: Path) -> None:
     assert refused.code == 2
     assert "line 2: nowhere.http cannot be read" in refused.err
     assert "line 3: expected" in refused.err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--why", "x"), "one of the arguments --completed --never-happened --from is required"),
-        (("--never-happened", "--why", "x"), "say which operation: its id"),
-        ((ID, "--from", "list", "--why", "x"), "an OPERATION_ID belongs in the file of --from"),
-        (("--from", "list", "--token", "3", "--why", "x"), "--token belongs in the file of --from"),
-        (("--from", "list", "--never-happened", "--why", "x"), "not allowed with argument"),
-        (("--from", "nowhere", "--why", "x"), "nowhere cannot be read"),
-        (("--from", "list"), "the following arguments are required: --why"),
-    ],
-    ids=["nothing", "no-id", "id", "token", "ruling", "no-file", "no-why"],
-)
-async def test_words_that_do_not_go_together(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    """They are refused before any store is opened."""
-    async with house({"durable": f"sqlite://{tmp_path}/operations.db"}, tmp_path) as running:
-        shell = shell_for(running, {"durable": f"sqlite://{tmp_path}/operations.db"}, tmp_path)
-        refused = await shell("resolve", *words)
-        assert refused.code == 2
-        assert said in refused.err

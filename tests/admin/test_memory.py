@@ -61,9 +61,8 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
             answer = await http.request(port, "GET", f"/operations/{forgotten}", fields)
             assert (answer.status, answer.json()["code"]) == (503, "store-amnesia")
             assert "lost its memory" in answer.json()["detail"]
-            answer = await http.request(
-                port, "POST", "/memory/accept-loss", fields, b'{"why":"no retries are left","by":"ann"}'
-            )
+            asked = b'{"why":"no retries are left","by":"ann"}'
+            answer = await http.request(port, "POST", "/memory/accept-loss", fields, asked)
             assert (answer.status, answer.json()["is_lost"]) == (200, False)
             assert await told(home, "after") == (200, "stored")
             assert (await home.status("/readyz")).json()["parts"]["memory"] == "whole"

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admin.inspection import full_json
 from gateway.admin.operations import Malformed, Operations, audit_by
-from gateway.admin.resolution import Changed, Happened, NothingHappened, Policies, Refusal, Refused, RoutePolicy, Ruling
+from gateway.admin.resolution import Happened, NothingHappened, Policies, Refusal, RoutePolicy
 from gateway.config.scope import PrincipalAuth, TokenIssuer
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
@@ -25,25 +25,35 @@ from gateway.core.identity.scope import (
 )
 from gateway.core.identity.token import claims_value
 from gateway.core.message import IndexedHeaders, ResponseHead
-from gateway.core.operation import Audit, Complete, Event, Fenced, Renew, Snapshot, State, Takeover, microseconds
+from gateway.core.operation import (
+    Audit,
+    Complete,
+    Event,
+    Snapshot,
+    State,
+    Takeover,
+    microseconds,
+)  # fmt: skip
 from gateway.core.replay import KeepPolicy
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.operations import Query
-from tests.admin.hand import AUDIT, CHARGE, CREATED, LEASE_SECONDS, POLICIES, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
+from gateway.store.operations import AuditEntry, Query
+from tests.admin.hand import (
+    AUDIT,
+    CHARGE,
+    CREATED,
+    LEASE_SECONDS,
+    POLICIES,
+    RESPONSE,
+    SETTLE_SECONDS,
+    TREATMENT,
+    Desk,
+    changed,
+    declined,
+)  # fmt: skip
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.issuer import signing_key
 
 CREATED_ONCE = Happened(CREATED, b"once")
-
-
-def changed(outcome: Changed | Refused) -> Changed:
-    assert isinstance(outcome, Changed), outcome
-    return outcome
-
-
-def declined(outcome: Changed | Refused) -> Refused:
-    assert isinstance(outcome, Refused), outcome
-    return outcome
 
 
 def faulty(desk: Desk, event: Event, fault: Fault) -> FaultyStore:
@@ -52,53 +62,22 @@ def faulty(desk: Desk, event: Event, fault: Fault) -> FaultyStore:
     return store
 
 
-async def settled_doubt(desk: Desk) -> UUID:
-    """An operation in doubt of which no request can arrive any more."""
-    record = await desk.in_state(State.IN_DOUBT)
-    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
-    return record.identity.operation_id
+async def desk_in(state: State, policies: Policies = POLICIES, *, settled: bool = False) -> tuple[Desk, UUID]:
+    """A desk with an operation in this state. `settled`: no request of it can arrive any more."""
+    desk = Desk(policies)
+    record = await desk.in_state(state)
+    if settled:
+        desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
+    return desk, record.identity.operation_id
 
 
-async def test_completed() -> None:
-    """The response is recorded as one that the gateway received, for the route's times, with who, when and why."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
-    outcome = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
-    record = desk.record(operation_id)
-    assert record is not None
-    assert (record.state, record.response) == (State.COMPLETED, RESPONSE)
-    now_us = desk.memory.clock()
-    assert (record.replay_until_us - now_us, record.remember_until_us - now_us) == (
-        TREATMENT.replay_us,
-        TREATMENT.remember_us,
-    )
-    assert outcome.text.startswith("Resolved: it completed with status 201. Repeats get this response until 2027")
-    (entry,) = (await desk.operations.inspect(operation_id)).audits
-    assert (entry.at_us, entry.event, entry.token, entry.who, entry.why) == (
-        now_us,
-        Event.PROVE,
-        record.token,
-        "alice",
-        "ticket 7",
-    )
-
-
-async def test_never_happened() -> None:
-    """The key is free for a retry, and the record says who freed it."""
-    desk = Desk()
-    operation_id = await settled_doubt(desk)
-    outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
-    assert outcome.text == "Resolved: nothing happened. The next request with this key runs."
-    record = desk.record(operation_id)
-    assert record is not None
-    assert record.state is State.RELEASED
-    assert [entry.event for entry in (await desk.operations.inspect(operation_id)).audits] == [Event.DISPROVE]
+async def audits(desk: Desk, operation_id: UUID) -> list[AuditEntry]:
+    return await desk.operations.audits(operation_id)
 
 
 async def test_never_happened_is_not_known_early() -> None:
     """Until the settle time after the last attempt is over it is refused with the time, and force is recorded."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk, operation_id = await desk_in(State.IN_DOUBT)
     desk.memory.clock.advance(SETTLE_SECONDS - 1)
     early = declined(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
     assert early.reason is Refusal.EARLY
@@ -107,16 +86,15 @@ async def test_never_happened_is_not_known_early() -> None:
         "happened cannot be known before. Wait until then: said too early, it may run twice."
     )
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))
-    (entry,) = (await desk.operations.inspect(operation_id)).audits
+    (entry,) = await audits(desk, operation_id)
     assert entry.why == "ticket 7 [forced: early]"
 
 
 async def test_force_that_was_not_needed_is_not_written_down() -> None:
     """An audit says that something was forced only where it was."""
-    desk = Desk()
-    operation_id = await settled_doubt(desk)
+    desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT, is_forced=True))
-    assert [entry.why for entry in (await desk.operations.inspect(operation_id)).audits] == ["ticket 7"]
+    assert [entry.why for entry in await audits(desk, operation_id)] == ["ticket 7"]
 
 
 @pytest.mark.parametrize(
@@ -132,42 +110,52 @@ async def test_force_that_was_not_needed_is_not_written_down() -> None:
 )
 async def test_answer_that_ends_nothing(status: int, said: str, body: bytes) -> None:
     """A response that the route would not record is refused; force records it all the same."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk, operation_id = await desk_in(State.IN_DOUBT)
     ruling = Happened(ResponseHead(status, b"", IndexedHeaders()), body)
     outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT))
     assert outcome.reason is Refusal.RESPONSE
     assert outcome.text.startswith(f"On route charge a response with status {status} says {said}; if recorded,")
     changed(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
-    record = desk.record(operation_id)
-    assert record is not None
-    assert record.response is not None
-    assert record.response.status == status
+    response = desk.known(operation_id).response
+    assert response is not None
+    assert response.status == status
 
 
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        (
-            State.CLAIMED,
-            "host:1:a is executing it now, under token 1. Wait for its response; when its lease ends without",
-        ),
-        (State.COMPLETED, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
-        (State.TOMBSTONE, "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing"),
-        (State.RELEASED, "It is known already that nothing happened; the next request with this key runs. There is"),
-    ],
-    ids=lambda value: value.value if isinstance(value, State) else None,
-)
-@pytest.mark.parametrize("ruling", [CREATED_ONCE, NothingHappened()], ids=["completed", "never"])
-async def test_nothing_to_resolve(state: State, text: str, ruling: Ruling) -> None:
-    """Whatever is not in doubt is left as it is, forced or not, and the text says what it is."""
+DONE = "It completed already, at 2027-01-15T08:00:00Z (0s ago), with status 201; there is nothing to resolve."
+OTHERWISE = {
+    ("resolve", State.CLAIMED): "host:1:a is executing it now, under token 1. Wait for its response; when its lease "
+    "ends without one, in 30s unless renewed, it is in doubt and can be resolved.",
+    ("resolve", State.COMPLETED): DONE,
+    ("resolve", State.TOMBSTONE): DONE,
+    ("resolve", State.RELEASED): "It is known already that nothing happened; the next request with this key runs. "
+    "There is nothing to resolve.",
+    ("purge", State.CLAIMED): "It is being executed by host:1:a; there is no response to purge yet.",
+    ("purge", State.IN_DOUBT): "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it.",
+    ("purge", State.RELEASED): "It has no response: nothing happened. To forget the key as well, erase it.",
+    ("erase", State.CLAIMED): "It is being executed, and cannot be erased.",
+    ("erase", State.IN_DOUBT): "It is in doubt, and doubt cannot be erased: resolve it first.",
+    ("erase", State.COMPLETED): "It still has a response: purge it first.",
+}
+
+
+@pytest.mark.parametrize(("verb", "state"), OTHERWISE, ids=lambda value: str(getattr(value, "value", value)))
+async def test_nothing_to_do(verb: str, state: State) -> None:
+    """What is in another state is left as it is, forced, sure or not, and the text says what it is."""
     desk = Desk()
-    before = await desk.in_state(state)
+    before, here = await desk.in_state(state), desk.operations
     operation_id = before.identity.operation_id
-    outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
-    assert (outcome.reason, outcome.text[: len(text)]) == (Refusal.STATE, text)
+    tries = {
+        "resolve": lambda is_sure: here.resolve(
+            operation_id, CREATED_ONCE if is_sure else NothingHappened(), AUDIT, is_forced=True
+        ),
+        "purge": lambda is_sure: here.purge(operation_id, AUDIT),
+        "erase": lambda is_sure: here.erase(operation_id, AUDIT, is_sure=is_sure),
+    }
+    for is_sure in (True, False):
+        outcome = declined(await tries[verb](is_sure))
+        assert (outcome.reason, outcome.text) == (Refusal.STATE, OTHERWISE[verb, state])
     assert desk.record(operation_id) == before
-    assert (await desk.operations.inspect(operation_id)).audits == ()
+    assert await audits(desk, operation_id) == []
 
 
 async def test_unknown() -> None:
@@ -194,8 +182,7 @@ async def test_the_id_of_a_decision_shows_no_guess() -> None:
         operation_id = (await desk.in_state(State.IN_DOUBT, key="k")).identity.operation_id
         ids.append(changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT)).snapshot.record)
     assert len({record.resolution_id for record in ids if record is not None}) == 3
-    desk = Desk(keyed)
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk, operation_id = await desk_in(State.IN_DOUBT, keyed)
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     later = Operations(desk.store, rotated, patience_seconds=0.0)
     again = changed(await later.resolve(operation_id, CREATED_ONCE, AUDIT))
@@ -204,8 +191,7 @@ async def test_the_id_of_a_decision_shows_no_guess() -> None:
 
 async def test_the_same_command_again() -> None:
     """Given again, a command is recognised; any other one about the same doubt is told that it came too late."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk, operation_id = await desk_in(State.IN_DOUBT)
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     again = changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
     assert again.text.startswith("The same command has resolved it already, at 2027-01-15T08:00:00Z (0s ago)")
@@ -216,38 +202,19 @@ async def test_the_same_command_again() -> None:
     ):
         late = declined(await desk.operations.resolve(operation_id, ruling, audit))
         assert late.text.startswith("It was resolved already, at 2027-01-15T08:00:00Z")
-    assert len((await desk.operations.inspect(operation_id)).audits) == 1
+    assert len(await audits(desk, operation_id)) == 1
 
 
 async def test_another_doubt_is_another_resolution() -> None:
     """The same words about a later doubt of the same key are a new command."""
-    desk = Desk()
-    operation_id = await settled_doubt(desk)
+    desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
     changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
-    record = desk.record(operation_id)
-    assert record is not None
-    claimed = desk.say(replace(desk.claim("key-1"), read_token=record.token))
+    claimed = desk.say(replace(desk.claim("key-1"), read_token=desk.known(operation_id).token))
     assert claimed.identity.operation_id == operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
-    assert changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT)).text.startswith(
-        "Resolved: no"
-    )
-    assert len((await desk.operations.inspect(operation_id)).audits) == 2
-
-
-async def test_token_that_was_looked_at() -> None:
-    """With a token given, nothing is done once another claim was made."""
-    desk = Desk()
-    record = await desk.in_state(State.IN_DOUBT)
-    operation_id = record.identity.operation_id
-    desk.say(Takeover(operation_id, record.token, uuid4(), "host:2:b", microseconds(LEASE_SECONDS)))
-    desk.memory.clock.advance(LEASE_SECONDS)
-    outcome = declined(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=record.token))
-    assert outcome.reason is Refusal.MOVED
-    assert outcome.text == (
-        "The operation has moved on: its token was 1, and is now 2 (in_doubt). Nothing was changed. Inspect it again."
-    )
-    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT, token=2))
+    outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
+    assert outcome.text.startswith("Resolved: no")
+    assert len(await audits(desk, operation_id)) == 2
 
 
 class Meddled(FaultyStore):
@@ -283,35 +250,18 @@ async def test_fenced_when_somebody_was_faster() -> None:
     assert (await operations.inspect(operation_id)).audits == ()
 
 
-async def test_holder_is_fenced_after_a_proof() -> None:
-    """The holder's late response changes nothing once an operator said what happened."""
-    desk = Desk()
-    record = await desk.in_state(State.CLAIMED)
-    operation_id = record.identity.operation_id
-    desk.memory.clock.advance(LEASE_SECONDS)
-    changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
-    late = Complete(operation_id, record.token, record.attempt_id, replace(RESPONSE, status=202), 1, 1)
-    assert isinstance(desk.store.apply_now(late), Fenced)
-    assert isinstance(desk.store.apply_now(Renew(operation_id, record.token, record.attempt_id, 1)), Fenced)
-    after = desk.record(operation_id)
-    assert after is not None
-    assert after.response == RESPONSE
-
-
 async def test_lost_answers_of_the_store() -> None:
     """A change whose response is lost is said again and done once, whether it had taken effect or not."""
     for fault in (lost(), dropped()):
-        desk = Desk()
-        operation_id = await settled_doubt(desk)
+        desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
         store = faulty(desk, Event.DISPROVE, fault)
         changed(await Operations(store, POLICIES).resolve(operation_id, NothingHappened(), AUDIT))
-        assert len((await desk.operations.inspect(operation_id)).audits) == 1
+        assert len(await audits(desk, operation_id)) == 1
 
 
 async def test_store_that_stays_away() -> None:
     """Without any response the operator is told that it is not known, and with a refusal that nothing was changed."""
-    desk = Desk()
-    operation_id = await settled_doubt(desk)
+    desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
     store = faulty(desk, Event.DISPROVE, lost())
     with pytest.raises(Indefinite, match="Give the same command again to find out; it is not done twice"):
         await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NothingHappened(), AUDIT)
@@ -324,13 +274,11 @@ async def test_store_that_stays_away() -> None:
 
 async def test_long_body_and_declared_retention() -> None:
     """A body over the route's limit is not kept, and the service's own retention counts, as for any response."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    desk, operation_id = await desk_in(State.IN_DOUBT)
     head = ResponseHead(200, b"OK", IndexedHeaders(((b"Idempotency-Retention", b"10000"),)))
     outcome = changed(await desk.operations.resolve(operation_id, Happened(head, b"x" * 1001), AUDIT))
     assert "response-not-stored" in outcome.notes[0]
-    record = desk.record(operation_id)
-    assert record is not None
+    record = desk.known(operation_id)
     assert record.response is not None
     assert (record.response.body, record.response.headers) == (None, ())
     assert record.replay_until_us == record.remember_until_us == desk.memory.clock() + microseconds(10_000)
@@ -338,24 +286,18 @@ async def test_long_body_and_declared_retention() -> None:
 
 async def test_nothing_is_kept_where_nothing_is() -> None:
     """On a route that stores no bodies an empty one is not stored either, as for any response."""
-    desk = Desk(Policies("shop", [replace(CHARGE, treatment=replace(TREATMENT, keep=KeepPolicy(body_bytes_max=0)))]))
-    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
+    treatment = replace(TREATMENT, keep=KeepPolicy(body_bytes_max=0))
+    desk, operation_id = await desk_in(State.IN_DOUBT, Policies("shop", [replace(CHARGE, treatment=treatment)]))
     changed(await desk.operations.resolve(operation_id, Happened(CREATED, b""), AUDIT))
-    record = desk.record(operation_id)
-    assert record is not None
-    assert record.response is not None
-    assert record.response.body is None
+    response = desk.known(operation_id).response
+    assert response is not None
+    assert response.body is None
 
 
 def route(name: str, operation: str, seconds: float) -> RoutePolicy:
     times = microseconds(seconds)
-    return RoutePolicy(
-        name,
-        operation,
-        CHARGE.key,
-        CHARGE.scope,
-        replace(TREATMENT, replay_us=times, remember_us=times, settle_us=times),
-    )
+    treatment = replace(TREATMENT, replay_us=times, remember_us=times, settle_us=times)
+    return RoutePolicy(name, operation, CHARGE.key, CHARGE.scope, treatment)
 
 
 async def test_route_that_is_gone() -> None:
@@ -372,116 +314,31 @@ async def test_route_that_is_gone() -> None:
     assert (treatment.replay_us, treatment.settle_us, treatment.status) == (microseconds(99), microseconds(99), None)
 
 
-async def test_purge() -> None:
-    """The response is dropped and the key stays; once more is harmless."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
-    for _ in range(2):
-        outcome = changed(await desk.operations.purge(operation_id, AUDIT))
-        assert outcome.text.startswith("Its response is dropped. The key is remembered and does not run again, un")
-    record = desk.record(operation_id)
-    assert record is not None
-    assert record.state is State.TOMBSTONE
-    assert [entry.event for entry in (await desk.operations.inspect(operation_id)).audits] == [Event.PURGE]
-
-
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        (State.CLAIMED, "It is being executed by host:1:a; there is no response to purge yet."),
-        (State.IN_DOUBT, "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it."),
-        (State.RELEASED, "It has no response: nothing happened. To forget the key as well, erase it."),
-    ],
-    ids=lambda value: value.value if isinstance(value, State) else None,
-)
-async def test_nothing_to_purge(state: State, text: str) -> None:
-    """Whatever has no response is left as it is."""
-    desk = Desk()
-    before = await desk.in_state(state)
-    outcome = declined(await desk.operations.purge(before.identity.operation_id, AUDIT))
-    assert (outcome.reason, outcome.text) == (Refusal.STATE, text)
-    assert desk.record(before.identity.operation_id) == before
-
-
 async def test_retired_answer_cannot_be_purged() -> None:
     """A response whose window is over is gone already."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    desk, operation_id = await desk_in(State.COMPLETED)
     desk.memory.clock.advance(3600)
     outcome = declined(await desk.operations.purge(operation_id, AUDIT))
-    assert (
-        outcome.text
-        == "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge."
-    )
-
-
-@pytest.mark.parametrize("state", [State.RELEASED, State.TOMBSTONE], ids=lambda state: state.value)
-async def test_erase(state: State) -> None:
-    """The key is forgotten only when that was confirmed, and its audit outlives it."""
-    desk = Desk()
-    before = await desk.in_state(state)
-    operation_id = before.identity.operation_id
-    unsure = declined(await desk.operations.erase(operation_id, AUDIT, is_sure=False))
-    assert unsure.reason is Refusal.UNSURE
-    assert "may have its effect a second time" in unsure.text
-    assert desk.record(operation_id) == before
-    outcome = changed(await desk.operations.erase(operation_id, AUDIT, is_sure=True))
-    assert outcome.text == "The key is forgotten: the next request with it runs."
-    inspected = await desk.operations.inspect(operation_id)
-    assert inspected.snapshot.record is None
-    assert [entry.event for entry in inspected.audits] == [Event.ERASE]
-
-
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        (State.CLAIMED, "It is being executed, and cannot be erased."),
-        (State.IN_DOUBT, "It is in doubt, and doubt cannot be erased: resolve it first."),
-        (State.COMPLETED, "It still has a response: purge it first."),
-    ],
-    ids=lambda value: value.value if isinstance(value, State) else None,
-)
-@pytest.mark.parametrize("is_sure", [True, False], ids=["sure", "unsure"])
-async def test_nothing_to_erase(state: State, text: str, is_sure: bool) -> None:
-    """Nothing that can still become something else is erased."""
-    desk = Desk()
-    before = await desk.in_state(state)
-    outcome = declined(await desk.operations.erase(before.identity.operation_id, AUDIT, is_sure=is_sure))
-    assert (outcome.reason, outcome.text) == (Refusal.STATE, text)
-    assert desk.record(before.identity.operation_id) == before
+    assert outcome.text.startswith("Its response is not replayed any more, and will be deleted by itself;")
 
 
 async def test_erase_whose_answer_was_lost() -> None:
     """An erasure that took effect unseen is told as one."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.TOMBSTONE)).identity.operation_id
+    desk, operation_id = await desk_in(State.TOMBSTONE)
     operations = Operations(faulty(desk, Event.ERASE, lost()), POLICIES)
     changed(await operations.erase(operation_id, AUDIT, is_sure=True))
 
 
 async def test_copies_that_were_not_told() -> None:
     """Copies that could not be reached, and memories that learn of nothing, are named with the change."""
-    desk = Desk()
-    operation_id = (await desk.in_state(State.COMPLETED)).identity.operation_id
+    desk, operation_id = await desk_in(State.COMPLETED)
     owing = Operations(desk.store, POLICIES, purges_pending=lambda: 1)
     outcome = changed(await owing.purge(operation_id, AUDIT))
     assert outcome.purges_pending == 1
     assert "The fast tier could not be purged." in outcome.notes[0]
     unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
-    assert changed(await unheard.purge(operation_id, AUDIT)).notes == (
-        "Running gateways may reply from their cache for 30 s more.",
-    )
-
-
-async def test_identify() -> None:
-    """The operation of a request is found as for the request, wherever the operator is."""
-    desk = Desk()
-    record = await desk.in_state(State.IN_DOUBT, key="abc")
-    headers = ((b"X-Tenant", b"t1"), (b"Idempotency-Key", b'"abc"'))
-    assert desk.operations.identify("charge", headers, None) == record.identity.operation_id
-    assert desk.operations.identify("charge", (headers[0], (b"idempotency-key", b"abd")), None) != (
-        record.identity.operation_id
-    )
+    (note,) = changed(await unheard.purge(operation_id, AUDIT)).notes
+    assert note == "Running gateways may reply from their cache for 30 s more."
 
 
 def test_identify_by_what_would_be_verified() -> None:
@@ -571,8 +428,7 @@ def test_audit_is_a_line(who: str, why: str) -> None:
 
 async def test_an_operation_of_another_service() -> None:
     """What shares the store and the names of ours is shown, and not resolved by whoever cannot know how to treat it."""
-    desk = Desk(Policies("books", [CHARGE]))
-    operation_id = await settled_doubt(desk)
+    desk, operation_id = await desk_in(State.IN_DOUBT, Policies("books", [CHARGE]), settled=True)
     for ruling in (NothingHappened(), CREATED_ONCE):
         outcome = declined(await desk.operations.resolve(operation_id, ruling, AUDIT, is_forced=True))
         assert outcome.reason is Refusal.SERVICE

@@ -11,14 +11,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.provided_response import read_response
+from gateway.admin.journal import read_response
 from gateway.config import parse
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Complete, OutcomeCommand, Release
 from gateway.store.journal.journal import HostJournalFiles
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
-from tests.admin.test_journal import NO_SUCH, complete, journal_of, keep
+from tests.admin.test_journal import complete, journal_of, keep
 from tests.integration.test_journal import metric
 from tests.support.eventually import eventually
 from tests.support.fleet import process
@@ -130,18 +130,6 @@ async def test_what_happened_is_not_denied(tmp_path: Path, is_waiting: bool) -> 
             answer = await api("POST", f"/operations/{operation_id}/resolve", asked)
             assert (answer.status, answer.json()["code"]) == (409, "journaled")
         assert status_of(await running.send("k1")) == (409, "in-doubt")
-
-
-async def test_what_a_store_forgot_is_not_acknowledged_either(tmp_path: Path) -> None:
-    """A response of a later attempt than the record knows, as after a restore, tells how the operation ended too."""
-    store = sqlite_store(tmp_path)
-    async with served(store, tmp_path) as (running, _):
-        operation_id = await doubt(running)
-        shell = shell_for(running, store, tmp_path)
-        await left(shell, Complete(UUID(operation_id), 9, uuid4(), StoredResponse(201, b"Created", (), b"x"), 10, 20))
-        early = await shell("journal", operation_id, "--acknowledge", *WHY)
-        assert (early.code, "the record is in_doubt" in early.err) == (1, True)
-        assert await states(shell) == ["refused"]
 
 
 async def test_nothing_is_overwritten(shell: Shell) -> None:
@@ -258,26 +246,6 @@ async def test_another_gateways_outcomes(shell: Shell) -> None:
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
     assert (said.code, "no such outcome" in said.err) == (1, True)
     assert await states(shell) == ["refused"]
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (("--acknowledge", *WHY), "say which operation"),
-        (("--export", "f"), "say which operation"),
-        ((NO_SUCH, "--acknowledge"), "--acknowledge needs --why"),
-        ((NO_SUCH, "--export", "f", *WHY), "--why is for --acknowledge"),
-        ((NO_SUCH, "--token", "1"), "--token is for"),
-        ((NO_SUCH, "--export", "f", "--state", "refused"), "--state is for the list"),
-        ((NO_SUCH, "--export", "f", "--acknowledge"), "not allowed with"),
-    ],
-    ids=["which", "which-export", "no-why", "why-export", "token-list", "state-export", "both"],
-)
-async def test_command_lines_that_are_none(shell: Shell, given: tuple[str, ...], why: str) -> None:
-    """They are told before anything is looked at."""
-    said = await shell("journal", *given)
-    assert said.code == 2
-    assert why in said.err
 
 
 async def test_taken_out_under_its_owner(shell: Shell) -> None:

@@ -16,8 +16,8 @@ from gateway.admin.pages.pictures import Picture, counted_part, counted_since_us
 from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from gateway.store.base import NotApplied
 from gateway.store.operations import ActivityRow
-from tests.admin.test_console import consoled, text_of
-from tests.admin.test_pages import HOSTILE, Page
+from tests.admin.test_console import consoled
+from tests.admin.test_pages import HOSTILE
 from tests.observe.test_activity import of
 from tests.support.upstream import Answer
 
@@ -107,13 +107,13 @@ async def test_the_overview_shows_them(tmp_path: Path) -> None:
         it.house.upstream.on("/charges", Answer(201))
         await it.house.send()
         await it.house.send()
-        page = (await browser.get("/ui/")).body.decode()
-        assert "2 requests on protected routes" in text_of(page.encode())
-        assert "50 % of the requests were replayed." in text_of(page.encode())
-        elements = Page(page).elements
+        page = await browser.get("/ui/")
+        assert "2 requests on protected routes" in page.text
+        assert "50 % of the requests were replayed." in page.text
+        elements = page.elements
         assert sum(tag == "details" and str(about.get("id")).startswith("numbers-") for tag, about in elements) == 7
         assert not [about for _, about in elements if "style" in about]
-        week = Page((await browser.get("/ui/?window=week")).body.decode())
+        week = await browser.get("/ui/?window=week")
         assert "The last week" in week.text
         assert "/ui/#pictures" in week.links
         for query in ("?window=year", "?window=hour&window=week", "?other=1"):
@@ -129,9 +129,9 @@ async def test_names_of_any_kind(tmp_path: Path) -> None:
         row = ActivityRow(uuid4(), HOUR.row_us, at_us, now_us + HOUR.length_us, encoded([(0, names)]))
         await it.house.gateway._store.cold.save_activity("shop", row, replace(row, span_us=WEEK.row_us))
         browser = await it.signed_in("vera")
-        page = (await browser.get("/ui/")).body.decode()
-        assert HOSTILE in text_of(page.encode())
-        assert "<script>alert" not in page
+        page = await browser.get("/ui/")
+        assert HOSTILE in page.text
+        assert b"<script>alert" not in page.body
 
 
 async def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ async def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise NotApplied("gone fishing")
 
         monkeypatch.setattr(it.house.gateway._store.cold, "activity", away, raising=False)
-        text = text_of((await browser.get("/ui/")).body)
+        text = (await browser.get("/ui/")).text
         assert "The numbers of this process alone: the durable store could not be asked (gone fishing)" in text
         assert "1 request on protected routes" in text
 

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from gateway.admin.provided_response import ResponseRefused, read_response, response_of, written
+from gateway.admin.journal import ResponseRefused, read_response, response_of, written
 from gateway.core.message import StoredResponse
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nLocation: /charges/1\r\n\r\n"

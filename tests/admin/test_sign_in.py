@@ -20,7 +20,6 @@ from tests.admin.test_console import ADMIN, Consoled, consoled
 from tests.admin.test_pages import HOSTILE, TOKENS, Browser, Page
 from tests.observe.scrape import Scrape
 from tests.support import http
-from tests.support.http import Response
 from tests.support.issuer import Issuer, signing_key
 
 SECRET = "a-secret-of-the-sessions"
@@ -41,14 +40,14 @@ class Known(Browser):
         given: dict[str, str],
         body: bytes = b"",
         content_type: str = "application/x-www-form-urlencoded",
-    ) -> Response:
+    ) -> Page:
         headers = [("Host", f"{self.host}:{self.port}"), *self.added]
         headers += [(name, value) for name, value in given.items() if value]
         headers += [("Cookie", self.cookie)] if self.cookie else []
         headers += [("Content-Type", content_type)] if body else []
-        return await http.request(self.port, method, path, headers, body)
+        return Page(await http.request(self.port, method, path, headers, body))
 
-    async def go_on(self, **headers: str) -> Response:
+    async def go_on(self, **headers: str) -> Page:
         """Sign in as whom the proxy names."""
         response = await self.post("/ui/sign-in", {"vouched": "yes"}, **headers)
         if response.status == 303:
@@ -76,10 +75,6 @@ async def refused_sign_ins(it: Consoled) -> float:
     return Scrape(text).value("idempotency_admin_sign_ins_total", result="refused")
 
 
-def text_of(response: Response) -> str:
-    return " ".join(Page(response.body.decode()).text.split())
-
-
 # -- a proxy ----------------------------------------------------------------------------------------------------------
 
 
@@ -89,14 +84,14 @@ async def test_a_proxy_names_a_person(tmp_path: Path) -> None:
         operation_id = await doubt(it.house)
         browser = named(it, "alice@example.com", "cooks, support")
         assert (await browser.get("/ui/")).status == 303
-        assert "You come as alice@example.com, with the role operator." in text_of(await browser.get("/ui/sign-in"))
+        assert "You come as alice@example.com, with the role operator." in (await browser.get("/ui/sign-in")).words
         signed_in = await browser.go_on()
         assert {"HttpOnly", "SameSite=Strict"} <= set((signed_in.header("Set-Cookie") or "").split("; "))
         assert "alice@example.com (operator)" in (await browser.page("/ui/")).text
         path = f"/ui/operations/{operation_id}/resolve"
         preview = await browser.submit(path, {"why": "seen", "way": "happened", "pasted": "HTTP/1.1 201 Created\n\n"})
-        assert (await browser.post(path, Page(preview.body.decode()).forms[path])).status == 200
-        audit = text_of(await browser.get("/ui/audit"))
+        assert (await browser.post(path, preview.forms[path])).status == 200
+        audit = (await browser.get("/ui/audit")).words
         assert "alice@example.com" in audit
         assert "signed in as operator from 127.0.0.1, vouched for" in audit
         assert (await browser.get(f"/ui/operations/{operation_id}/purge")).status == 403
@@ -148,13 +143,13 @@ async def test_whom_nobody_vouches_for(tmp_path: Path, added: list[tuple[str, st
     async with proxied(tmp_path) as it:
         browser = Known(it.house.gateway.admin_address[1], added=added)
         page = await browser.get("/ui/sign-in")
-        assert why in text_of(page)
-        assert "Go on" not in text_of(page)
+        assert why in page.words
+        assert "Go on" not in page.words
         assert (await browser.go_on()).status == 401
         assert await refused_sign_ins(it) == 1
         ada = Browser(browser.port)
         await ada.sign_in("ada")
-        assert f"was refused: {why or 'this request names nobody'}" in text_of(await ada.get("/ui/audit"))
+        assert f"was refused: {why or 'this request names nobody'}" in (await ada.get("/ui/audit")).words
         assert (await browser.sign_in("vera")).status == 303
         assert "vera (viewer)" in (await browser.page("/ui/")).text
 
@@ -164,7 +159,7 @@ async def test_a_spoofed_header(tmp_path: Path, caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, "gateway")
     async with proxied(tmp_path, **{"from": ["10.0.0.0/8", "::1/128"]}) as it:
         eve = named(it, "alice", "sre")
-        assert "is not believed from 127.0.0.1" in text_of(await eve.get("/ui/sign-in"))
+        assert "is not believed from 127.0.0.1" in (await eve.get("/ui/sign-in")).words
         assert (await eve.go_on()).status == 401
         for _ in range(20):
             assert (await eve.get("/ui/")).status == 303
@@ -247,7 +242,7 @@ async def test_forged_requests_behind_a_proxy(tmp_path: Path, forged: dict[str, 
         other = named(it, "alice", "sre")
         await other.go_on()
         assert (await other.post(path, form)).status == 403
-        assert State.IN_DOUBT.replace("_", " ") in text_of(await browser.get(f"/ui/operations/{operation_id}"))
+        assert State.IN_DOUBT.replace("_", " ") in (await browser.get(f"/ui/operations/{operation_id}")).words
         assert (await browser.post(path, form)).status == 200
 
 
@@ -259,12 +254,12 @@ async def test_a_sign_out_says_what_it_ends(tmp_path: Path) -> None:
         form = (await browser.page("/ui/")).forms["/ui/sign-out"]
         out = await browser.post("/ui/sign-out", form)
         assert (out.header("Set-Cookie") or "").startswith('idempotency_gateway_session=""')
-        page = text_of(await browser.get(out.header("Location") or ""))
+        page = (await browser.get(out.header("Location") or "")).words
         assert "You are signed out of this console." in page
         assert "sign out at the proxy" in page
         token = await it.signed_in("vera")
         out = await token.post("/ui/sign-out", (await token.page("/ui/")).forms["/ui/sign-out"])
-        assert "sign out at the proxy" not in text_of(await token.get(out.header("Location") or ""))
+        assert "sign out at the proxy" not in (await token.get(out.header("Location") or "")).words
 
 
 async def test_a_reload_changes_roles(tmp_path: Path) -> None:
@@ -293,7 +288,7 @@ async def test_a_hostile_name(tmp_path: Path) -> None:
             assert (await browser.go_on()).status == 303
             page = await browser.get("/ui/audit")
             assert "<script>alert" not in page.body.decode()
-            assert name in Page(page.body.decode()).text
+            assert name in page.text
 
 
 # -- an issuer --------------------------------------------------------------------------------------------------------
@@ -374,7 +369,7 @@ async def test_a_token_that_names_nobody(tmp_path: Path, header: str, changes: d
         make = unsigned if claims.pop("alg", "") else lambda issuer, **claims: issuer.token(time(), **claims)
         browser = handed(it, header, make(issuer, **claims))
         for _ in range(12):
-            assert why in text_of(await browser.get("/ui/sign-in"))
+            assert why in (await browser.get("/ui/sign-in")).words
         assert (await browser.go_on()).status == 401
         assert await refused_sign_ins(it) == 1
         assert (await browser.sign_in("vera")).status == 303
@@ -385,7 +380,7 @@ async def test_tokens_of_two(tmp_path: Path) -> None:
     async with issued(tmp_path, "X-Token") as (it, issuer):
         browser = handed(it, "X-Token", issuer.token(time(), email="alice", groups=["sre"]))
         browser.added *= 2
-        assert "X-Token is given more than once" in text_of(await browser.get("/ui/sign-in"))
+        assert "X-Token is given more than once" in (await browser.get("/ui/sign-in")).words
         assert (await browser.go_on()).status == 401
 
 
@@ -409,7 +404,7 @@ async def test_an_issuer_that_is_away(tmp_path: Path) -> None:
     """Nobody is signed in by a token that cannot be verified; a token of the gateway's own does."""
     async with issued(tmp_path, "X-Token", is_away=True) as (it, issuer):
         browser = handed(it, "X-Token", issuer.token(time(), email="alice", groups=["sre"]))
-        assert "The keys of the token's issuer are not known" in text_of(await browser.get("/ui/sign-in"))
+        assert "The keys of the token's issuer are not known" in (await browser.get("/ui/sign-in")).words
         assert (await browser.go_on()).status == 401
         assert (await browser.sign_in("vera")).status == 303
 

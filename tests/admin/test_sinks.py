@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.admin.reports import sinks
@@ -16,14 +17,17 @@ from tests.support.signing import WHSEC
 from tests.support.upstream import Answer
 
 
+def telling(ledger: Receiver) -> dict[str, Any]:
+    """The settings of a gateway that tells this consumer."""
+    sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
+    egress = {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False}
+    return {"events": {"sinks": [sink]}, "egress": egress}
+
+
 async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
     """It is suspended, with what it said shown to operators alone; resumed, it gets what waited. By command or HTTP."""
     async with Receiver(status(410, "moved away")) as ledger:
-        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
-        changes = {
-            "events": {"sinks": [sink]},
-            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
-        }
+        changes = telling(ledger)
         async with served(store, tmp_path, **changes) as (running, admin):
             shell = shell_for(running, store, tmp_path, **changes)
             running.upstream.on("/charges", Answer(201))
@@ -71,11 +75,7 @@ async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
 async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
     """It is listed with the reason, and published again under the same id when an operator says so."""
     async with Receiver() as ledger:
-        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
-        changes = {
-            "events": {"sinks": [sink]},
-            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
-        }
+        changes = telling(ledger)
         async with served(store, tmp_path, **changes) as (running, admin):
             shell = shell_for(running, store, tmp_path, **changes)
             running.upstream.on("/charges", Answer(201))
@@ -145,11 +145,7 @@ def test_a_sink_that_nobody_publishes_to() -> None:
 async def test_what_an_operation_has_yet_to_tell(store: Store, tmp_path: Path) -> None:
     """Until a sink has the events of an operation, they are shown with it, with why the last try failed."""
     async with Receiver(status(410, "moved away")) as ledger:
-        sink = {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]}
-        changes = {
-            "events": {"sinks": [sink]},
-            "egress": {"allow": ["127.0.0.1"], "ports": [urlsplit(ledger.url).port], "https_only": False},
-        }
+        changes = telling(ledger)
         async with served(store, tmp_path, **changes) as (running, admin):
             shell = shell_for(running, store, tmp_path, **changes)
             running.upstream.on("/charges", Answer(201))

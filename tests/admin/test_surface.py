@@ -164,16 +164,10 @@ async def test_the_form_of_an_operation(port: Port, state: State, verb: str, fie
         ("/ui/memory/accept-loss", (*RECORD, "typed")),
         ("/ui/configuration/reload", RECORD),
         ("/ui/find", ("body", "caller", *("form_token",) * 3, "headers", "id", "key", "route")),
-        (
-            "/ui/explain",
-            ("body", "file", "form_token", "headers", "method", "peer", "response", "url", "with_record"),
-        ),
+        ("/ui/explain", ("body", "file", "form_token", "headers", "method", "peer", "response", "url", "with_record")),
         ("/ui/operations", ("caller", "older_than", "path", "request_id", "route", "state", "status", "why")),
         # Its filter, and the one of many at once.
-        (
-            "/ui/dead-letters",
-            ("caller", "path", "request_id", "status", "why", *("older_than", "reason", "route") * 2),
-        ),
+        ("/ui/dead-letters", ("caller", "path", "request_id", "status", "why", *("older_than", "reason", "route") * 2)),
         ("/ui/dead-letters/requeue", ("older_than", "reason", "route")),
     ],
 )

@@ -782,7 +782,7 @@ ELSEWHERE: Final = (
         "store.journal_grace": _TIMES + "test_lapsed_claim_waits_for_its_owners_journal",
         "secrets.fingerprint_key.id": _TIMES + "test_records_of_a_retired_fingerprint_key",
         "secrets.fingerprint_key.key": _TIMES + "test_records_of_a_retired_fingerprint_key",
-        "secrets.identity_key.id": "tests/config/test_values.py::test_identity_key",
+        "secrets.identity_key.id": "tests/config/test_values.py::test_secrets_come_current_first",
         "secrets.identity_key.key": "tests/http/gateway/test_identity_change.py::test_another_identity_key",
         "secrets.unreadable": "tests/http/gateway/test_rekeying.py::test_a_rotation",
         "secrets.encryption.id": "tests/protect/test_kept.py::test_an_old_key_opens_and_does_not_seal",
@@ -796,7 +796,7 @@ ELSEWHERE: Final = (
         "delivery.breaker.open": "tests/core/test_breaker.py::test_each_opening_is_twice_as_long",
         "delivery.breaker.max_open": "tests/core/test_breaker.py::test_each_opening_is_twice_as_long",
         "routes.accept.mode": _ACCEPT + "test_a_route_that_always_accepts",
-        "routes.accept.identity": "tests/config/test_accept.py::test_mistakes",
+        "routes.accept.identity": "tests/config/test_mistakes.py::test_a_mistake",
         "routes.accept.max_bytes": _ACCEPT + "test_only_short_bodies_are_kept",
         "routes.accept.max_pending": _ACCEPT + "test_a_full_backlog_takes_nothing_new",
         "routes.accept.max_pending_bytes": _ACCEPT + "test_many_bytes_take_nothing_new",
@@ -871,7 +871,7 @@ ELSEWHERE: Final = (
         )
     }
     | {
-        f"routes.delivery.{name}": "tests/config/test_accept.py::test_a_route_overrides_the_delivery_of_all"
+        f"routes.delivery.{name}": "tests/config/test_values.py::test_a_route_overrides_the_delivery_of_all"
         for name in ("schedule", "deliver_within", "max_answers", "max_in_flight", "unauthorized")
     }
     | {
@@ -884,7 +884,7 @@ ELSEWHERE: Final = (
         "routes.inbox.as": _INBOX + "test_the_gateway_signs_deliveries_by_itself",
         "routes.inbox.replay_guard": _INBOX + "test_ids_that_are_not_signed",
         "routes.inbox.on_change": _INBOX + "test_a_change_is_refused_where_the_route_says_so",
-        "routes.inbox.cloudevents.signature": "tests/config/test_inbox.py::test_cloud_events_under_another_signature",
+        "routes.inbox.cloudevents.signature": "tests/config/test_values.py::test_cloud_events_under_another_signature",
         "routes.inbox.cloudevents.origins": _INBOX + "test_the_handshake_of_cloud_events",
     }
     | {
@@ -917,7 +917,7 @@ ELSEWHERE: Final = (
         "tests/config/test_events.py::test_each_setting_reaches_its_sink",
     )
     | {
-        "events.sinks.shares_fast": "tests/config/test_events.py::test_the_stream_is_not_where_anything_may_be_lost",
+        "events.sinks.shares_fast": "tests/config/test_mistakes.py::test_a_mistake",
         "egress.proxy": "tests/events/test_egress.py::test_a_proxy_is_connected_to_and_not_checked",
     }
     | {f"routes.upstream.{name}": _OVERRIDE for name in ("url", "tls.ca", "tls.cert", "tls.key", "tls.server_name")}

@@ -1,7 +1,8 @@
-"""Short ways to write a configuration file in a test."""
+"""Short ways to write a configuration file in a test, and many of them as a table."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -23,6 +24,24 @@ routes:
 MINIMAL = GLOBAL + ROUTE
 ROUTE_LINE = GLOBAL.count("\n") + ROUTE.count("\n") + 1
 """The line of the first key that is added to the route of MINIMAL."""
+ENCRYPTING = f"{GLOBAL}secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
+ACCEPTING = f"{ENCRYPTING}{ROUTE}    accept: {{}}\n".replace(
+    "{api_key: X-Api-Key}", "{header: X-T, from: [10.0.0.0/8]}"
+)
+INBOX = f"{ENCRYPTING}{ROUTE}".replace("    key: {header: Idempotency-Key}\n", "").replace(
+    "{api_key: X-Api-Key}", "shared"
+)
+"""What the route of an inbox has beside it."""
+
+
+def written(*keys: str, base: str = MINIMAL) -> str:
+    """The base with these keys of its route or, behind a ^, of the file. A key that is there already is replaced."""
+    lines = base.splitlines()
+    for key in keys:
+        line = key[1:] if key.startswith("^") else f"    {key}"
+        lines = [each for each in lines if not each.startswith(line.partition(":")[0] + ":")]
+        lines.insert(0 if key.startswith("^") else len(lines), line)
+    return "\n".join(lines) + "\n"
 
 
 def with_route(*lines: str, without: str = "") -> str:
@@ -36,11 +55,30 @@ def with_global(*lines: str) -> str:
     return "\n".join(lines) + "\n" + MINIMAL
 
 
+def rows(table: str, words: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A table of `keys => what is said`, with + between keys. An indented line goes on with the row before it, and
+    <WORD> is a text that rows share."""
+    for word, text in words.items():
+        table = table.replace(f"<{word}>", text)
+    found = [row.partition("=>") for row in re.sub(r"\n +", " ", table.strip("\n")).split("\n")]
+    return [(keys.strip(), said.strip()) for keys, _, said in found]
+
+
+def is_said(text: str, said: str) -> bool:
+    """Whether the text is what a row says, in which … stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, said.split("…"))), text) is not None
+
+
 def report(text: str | bytes, environ: Mapping[str, str] | None = None) -> list[str]:
     """The mistakes of a file that has some, as they are printed, without the name of the file."""
     with pytest.raises(ConfigError) as caught:
         parse(text, file="f", environ=environ)
     return [line.removeprefix("f:") for line in str(caught.value).splitlines()]
+
+
+def mistakes(text: str) -> list[str]:
+    """The same without the places in the text."""
+    return [line.partition(": ")[2] for line in report(text)]
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Config:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from gateway.config import Config
 from gateway.config.leaf import Count, Duration, Size, duration_text
-from tests.config.support import GLOBAL, ROUTE, read, report, with_global, with_route
+from tests.config.support import GLOBAL, ROUTE, read, with_global, with_route
 
 Path = tuple[str, ...]
 ACCEPTING = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
@@ -19,10 +19,7 @@ _ASKED = "url: 'http://127.0.0.1:4180/'"
 # What the forms of a scope require, and `authorize` does.
 _TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
 CALLERS = {
-    "jwt": {
-        "scope": _TOKENS,
-        "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}",
-    },
+    "jwt": {"scope": _TOKENS, "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}"},
     "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
 }
 PROBE = "path: /a, done: [{status: [200]}]"
@@ -155,16 +152,3 @@ def test_the_times_of_an_attempt_follow_what_is_written(
     upstream = config.upstream_for(config.routes[0])
     assert duration_text(upstream.answer_within) == answer_within
     assert duration_text(upstream.response_timeout) == response_timeout
-
-
-def test_what_is_written_twice_must_agree() -> None:
-    """No default can follow two settings that contradict each other, wherever they stand."""
-    text = with_route("upstream: {response_timeout: 2s}").replace("9000}", "9000, answer_within: 5s}")
-    assert [line.partition(" ")[2] for line in report(text)] == [
-        "routes[0].upstream.response_timeout: answer_within must be at most response_timeout; 5s is longer than 2s"
-    ]
-    text = with_route(f"recovery: {{probe: {{{PROBE}, settle: 1m}}}}").replace("9000}", "9000, answer_within: 5m}")
-    assert [line.partition(" ")[2] for line in report(text)] == [
-        "routes[0].recovery.probe.settle: settle must be at least response_timeout and 30s for TCP; "
-        "1m is shorter than 330s"
-    ]

@@ -11,111 +11,62 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, ConfigError, load, parse
 from gateway.config.address import RedisUrl
-from tests.config.support import MINIMAL, ROUTE_LINE, read, report, with_global, with_route
+from tests.config.support import MINIMAL, ROUTE_LINE, read, report, rows, with_global, with_route
 
 SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
+
+
+UNUSABLE = r"""
+ => 1:1: the file is empty
+# nothing⏎ => 1:1: the file is empty
+- a => 1:1: <NO_MAPPING>
+a => 1:1: <NO_MAPPING>
+~ => 1:1: <NO_MAPPING>
+a: b⏎---⏎c: d => 2:1: YAML: a second document begins here; expected only one
+a: [b, c} => 1:9: YAML: expected ',' or ']', but got '}'; <CLOSE>
+a: {b: c⏎d: e => 2:2: YAML: expected ',' or '}', but got ':'; <CLOSE>
+log: {level: ${LEVEL}} => 1:15: YAML: expected ',' or '}', but got '{'; inside braces or brackets quote a value that
+    holds {, such as "/v1/{id}" or "${NAME}"
+a: b: c => 1:5: YAML: mapping values are not allowed here; quote a value that holds ': ', check the indentation, and
+    that the line above has a space after its colon
+a:⏎⇥b: c => 2:1: YAML: found character '\t' that cannot start any token; indent with spaces
+a: 'b⏎c: d => 1:4: YAML: this quotation mark has no second one
+a:⏎  b: c⏎ d: e => 3:2: YAML: <NO_FIT>
+‧a: b⏎c: d => 2:1: YAML: <NO_FIT>
+a:⏎  b: c⏎  d⏎  e: f => 3:3: YAML: could not find expected ':'; is a colon missing, or the space after it?
+a: @b => 1:4: YAML: found character '@' that cannot start any token; quote a value that begins with it
+a: "C:\pay" => 1:8: YAML: found unknown escape character 'p'; single quotes take a backslash as it is
+from: * => 1:8: YAML: <NO_ANCHOR>
+a: *hunter2 => 1:4: YAML: <NO_ANCHOR>
+a: !hunter2!x b => 1:4: YAML: this tag is malformed; quote a value that begins with !
+? [a]⏎: b => 1:3: a key must be a word
+<<: 5 => 1:1: << merges mappings only
+log: &a {<<: *a} => 1:6: log: << merges a mapping into itself
+log: &a [*a] => 1:6: log[0][0]: values are nested deeper than 24; does an alias name itself?
+a: b⏎c: ␀ => 2:4: the file contains a control character
+"""
+WORDS = {
+    "NO_MAPPING": "expected a mapping of keys such as listen, upstream and routes",
+    "CLOSE": "quote the value, or close the brace or bracket that was opened before it",
+    "NO_FIT": "this does not fit the lines above it; check the indentation, the pairs of quotes, braces and brackets, "
+    "and the space after each colon",
+    "NO_ANCHOR": "this names an anchor that does not exist; quote a value that begins with *",
+}
+SIGNS = str.maketrans({"⏎": "\n", "⇥": "\t", "‧": " ", "␀": "\0"})
+"""What the table cannot have as it is."""
 
 
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        pytest.param("", "1:1: the file is empty", id="empty"),
-        pytest.param("# nothing\n", "1:1: the file is empty", id="comment-only"),
-        pytest.param("- a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="list"),
-        pytest.param("a", "1:1: expected a mapping of keys such as listen, upstream and routes", id="word"),
-        pytest.param("~", "1:1: expected a mapping of keys such as listen, upstream and routes", id="null"),
-        pytest.param("a: b\n---\nc: d", "2:1: YAML: a second document begins here; expected only one", id="documents"),
-        pytest.param(
-            "a: [b, c}",
-            "1:9: YAML: expected ',' or ']', but got '}'; quote the value, or close the brace or bracket "
-            "that was opened before it",
-            id="bracket",
-        ),
-        pytest.param(
-            "a: {b: c\nd: e",
-            "2:2: YAML: expected ',' or '}', but got ':'; quote the value, or close the brace or bracket "
-            "that was opened before it",
-            id="open-brace",
-        ),
-        pytest.param(
-            "log: {level: ${LEVEL}}",
-            "1:15: YAML: expected ',' or '}', but got '{'; inside braces or brackets quote a value that holds {, "
-            'such as "/v1/{id}" or "${NAME}"',
-            id="unquoted-reference-in-braces",
-        ),
-        pytest.param(
-            "a: b: c",
-            "1:5: YAML: mapping values are not allowed here; quote a value that holds ': ', check the indentation, "
-            "and that the line above has a space after its colon",
-            id="colon",
-        ),
-        pytest.param(
-            "a:\n\tb: c",
-            "2:1: YAML: found character '\\t' that cannot start any token; indent with spaces",
-            id="tab",
-        ),
-        pytest.param("a: 'b\nc: d", "1:4: YAML: this quotation mark has no second one", id="open-quote"),
-        pytest.param(
-            "a:\n    b: c\n  d: e",
-            "3:3: YAML: this does not fit the lines above it; check the indentation, the pairs of quotes, braces "
-            "and brackets, and the space after each colon",
-            id="indentation",
-        ),
-        pytest.param(
-            " a: b\nc: d",
-            "2:1: YAML: this does not fit the lines above it; check the indentation, the pairs of quotes, braces "
-            "and brackets, and the space after each colon",
-            id="first-line-indented",
-        ),
-        pytest.param(
-            "a:\n  b: c\n  d\n  e: f",
-            "3:3: YAML: could not find expected ':'; is a colon missing, or the space after it?",
-            id="no-colon",
-        ),
-        pytest.param(
-            "a: @b",
-            "1:4: YAML: found character '@' that cannot start any token; quote a value that begins with it",
-            id="reserved",
-        ),
-        pytest.param(
-            'a: "C:\\pay"',
-            "1:8: YAML: found unknown escape character 'p'; single quotes take a backslash as it is",
-            id="backslash",
-        ),
-        pytest.param(
-            "from: *",
-            "1:8: YAML: this names an anchor that does not exist; quote a value that begins with *",
-            id="asterisk",
-        ),
-        pytest.param(
-            f"a: *{SECRET[:7]}",
-            "1:4: YAML: this names an anchor that does not exist; quote a value that begins with *",
-            id="unknown-alias",
-        ),
-        pytest.param(
-            f"a: !{SECRET[:7]}!x b",
-            "1:4: YAML: this tag is malformed; quote a value that begins with !",
-            id="tag-handle",
-        ),
-        pytest.param("? [a]\n: b", "1:3: a key must be a word", id="key-of-a-list"),
-        pytest.param("<<: 5", "1:1: << merges mappings only", id="merge-of-a-word"),
-        pytest.param("log: &a {<<: *a}", "1:6: log: << merges a mapping into itself", id="merge-of-itself"),
-        pytest.param(
-            "log: &a [*a]",
-            "1:6: log[0][0]: values are nested deeper than 24; does an alias name itself?",
-            id="alias-of-itself",
-        ),
-        pytest.param("[" * 5000, "values are nested deeper than 24", id="deep"),
-        pytest.param(
-            "a: " + "[" * 40 + "]" * 40,
-            "1:6: a[0][0]: values are nested deeper than 24; does an alias name itself?",
-            id="deep-and-closed",
-        ),
-        pytest.param(b"a: \xff", "1:4: the file is not text in UTF-8", id="no-utf-8"),
-        pytest.param(b"\x7fELF\x02\x00\x01", "1:1: the file contains a control character", id="binary"),
-        pytest.param("a: b\nc: \x00", "2:4: the file contains a control character", id="nul"),
-        pytest.param(b"#" * (1024 * 1024 + 1), "the file is longer than 1024KiB", id="long"),
+        *((text.translate(SIGNS), mistake) for text, mistake in rows(UNUSABLE.lstrip("\n"), WORDS)),
+        ("[" * 5000, "values are nested deeper than 24"),
+        ("a: " + "[" * 40 + "]" * 40, "1:6: a[0][0]: values are nested deeper than 24; does an alias name itself?"),
+        (b"a: \xff", "1:4: the file is not text in UTF-8"),
+        (b"\x7fELF\x02\x00\x01", "1:1: the file contains a control character"),
+        (b"#" * (1024 * 1024 + 1), "the file is longer than 1024KiB"),
     ],
+    ids=lambda text: text[:24] if isinstance(text, str) else None,
 )
 def test_unusable_text(text: str | bytes, mistake: str) -> None:
     """Text that is no configuration is refused with the place where it stops to be one."""
@@ -211,24 +162,6 @@ def test_secret_file(tmp_path: Path) -> None:
     """The content of a file is filled in, without the end of its last line."""
     (tmp_path / "key").write_text(SECRET + "\n")
     assert secret_of(read(with_secrets(f"${{file:{tmp_path}/key}}"))) == SECRET.encode()
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        pytest.param("${NOT_SET}", "the environment variable NOT_SET is not set", id="unset"),
-        pytest.param("a ${OPEN", "${ is not closed; write $${ for a literal ${", id="open"),
-        pytest.param("${}", "expected ${NAME} or ${file:/path}; write $${ for a literal ${", id="no-name"),
-        pytest.param("${a-b}", "expected ${NAME} or ${file:/path}; write $${ for a literal ${", id="bad-name"),
-        pytest.param("${file:a}", "expected ${file:/path} with an absolute path", id="relative"),
-        pytest.param("${file:/nowhere/x}", "cannot read /nowhere/x: No such file or directory", id="no-file"),
-        pytest.param("${file:/etc}", "/etc is not a file", id="directory"),
-        pytest.param("${file:/dev/zero}", "/dev/zero is not a file", id="device"),
-    ],
-)
-def test_reference_that_cannot_be_filled_in(value: str, message: str) -> None:
-    """A value that cannot be filled in is one mistake, at its place, and not another one for being empty."""
-    assert report(with_secrets(value)) == [f"1:41: secrets.fingerprint_key.key: {message}"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
-from tests.config.support import MINIMAL, read, report, with_global
+from tests.config.support import read, with_global
 
 SECRET = "whsec_" + "0f" * 32
 LEDGER = f'{{name: ledger, kind: webhook, url: "https://ledger.test/hooks", secrets: [{{id: a, key: "{SECRET}"}}]}}'
@@ -44,64 +44,10 @@ def test_what_a_sink_receives() -> None:
     assert outbox.source == "urn:idempotency-gateway:default"
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (with_sinks(LEDGER, LEDGER), "events.sinks[1].name: another sink has this name already"),
-        (with_sinks(LEDGER.replace(SECRET, "whsec_AAAA")), "expected a secret of 24 to 64 bytes"),
-        (with_sinks(LEDGER.replace("https", "http")), "events leave the gateway over TLS alone"),
-        (with_sinks(LEDGER.replace("test/", "test:8443/")), "egress.ports does not name port 8443"),
-        (with_sinks(LEDGER.replace("ledger.test", "169.254.169.254")), "169.254.169.254 is not a public address"),
-        (with_sinks(LEDGER.replace("ledger.test", "[::ffff:10.0.0.1]")), "is not a public address"),
-        (with_sinks(LEDGER.replace("https://", "https://me:swordfish@")), "credentials do not belong in this URL"),
-        (with_sinks(LEDGER.replace("}]", "}], routes: [nope]")), "there is no route of this name"),
-        (
-            with_sinks(FEED.replace("stream:", "max_length: 5, max_age: 1h, stream:")),
-            "only one of max_length and max_age",
-        ),
-        (with_sinks(FEED.replace("redis_stream", "rabbit")), "kind: webhook, redis_stream, nats, kafka or stdout"),
-        (with_sinks(LOG.replace("user: u, ", "")), "user and password go together"),
-        (with_sinks(LOG.replace("tls: true, ", "").replace("PLAIN", "SCRAM-SHA-256")), "needs tls: true"),
-        (with_sinks(LOG.replace("ca: /ca.pem, ", "").replace("tls: true, ", "")), "PLAIN shows the password"),
-        (with_sinks(LOG.replace("b:9093", "b")), "a host and port such as kafka:9092"),
-        (with_sinks(FEED.replace("redis_stream", "rabbit")), "found kind: 'rabbit'"),
-        (with_sinks("{name: a, kind: stdoutt}"), "did you mean stdout?"),
-        (with_sinks("{name: a, kind: stdoutt}"), "expected webhook, redis_stream, nats, kafka or stdout, found"),
-        (with_sinks(LEDGER, types="[operation.sung]"), "expected operation.completed"),
-    ],
-)
-def test_a_mistake_is_explained(text: str, told: str) -> None:
-    """In its place, and without a secret."""
-    (found,) = report(text)
-    assert told in found
-    assert "swordfish" not in found
-    assert SECRET not in found
-
-
-def test_the_stream_is_not_where_anything_may_be_lost() -> None:
-    """The database of the fast tier evicts and is flushed, unless somebody says that it does not."""
-    fast = MINIMAL.replace("operations.db}", 'operations.db, fast: "redis://feed/1"}')
-    text = f"service: a\nevents: {{sinks: [{FEED}]}}\n{fast}"
-    (found,) = report(text)
-    assert "the database of store.fast" in found
-    assert read(text.replace(" stream:", " shares_fast: true, stream:")).events.sinks
-    assert read(text.replace("6379/1", "6379/2")).events.sinks
-    cluster = text.replace("redis://feed/1", "redis+cluster://other,feed")
-    assert read(cluster).events.sinks
-    (found,) = report(cluster.replace("6379/1", "6379/0"))
-    assert "the database of store.fast" in found
-
-
-def test_a_stream_is_on_one_redis() -> None:
-    """Its client finds no other master."""
-    (found,) = report(with_sinks(FEED.replace("redis://feed:6379/1", "redis+cluster://feed:6379")))
-    assert "expected redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE" in found
-
-
 def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
     nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
-    monkeypatch.setattr("gateway.config.notice.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
     config = read(
         with_sinks(
             LEDGER,

@@ -94,70 +94,51 @@ def comments(text: str) -> list[str]:
 
 
 ROUTES = {
-    "payments.yaml": {
-        "PostCharges": ("POST", "/v1/charges", {"scope": "{api_key: Authorization}"}),
-        "PostChargesSearch": ("POST", "/v1/charges/search", {"scope": "{api_key: Authorization}"}),
-        "PostChargesCharge": ("POST", "/v1/charges/{charge}", {"scope": "{api_key: Authorization}"}),
-    },
-    "repositories.yaml": {
-        "issues_create": ("POST", "/api/v3/repos/{owner}/{repo}/issues", {"scope": NO_SECURITY}),
-        "repos_create-fork": (
-            "POST",
-            "/api/v3/repos/{owner}/{repo}/forks",
-            {"scope": NO_SECURITY, "accept": ACCEPT},
-        ),
-    },
-    "orders.yaml": {
-        "create": (
-            "POST",
-            "/shop/orders",
-            {
-                "key": "{header: X-Idempotency-Key, required: true}",
-                "scope": "{compose: [{api_key: X-Api-Key}, {api_key: X-Tenant}]}",
-            },
-        ),
-        "create_2": ("PATCH", "/shop/orders/{order_id}", {"scope": TOKEN}),
-        "transfer": (
-            "POST",
-            "/shop/transfers",
-            {
-                "key": "{header: Idempotency-Token, required: false}",
-                "scope": "{client_certificate: san}",
-                "accept": ACCEPT,
-            },
-        ),
-    },
-    "items.json": {
-        "create_item_items__post": (
-            "POST",
-            "/items/",
-            {"key": "{header: idempotency-key, required: false}", "scope": TOKEN},
-        ),
-        "upload_files__path__post": (
-            "POST",
-            "/files/{path}",
-            {"scope": "whose key it is; the API key is in no header"},
-        ),
-    },
-    "cluster.json": {
-        "createAppsV1NamespacedDeployment": (
-            "POST",
-            "/apis/apps/v1/namespaces/{namespace}/deployments",
-            {"scope": "{api_key: authorization}", "accept": ACCEPT},
-        ),
-        "patchAppsV1NamespacedDeploymentScale": (
-            "PATCH",
-            "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale",
-            {"scope": "{api_key: authorization}"},
-        ),
-        "connectCoreV1PostNamespacedPodProxyWithPath": (
-            "POST",
-            "/api/v1/namespaces/{namespace}/pods/{name}/proxy/{path}",
-            {"scope": "{api_key: authorization}"},
-        ),
-    },
+    "payments.yaml": """
+PostCharges POST /v1/charges | scope: {api_key: Authorization}
+PostChargesSearch POST /v1/charges/search | scope: {api_key: Authorization}
+PostChargesCharge POST /v1/charges/{charge} | scope: {api_key: Authorization}
+""",
+    "repositories.yaml": """
+issues_create POST /api/v3/repos/{owner}/{repo}/issues | scope: NO_SECURITY
+repos_create-fork POST /api/v3/repos/{owner}/{repo}/forks | scope: NO_SECURITY | accept: ACCEPT
+""",
+    "orders.yaml": """
+create POST /shop/orders | key: {header: X-Idempotency-Key, required: true} | scope: {compose: [{api_key: X-Api-Key},
+    {api_key: X-Tenant}]}
+create_2 PATCH /shop/orders/{order_id} | scope: TOKEN
+transfer POST /shop/transfers | key: {header: Idempotency-Token, required: false} | scope: {client_certificate: san} |
+    accept: ACCEPT
+""",
+    "items.json": """
+create_item_items__post POST /items/ | key: {header: idempotency-key, required: false} | scope: TOKEN
+upload_files__path__post POST /files/{path} | scope: whose key it is; the API key is in no header
+""",
+    "cluster.json": """
+createAppsV1NamespacedDeployment POST /apis/apps/v1/namespaces/{namespace}/deployments |
+    scope: {api_key: authorization} | accept: ACCEPT
+patchAppsV1NamespacedDeploymentScale PATCH /apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale |
+    scope: {api_key: authorization}
+connectCoreV1PostNamespacedPodProxyWithPath POST /api/v1/namespaces/{namespace}/pods/{name}/proxy/{path} |
+    scope: {api_key: authorization}
+""",
 }
 """The routes of each description, in order; a setting in braces is written, any other is left open."""
+Written = list[tuple[str, str, str, dict[str, str]]]
+
+
+def routes_of(name: str) -> Written:
+    """Name, method, path and settings of each route of a description."""
+    open_ = {"NO_SECURITY": NO_SECURITY, "TOKEN": TOKEN, "ACCEPT": ACCEPT}
+    found: Written = []
+    for row in re.sub(r"\n +", " ", ROUTES[name].strip()).split("\n"):
+        route, *said = row.split(" | ")
+        settings = dict(each.split(": ", 1) for each in said)
+        route_name, method, path = route.split(" ")
+        found.append((route_name, method, path, {key: open_.get(value, value) for key, value in settings.items()}))
+    return found
+
+
 LEFT_OUT = {
     "payments.yaml": [f"  # Left out: {DELETE}"],
     "repositories.yaml": [
@@ -180,7 +161,7 @@ def test_check_names_each_decision_and_nothing_else(init: Init, name: str) -> No
     left = [("upstream.url", "where the service is")]
     if name == "orders.yaml":
         left += [(f"listen.tls.{key}", FILE) for key in ("cert", "key", "client_ca")]
-    for index, (_, _, said) in enumerate(ROUTES[name].values()):
+    for index, (_, _, _, said) in enumerate(routes_of(name)):
         settings = {"key": KEY, **said}
         asked = {key: settings.get(key, "") for key in ("key", "scope")}
         asked |= {"outcome.preset": OUTCOME, "accept": settings.get("accept", "")}
@@ -199,9 +180,9 @@ def test_what_is_decided_passes_without_remark(init: Init, name: str) -> None:
     text = init(DESCRIPTIONS / name)
     config = init.decide()
     assert [(route.name, route.match.methods, route.match.path.text) for route in config.routes] == [
-        (route, (method,), path) for route, (method, path, _) in ROUTES[name].items()
+        (route, (method,), path) for route, method, path, _ in routes_of(name)
     ]
-    for _, _, said in ROUTES[name].values():
+    for *_, said in routes_of(name):
         assert all(f"    {key}: {value}\n" in text for key, value in said.items() if value.startswith("{"))
     assert comments(text) == LEFT_OUT[name]
 
@@ -211,7 +192,7 @@ def test_what_is_left_out_is_a_route_without_its_mark(init: Init, name: str) -> 
     """A write that is idempotent by definition needs no more than that somebody wants it protected."""
     init.file.write_text(re.sub(r"(?m)^#(?=  )", "", init(DESCRIPTIONS / name)))
     count = sum("idempotent by definition" in line for line in LEFT_OUT[name])
-    assert len(init.decide(notes=count).routes) == len(ROUTES[name]) + count
+    assert len(init.decide(notes=count).routes) == len(routes_of(name)) + count
 
 
 def test_what_is_said_and_where_it_is_written(init: Init) -> None:
@@ -257,21 +238,10 @@ def test_what_is_said_and_where_it_is_written(init: Init) -> None:
         ),
     ],
     ids=[
-        "Swagger",
-        "another version",
-        "a list",
-        "nothing",
-        "broken YAML",
-        "broken JSON",
-        "no UTF-8",
-        "no text",
-        "too deep",
-        "too long",
-        "no writes",
-        "no route",
-        "refused",
+        "Swagger", "another version", "a list", "nothing", "broken YAML", "broken JSON", "no UTF-8", "no text",
+        "too deep", "too long", "no writes", "no route", "refused",
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_gets_one_line(init: Init, description: str | bytes, said: str) -> None:
     """Which says what to do, where there is something to be done."""
     assert init.refusal(description) == said

@@ -1,22 +1,136 @@
-"""What a configuration means to the rest of the program."""
+"""What a configuration means to the rest of the program, and what `check` remarks."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.config import notices, parse
+from gateway.app.callers import callers_of
+from gateway.app.life import StartError
+from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.address import Address, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.effective import effective
-from tests.config.support import MINIMAL, read, with_global, with_route
+from gateway.config.leaf import duration_seconds, duration_text, size_bytes, size_text
+from gateway.core.delivery import DeliveryPolicy
+from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
+from gateway.core.operation import microseconds
+from gateway.core.outcome import Meaning
+from gateway.core.replay import VersionHeader
+from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
+from gateway.observe.facts import Events
+from gateway.protect.accepting import AcceptPolicy
+from gateway.protect.route import accept_policy, route_of
+from tests.config.support import ACCEPTING, INBOX, MINIMAL, is_said, read, report, rows, with_global, written
+
+TOKEN = "0123456789abcdef"
+KEY = "A" * 43 + "="
+WHSEC = "whsec_" + "k" * 32
+JWT = "issuer: https://login.example/, audience: api, claims: [sub]"
+ASK = "url: 'http://127.0.0.1:4180/oauth2/auth?app=shop'"
+
+# -- remarks -----------------------------------------------------------------------------------------------------------
+
+REMARKS = """
+key: {header: Idempotancy-Key} => key: Idempotancy-Key is nearly Idempotency-Key; is it misspelt?
+key: {header: X-Idempotency-Key} =>
+key: {header: X-Request-Key} =>
+^secrets: {unreadable: accept} => secrets.unreadable: …
+^admin: {listen: 127.0.0.1:1} => admin.listen: nothing listens here without admin.token or admin.tokens
+^admin: {listen: 0.0.0.0:1, token: <TOKEN>} => admin.listen: the admin API speaks plain HTTP: its traffic shows the
+    token
+^admin: {token: $GATEWAY_ADMIN_TOKEN} => admin.token: this is taken to the letter: only ${NAME} is replaced, with its
+    braces
+^service: shop + ^store: {durable: sqlite:///a, fast: redis://cache} => store.fast: SQLite serves one host: no other
+    host may use this Redis for the same service
+store_unavailable: forward => store_unavailable: while the durable store is down, requests run unprotected
+scope: {header: X, from: any} => scope: any client that reaches the gateway can claim to be any caller
+match: {path: /pay, methods: [PUT, DELETE]} => match.methods: PUT is idempotent by definition; protect it only if a
+    repeat would act again or get another response | match.methods: DELETE is idempotent by definition; protect it only
+    if a repeat after a success would get 404
+match: {path: "/orders/:id"} => match.path: ':' is taken as it is; a segment that varies is written {name}
+match: {path: "/orders/{id}:cancel"} =>
+recovery: {probe: {path: '/pay?of={key}', done: [{status: [200]}]}} => recovery.probe.path: the store has keys of this
+    route in clear, in the targets of its probes
+recovery: {probe: {path: '/pay?of={key}', done: [{status: [200]}]}} + ^store: {durable: sqlite:///a,
+    clear_keys: true} =>
+recovery: {probe: {path: '/pay?of={operation_id}', done: [{status: [200]}]}} =>
+^trusted_proxies: [] + <FORWARDED> => scope: <UNSEEN>
+^trusted_proxies: [10.0.0.0/16] + <FORWARDED> => scope: <UNSEEN>
+^trusted_proxies: [10.0.0.0/8] + <FORWARDED> =>
+^trusted_proxies: [0.0.0.0/0, "::/0"] + <FORWARDED> =>
+scope: shared + repeats: {action: refuse} + fingerprint: {body: none} => repeats.action: all callers share one scope:
+    the request of one may be refused as a repeat of another's | repeats.by: fingerprint.body is none: all requests of a
+    caller to one URL are repeats of one another
+key: {body: /id} + repeats: {} => repeats.by: the key is a part of the body that is compared, so two keys never have the
+    same content
+key: {body: /id} + repeats: {} + fingerprint: {ignore: [/id]} =>
+key: {body: /id} + repeats: {} + fingerprint: {only: [/amount]} =>
+scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, sub]}} =>
+scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, email]}} => scope: email may change…
+scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, sid]}} => scope: sid may change…
+scope: {forward_auth: {<ASK>, principal: X-User}} =>
+scope: {forward_auth: {url: 'https://auth.example/', principal: X-User}} =>
+scope: {forward_auth: {url: 'http://auth:4180/', principal: X-User}} => …http://auth:4180/ is asked without TLS…
+authorize: {forward_auth: {url: 'http://auth/?secret=s3cret'}} => …http://auth/ is asked without TLS…
+scope: {forward_auth: {<ASK>, principal: X-User, cache: 10s}} => …for 10s a permission of
+    http://127.0.0.1:4180/oauth2/auth cannot be withdrawn
+scope: {client_certificate: sha256} + ^listen: {address: '127.0.0.1:1', tls: {cert: /c, key: /k, client_ca: /a}} => …a
+    renewed certificate is another caller…
+dead_letter: {on_repeat: requeue} => dead_letter: has no effect: this route accepts nothing
+"""
+WORDS = {
+    "TOKEN": TOKEN,
+    "ASK": ASK,
+    "FORWARDED": "scope: {header: X-Forwarded-User, from: [10.0.0.0/8]}",
+    "UNSEEN": "the service does not get X-Forwarded-User, which only hops in trusted_proxies may send it",
+}
+
+
+@pytest.mark.parametrize(("keys", "said"), rows(REMARKS, WORDS))
+def test_a_remark(keys: str, said: str) -> None:
+    """What is allowed and questionable is remarked on, without what may be secret in a URL."""
+    found = [str(each).replace("routes[0].", "") for each in notices(read(written(*keys.split(" + "))))]
+    assert is_said(" | ".join(found), said), found
+    assert "s3cret" not in str(found)
+    assert "app=shop" not in str(found)
+
+
+def test_remarks_on_what_is_accepted() -> None:
+    text = written(
+        "accept: {identity: unverified}",
+        "outcome: {preset: payments}",
+        f"^secrets: {{fingerprint_key: {{id: a, key: {'k' * 32}}}, encryption: [{{id: a, key: {KEY}}}]}}",
+        "^delivery: {workers: 0}",
+        base=ACCEPTING,
+    )
+    assert [str(notice) for notice in notices(parse(text))] == [
+        "delivery.workers: what is accepted waits until `idempotency-gateway deliver` runs elsewhere",
+        "routes[0].accept.identity: any client that reaches the gateway can store requests, to the limits",
+        "routes[0].recovery: every 5xx of a delivery is in doubt, and waits for an operator: let a probe find out what "
+        "happened",
+    ]
+
+
+def test_a_route_behind_another_is_remarked_on() -> None:
+    again = "".join(f"{line}\n" for line in MINIMAL.splitlines()[3:]).replace("name: pay", "name: again")
+    text = MINIMAL + again.replace("{path: /pay}", "{path: /pay/, methods: [POST]}")
+    assert [str(notice) for notice in notices(read(text))] == [
+        "routes[1].match: again never matches: all its requests go to pay before it"
+    ]
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
 
 
 def test_route_upstream_goes_before_the_global_one() -> None:
     """A route changes single keys of the upstream; what it does not write stays as it is for all."""
-    text = MINIMAL.replace("9000}", "9000, connect_timeout: 7s, host: upstream}")
-    config = read(text + "    upstream: {answer_within: 1m, host: preserve}\n")
+    everywhere = "^upstream: {url: 'http://a', connect_timeout: 7s, host: upstream}"
+    config = read(written("upstream: {answer_within: 1m, host: preserve}", everywhere))
     merged = config.upstream_for(config.routes[0])
     assert (merged.connect_timeout, merged.answer_within, merged.host) == (7.0, 60.0, "preserve")
     assert merged.url == config.upstream.url
@@ -34,20 +148,16 @@ def test_route_upstream_goes_before_the_global_one() -> None:
 )
 def test_upstream_url(url: str, value: UpstreamUrl, authority: str) -> None:
     """A URL of the service is taken apart, and its authority is as it stands in Host."""
-    found = read(MINIMAL.replace("http://127.0.0.1:9000", f"'{url}'")).upstream.url
+    found = read(written(f"^upstream: {{url: '{url}'}}")).upstream.url
     assert (found, found.authority) == (value, authority)
 
 
 @pytest.mark.parametrize(
-    ("url", "store"),
-    [
-        ("sqlite:////var//a.db", "/var/a.db"),
-        ("sqlite:///var/a%20b.db", "/var/a b.db"),
-    ],
+    ("url", "path"), [("sqlite:////var//a.db", "/var/a.db"), ("sqlite:///var/a%20b.db", "/var/a b.db")]
 )
-def test_sqlite_path(url: str, store: str) -> None:
+def test_sqlite_path(url: str, path: str) -> None:
     """The path of an embedded store is absolute and may be escaped."""
-    assert read(MINIMAL.replace("sqlite:///var/lib/gateway/operations.db", url)).store.durable == SqliteUrl(Path(store))
+    assert read(written(f"^store: {{durable: {url}}}")).store.durable == SqliteUrl(Path(path))
 
 
 @pytest.mark.parametrize(
@@ -62,126 +172,9 @@ def test_sqlite_path(url: str, store: str) -> None:
 )
 def test_postgres_dsn(dsn: str) -> None:
     """What Postgres drivers understand is passed on as it is."""
-    durable = read(
-        with_global("service: a").replace("sqlite:///var/lib/gateway/operations.db", f"'{dsn}'")
-    ).store.durable
+    durable = read(written("^service: a", f"^store: {{durable: '{dsn}'}}")).store.durable
     assert isinstance(durable, PostgresUrl)
     assert durable.dsn.get_secret_value() == dsn
-
-
-def test_addresses() -> None:
-    """Addresses of both families are taken apart; port 0 collides with nothing."""
-    config = read(with_global("listen: '[::]:0'", "status: {listen: localhost:0}"))
-    assert (config.listen.address, config.status.listen) == (Address("::", 0), Address("localhost", 0))
-    assert (str(config.listen.address), str(config.status.listen)) == ("[::]:0", "localhost:0")
-
-
-def test_same_port_on_other_addresses() -> None:
-    """One port on two addresses of the machine is no collision."""
-    assert read(with_global("listen: 10.0.0.1:80", "status: {listen: '127.0.0.1:80'}")).status.listen.port == 80
-
-
-def test_secrets_come_current_first() -> None:
-    """One key or several, the first is the current one."""
-    one, other = "s" * 32, "t" * 40
-    single = read(with_global(f"secrets: {{fingerprint_key: {{id: a, key: {one}}}}}")).secrets
-    several = read(
-        with_global(f"secrets: {{fingerprint_key: [{{id: b, key: {other}}}, {{id: a, key: {one}}}]}}")
-    ).secrets
-    assert [(key.id, key.key.get_secret_value()) for key in single.fingerprint_keys] == [("a", one.encode())]
-    assert [key.id for key in several.fingerprint_keys] == ["b", "a"]
-
-
-def test_identity_key() -> None:
-    """It is what the digits or the base64 encode, under a name for people."""
-    found = read(with_global(f"secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
-    assert found is not None
-    assert (found.id, found.key.get_secret_value()) == ("2026", b"\n" * 32)
-
-
-def test_an_embedded_store_beside_a_shared_tier_is_noticed() -> None:
-    """Hosts that share a Redis could each have an SQLite: `check` says that only one of them may."""
-    text = MINIMAL.replace("store: {", "service: shop\nstore: {fast: redis://cache:6379/0, ")
-    assert [str(notice) for notice in notices(read(text))] == [
-        "store.fast: SQLite serves one host: no other host may use this Redis for the same service"
-    ]
-
-
-def test_notices() -> None:
-    """What is allowed and unwise is named for `check`."""
-    text = (
-        MINIMAL
-        + "    store_unavailable: forward\n"
-        + "".join(f"{line}\n" for line in MINIMAL.splitlines()[3:])
-        .replace("name: pay", "name: again")
-        .replace("{api_key: X-Api-Key}", "{header: X, from: any}")
-        .replace("{path: /pay}", "{path: /pay/, methods: [POST]}")
-        + "".join(f"{line}\n" for line in MINIMAL.splitlines()[3:])
-        .replace("name: pay", "name: put")
-        .replace("{path: /pay}", "{path: /pay, methods: [PUT, DELETE]}")
-    )
-    assert [str(notice) for notice in notices(read(text))] == [
-        "routes[0].store_unavailable: while the durable store is down, requests run unprotected",
-        "routes[1].scope: any client that reaches the gateway can claim to be any caller",
-        "routes[2].match.methods: PUT is idempotent by definition; "
-        "protect it only if a repeat would act again or get another response",
-        "routes[2].match.methods: DELETE is idempotent by definition; "
-        "protect it only if a repeat after a success would get 404",
-        "routes[1].match: again never matches: all its requests go to pay before it",
-    ]
-
-
-@pytest.mark.parametrize(("path", "is_noticed"), [("/orders/:id", True), ("/orders/{id}:cancel", False)])
-def test_a_variable_in_the_spelling_of_other_routers_is_noticed(path: str, is_noticed: bool) -> None:
-    """A segment such as :id is text here, so that the route would protect nothing that was meant."""
-    text = MINIMAL.replace("{path: /pay}", f'{{path: "{path}"}}')
-    message = "routes[0].match.path: ':' is taken as it is; a segment that varies is written {name}"
-    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
-
-
-@pytest.mark.parametrize(
-    ("asked", "clear_keys", "is_noticed"),
-    [("{key}", "false", True), ("{key}", "true", False), ("{operation_id}", "false", False)],
-    ids=["by-key", "in-clear-anyway", "by-operation"],
-)
-def test_a_probe_that_asks_by_the_key_is_noticed(asked: str, clear_keys: str, is_noticed: bool) -> None:
-    """The store holds what a probe asks, and so a key in clear that is a digest otherwise."""
-    recovery = f"    recovery: {{probe: {{path: '/pay?of={asked}', done: [{{status: [200]}}]}}}}\n"
-    text = MINIMAL.replace("store: {", f"store: {{clear_keys: {clear_keys}, ") + recovery
-    message = "routes[0].recovery.probe.path: the store has keys of this route in clear, in the targets of its probes"
-    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
-
-
-@pytest.mark.parametrize(
-    ("trusted", "is_noticed"),
-    [("[]", True), ("[10.0.0.0/16]", True), ("[10.0.0.0/8]", False), ('[0.0.0.0/0, "::/0"]', False)],
-)
-def test_a_scope_by_a_field_that_the_service_does_not_get_is_noticed(trusted: str, is_noticed: bool) -> None:
-    """Who sets X-Forwarded-User for the scope has to be a trusted proxy too, or the service behind misses it."""
-    scope = "{header: X-Forwarded-User, from: [10.0.0.0/8]}"
-    text = f"trusted_proxies: {trusted}\n" + MINIMAL.replace("{api_key: X-Api-Key}", scope)
-    message = (
-        "routes[0].scope: the service does not get X-Forwarded-User, which only hops in trusted_proxies may send it"
-    )
-    assert [str(notice) for notice in notices(read(text))] == [message] * is_noticed
-
-
-def test_repeats_that_are_unwise_are_noticed() -> None:
-    """Callers that can refuse one another's requests, and contents that are all the same or never are."""
-    shared = MINIMAL.replace("{api_key: X-Api-Key}", "shared")
-    refused = shared + "    repeats: {action: refuse}\n    fingerprint: {body: none}\n"
-    assert [str(notice) for notice in notices(read(refused)) if "repeats" in notice.path] == [
-        "routes[0].repeats.action: all callers share one scope: the request of one may be refused as a repeat of "
-        "another's",
-        "routes[0].repeats.by: fingerprint.body is none: all requests of a caller to one URL are repeats of one "
-        "another",
-    ]
-    in_body = MINIMAL.replace("{header: Idempotency-Key}", "{body: /id}") + "    repeats: {}\n"
-    assert [str(notice) for notice in notices(read(in_body))] == [
-        "routes[0].repeats.by: the key is a part of the body that is compared, so two keys never have the same content"
-    ]
-    for settings in ("fingerprint: {ignore: [/id]}", "fingerprint: {only: [/amount]}"):
-        assert notices(read(f"{in_body}    {settings}\n")) == ()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +190,7 @@ def test_repeats_that_are_unwise_are_noticed() -> None:
 )
 def test_the_forms_of_a_fast_tier(url: str) -> None:
     """One server, a master behind sentinels, a cluster; with credentials and TLS. A stand-in has the same form."""
-    config = read(MINIMAL.replace("store: {", f"service: shop\nstore: {{fast: '{url}', "))
+    config = read(written("^service: shop", f"^store: {{durable: sqlite:///a, fast: '{url}'}}"))
     assert config.store.fast is not None
     assert config.store.fast.url.get_secret_value() == url
     again = parse(effective(config)).store.fast
@@ -205,10 +198,50 @@ def test_the_forms_of_a_fast_tier(url: str) -> None:
     assert again.url.get_secret_value().partition("://")[0] == url.partition("://")[0]
 
 
+def test_addresses() -> None:
+    """Addresses of both families are taken apart; port 0 collides with nothing, nor one port on two addresses."""
+    config = read(with_global("listen: '[::]:0'", "status: {listen: localhost:0}"))
+    assert (config.listen.address, config.status.listen) == (Address("::", 0), Address("localhost", 0))
+    assert (str(config.listen.address), str(config.status.listen)) == ("[::]:0", "localhost:0")
+    assert read(with_global("listen: 10.0.0.1:80", "status: {listen: '127.0.0.1:80'}")).status.listen.port == 80
+
+
+def test_secrets_come_current_first() -> None:
+    """One key or several, the first is the current one; an identity key is what its digits encode."""
+    one, other = "s" * 32, "t" * 40
+    single = read(with_global(f"secrets: {{fingerprint_key: {{id: a, key: {one}}}}}")).secrets
+    keys = f"[{{id: b, key: {other}}}, {{id: a, key: {one}}}]"
+    several = read(with_global(f"secrets: {{fingerprint_key: {keys}}}")).secrets
+    assert [(key.id, key.key.get_secret_value()) for key in single.fingerprint_keys] == [("a", one.encode())]
+    assert [key.id for key in several.fingerprint_keys] == ["b", "a"]
+    found = read(with_global(f"secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
+    assert found is not None
+    assert (found.id, found.key.get_secret_value()) == ("2026", b"\n" * 32)
+
+
+@pytest.mark.parametrize(
+    ("setting", "secret"),
+    [
+        ("admin: {token: '${T}'}", TOKEN),
+        (f"admin: {{tokens: [{{name: vera, token: {TOKEN}, role: viewer}}]}}", TOKEN),
+        (f"admin: {{sign_in: {{secret: {TOKEN}, proxy: {{from: [10.0.0.1], name: U, roles: {{admin: [a]}}}}}}}}",
+         TOKEN),
+        (f"admin: {{sign_in: {{secret: {TOKEN}, jwt: {{{JWT}, keys: discover, header: Authorization, groups: groups, "
+         "roles: {admin: [a]}}}}", TOKEN),
+    ],
+    ids=["token", "tokens", "proxy", "jwt"],
+)  # fmt: skip
+def test_what_opens_the_admin_port(setting: str, secret: str) -> None:
+    """A token of 16 characters, or a way to sign in; no representation shows a secret."""
+    config = read(with_global(setting), {"T": "a$b" + TOKEN})
+    assert config.admin.is_on
+    assert secret not in repr(config)
+    assert notices(config) == ()
+
+
 def test_what_is_made_of_settings_stays_where_it_is() -> None:
     """A worker gets the settings, and so does a copy with other ones: each makes its own of them."""
-    jwt = "scope: {jwt: {issuer: 'https://a.example', audience: api, keys: discover, claims: [sub]}}"
-    config = read(with_route(jwt, "retention: {remember: 2d}", without="scope"))
+    config = read(written(f"scope: {{jwt: {{{JWT}, keys: discover}}}}", "retention: {remember: 2d}"))
     (route,) = config.routes
     made = route.key_spec, route.scope_spec, route.status_policy, route.keep_policy, route.retention.remember_us
     (sent,) = pickle.loads(pickle.dumps(config)).routes
@@ -218,3 +251,274 @@ def test_what_is_made_of_settings_stays_where_it_is() -> None:
     longer = route.retention.model_copy(update={"remember": 1.0})
     assert longer.remember_us == 1_000_000
     assert route.model_copy(update={"retention": longer}).retention.remember_us == 1_000_000
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_settings_come_to() -> None:
+    """Bodies are read where something in them counts; what is stripped or redacted is not kept as made either."""
+    plain = read(MINIMAL).routes[0].keep_policy
+    assert (plain.reference, plain.reads_bodies, plain.version, plain.is_fetched) == ("location", False, None, False)
+    found = read(written("response: {reference: /data/id, version: {header: API-Version}}")).routes[0].keep_policy
+    assert (found.reference, found.reads_bodies) == (("data", "id"), True)
+    assert found.version == VersionHeader(b"api-version")
+    for line in ("response: {strip: [Location]}", "response: {redact: ['header:location']}"):
+        assert read(written(line)).routes[0].keep_policy.reference is None
+    fetched = read(written("response: {replay: fetch}")).routes[0].keep_policy
+    assert (fetched.is_fetched, fetched.body_bytes_max, fetched.fetch_path) == (True, 0, None)
+    rules = "outcome: {preset: standard, when: [{status: [2xx], where: {/a: [b]}, is: in_doubt}]}"
+    route = read(written(rules)).routes[0]
+    ((rule, meaning),) = route.status_policy.when
+    assert (meaning, len(rule.statuses), rule.where) == (Meaning.IN_DOUBT, 100, ((("a",), frozenset(("b",))),))
+    assert route.keep_policy.reads_bodies
+
+
+DEFAULTS = """
+web => "web"
+10.00 => 10.00
+'"10"' => "10"
+true => true
+'null' => null
+é => "\\u00e9"
+'' => ""
+"""
+
+
+@pytest.mark.parametrize(("given", "text"), rows(DEFAULTS, {}))
+def test_a_default_is_written_as_in_json(given: str, text: str) -> None:
+    """A word is a string, and a number keeps its digits."""
+    assert read(written(f"fingerprint: {{defaults: {{/a: {given}}}}}")).routes[0].fingerprint.defaults == {"/a": text}
+
+
+# -- durations and sizes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("300ms", 0.3), ("5s", 5), ("2m", 120), ("24h", 86400), ("7d", 604800), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    """Each unit means what it says."""
+    assert duration_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("4096", 4096), ("64KiB", 65536), ("1MiB", 2**20), ("2GiB", 2**31)]
+)
+def test_sizes(text: str, size: int) -> None:
+    """Each unit means what it says."""
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5S", "1.5s", "05s", "5sec", "1h30m", "5s\n", "٥s", "1w"])
+def test_no_durations(text: str) -> None:
+    """Nothing but a whole number and a known unit is a duration."""
+    assert duration_seconds(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "KiB", "-1", "1.5MiB", "64KB", "64k", "1 MiB", "010", "0x10", "1_000", "1MiB\n"])
+def test_no_sizes(text: str) -> None:
+    """Nothing but a whole number, perhaps with a known unit, is a size."""
+    assert size_bytes(text) is None
+
+
+@given(st.integers(min_value=0, max_value=10**11), st.integers(min_value=0, max_value=10**12))
+def test_what_is_written_is_read_as_itself(milliseconds: int, size: int) -> None:
+    """A duration to the millisecond, a size to the byte."""
+    if len(duration_text(milliseconds / 1000)) <= 12:
+        assert round((duration_seconds(duration_text(milliseconds / 1000)) or 0) * 1000) == milliseconds
+    assert size_bytes(size_text(size)) == size
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Whatever is written is a value of the grammar or none; nothing is guessed."""
+    for value in (duration_seconds(text), size_bytes(text)):
+        assert value is None or (text.isascii() and text[0].isdigit() and value >= 0)
+
+
+# -- what is accepted --------------------------------------------------------------------------------------------------
+
+
+def accepts(config: Config) -> AcceptPolicy:
+    """What the first route accepts."""
+    policy = accept_policy(config, config.routes[0])
+    assert policy is not None
+    return policy
+
+
+def test_a_route_overrides_the_delivery_of_all() -> None:
+    """Key by key; what it leaves out is as for all routes."""
+    own = "delivery: {schedule: [2s], unauthorized: retry}"
+    policy = accepts(parse(written(own, "^delivery: {max_answers: 3}", base=ACCEPTING)))
+    assert policy.delivery == DeliveryPolicy(schedule_us=(microseconds(2),), answers_max=3, buries_unauthorized=False)
+
+
+def test_a_short_body_limit_narrows_what_is_accepted() -> None:
+    """What cannot come in cannot be accepted: the default follows."""
+    assert accepts(parse(written("body: {max_bytes: 1KiB}", base=ACCEPTING))).request_bytes_max == 1024
+
+
+def test_order_is_for_what_is_all_accepted() -> None:
+    """Whatever runs at once, or without the store, would pass those that wait."""
+    keys = "accept: {mode: always}", "order: {by: /account}", "key: {header: Idempotency-Key, required: true}"
+    order = accepts(parse(written(*keys, base=ACCEPTING))).order
+    assert order is not None
+    assert (order.on_stop, order.missing) == ("stop", "refuse")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ACCEPTING.replace(KEY, "${X}"),
+        *(written(f"scope: {{jwt: {{{JWT}, keys: /k, ca: /ca}}}}".replace(each, '"${X}"', 1)).replace(", ca: /ca", "")
+          for each in ("https://login.example/", "api", "/k")),
+        written(f"scope: {{jwt: {{{JWT}, keys: https://k.example, ca: '${{X}}'}}}}"),
+        written(f'scope: {{jwt: {{{JWT}, keys: {{secret: "${{X}}"}}, algorithms: [HS256]}}}}'),
+        written("scope: {forward_auth: {url: '${X}', principal: X-User, ca: '${X}'}}"),
+        written("authorize: {forward_auth: {url: '${X}'}}"),
+        *(written(f"inbox: {{preset: {each}, secrets: [{{id: a, key: '${{X}}'}}]}}", base=INBOX)
+          for each in ("standard_webhooks", "stripe")),
+    ],
+)  # fmt: skip
+def test_a_file_is_checked_without_its_environment(text: str) -> None:
+    """A secret, a URL or a file that is not there counts as one."""
+    with pytest.raises(ConfigError):
+        parse(text)
+    names = Placeholders()
+    assert parse(text, stand_in=names).routes
+    assert names.names == ["X"]
+
+
+# -- inboxes -----------------------------------------------------------------------------------------------------------
+
+
+def of(preset: str = "stripe", *settings: str, key: str | None = None) -> str:
+    """An inbox on one line, with one secret."""
+    secret = key or (WHSEC if PRESETS[preset].is_secret_base64 else "k" * 24)
+    return f"inbox: {{{', '.join((f'preset: {preset}', f'secrets: [{{id: a, key: {secret!r}}}]', *settings))}}}"
+
+
+def inboxed(*keys: str) -> Config:
+    return parse(written(*keys, base=INBOX))
+
+
+def compiled(*keys: str) -> Inbox:
+    """The inbox of the route, as messages are examined."""
+    inbox = inboxed(*keys).routes[0].inbox
+    assert inbox is not None
+    return inbox.compiled
+
+
+@pytest.mark.parametrize("preset", ["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents"])
+def test_preset_and_secret_are_enough(preset: str) -> None:
+    """The rest follows from the preset: key, acknowledgement, what is accepted, how long events are remembered."""
+    config, found = inboxed(of(preset)), compiled(of(preset))
+    (route,) = config.routes
+    assert found.acknowledgement == (202 if preset in ("standard_webhooks", "cloudevents") else 200)
+    assert found.guards_content is (preset in ("github", "shopify"))
+    assert (found.tolerance_seconds, found.sign_again, found.refuses_changed) == (300, SignAgain.LATE, False)
+    assert found.answers_challenge is (preset == "slack")
+    assert accepts(config).is_always
+    assert accepts(config).pending_per_scope_max == accepts(config).settings.max_pending
+    assert route.retention.remember == 35 * 86400
+    assert route.retention.remember >= PRESETS[preset].horizon_seconds
+    assert notices(config) == ()
+
+
+def test_keys_of_presets() -> None:
+    """What identifies an event is part of the recipe of the route."""
+    about = (b"x-github-event", b"x-github-hook-id")
+    specs = {
+        of("standard_webhooks"): HeaderKey((b"webhook-id", b"svix-id")),
+        of("github"): EventKey(ContentKey(), about),
+        of("cloudevents"): CloudEventKey(),
+        of("github", "replay_guard: none"): EventKey(HeaderKey((b"X-GitHub-Delivery",)), about),
+    }
+    for key, spec in specs.items():
+        assert inboxed(key).routes[0].key_spec == spec
+
+
+def test_secrets_while_they_change() -> None:
+    """Several secrets, some of which end."""
+    secrets = f"[{{id: new, key: {WHSEC}}}, {{id: old, key: {'whpk_' + KEY!r}, until: 2026-12-01T01:00:00+01:00}}]"
+    inbox = f"inbox: {{preset: standard_webhooks, secrets: {secrets}}}"
+    new, old = compiled(inbox).secrets
+    assert (new.id, new.algorithm, new.until) == ("new", Algorithm.HMAC, None)
+    assert (old.id, old.algorithm, old.until) == ("old", Algorithm.ED25519, 1796083200.0)
+    (notice,) = notices(inboxed(inbox))
+    assert notice.path == "routes[0].inbox.sign_again"
+    assert "as: standard_webhooks" in notice.message
+    own = f"as: standard_webhooks, signing_secrets: [{{id: own, key: {KEY}, until: 2027-01-01T00:00:00Z}}]"
+    (notice,) = notices(inboxed(f"{inbox[:-1]}, {own}}}"))
+    assert notice.path == "routes[0].inbox.signing_secrets"
+
+
+def test_a_sender_without_a_preset() -> None:
+    """How it signs is written in the file."""
+    sign = "hmac: {header: X-Sign, prefix: 'v1=', signed: 'v1:{timestamp}:{body}', digest: sha512, id: /event/id, "
+    found = compiled(of("hmac", sign + "timestamp: X-Time}"))
+    (scheme,) = found.schemes
+    assert scheme.signed == (b"v1:", Part.TIME, b":", Part.BODY)
+    assert scheme.is_id_signed
+    assert not found.guards_content
+    assert compiled(of("hmac", "hmac: {header: X-Sign, id: X-Event}")).guards_content
+
+
+def test_cloud_events_under_another_signature() -> None:
+    """The scheme is that of another preset, and so are the secrets; the id is not covered by it."""
+    settings = "cloudevents: {signature: standard_webhooks, origins: [EventGrid.azure.net]}"
+    found = compiled(of("cloudevents", settings, key=WHSEC))
+    assert [scheme.key for scheme in found.schemes] == [CloudEventKey()] * 2
+    assert found.guards_content
+    assert found.origins == (b"eventgrid.azure.net",)
+    assert compiled(of("cloudevents", "cloudevents: {origins: any}")).origins == (b"*",)
+
+
+@pytest.mark.parametrize(("retention", "days"), [("replay: 60d", 60), ("remember: 34d", 34), ("replay: 1d", 35)])
+def test_how_long_events_are_remembered(retention: str, days: int) -> None:
+    """A longer replay window lengthens the default; what is written counts."""
+    assert inboxed(of(), f"retention: {{{retention}}}").routes[0].retention.remember == days * 86400
+
+
+@pytest.mark.parametrize(
+    ("keys", "differs"),
+    [
+        ([], False),
+        (["fingerprint: {ignore: [/livemode]}"], False),
+        (["fingerprint: {only: [/id]}"], True),
+        (["fingerprint: {body: raw}"], True),
+    ],
+)
+def test_what_differs_between_deliveries_is_ignored(keys: list[str], differs: bool) -> None:
+    """Stripe counts down in the event itself; the route's own settings win."""
+    config = inboxed(of(), *keys)
+    route = route_of(config, config.routes[0], Mock())
+    assert (("pending_webhooks",) not in route.fingerprinter.spec.ignore) is differs
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_of_an_issuer_is_not_shown() -> None:
+    """Not in what a defect prints."""
+    text = written(f"scope: {{jwt: {{{JWT}, keys: {{secret: {'s' * 32}}}, algorithms: [HS256]}}}}")
+    assert "s" * 32 not in repr(parse(text))
+    assert report(text.replace("[HS256]", "[HS512]"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("keys: {}/none.json", "cannot be used: .*No such file"),
+        ("keys: {}/bad.json", "cannot be used: it is neither JSON nor PEM"),
+        ("keys: discover, ca: {}/bad.json", "cannot be used: .*holds no certificate"),
+    ],
+    ids=["no-file", "no-keys", "no-authority"],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, keys: str, message: str) -> None:
+    """What is wrong with this machine ends a start; what is wrong with an issuer does not."""
+    (tmp_path / "bad.json").write_text("<html>")
+    text = written(f"scope: {{jwt: {{{JWT}, {keys.format(tmp_path)}}}}}")
+    with pytest.raises(StartError, match=message):
+        callers_of(parse(text), Events(), lambda: 0.0, lambda: 0.0)

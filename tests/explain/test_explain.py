@@ -19,7 +19,7 @@ from cryptography.x509 import DNSName
 from gateway.app.gateway import Gateway
 from gateway.cli import main
 from gateway.config import load
-from gateway.explain.request import Request, from_file, from_words
+from gateway.explain.dry_run import Given, from_file, from_words
 from gateway.observe.facts import Fact, RequestAnswered, RequestPassed
 from tests.support.http import exchange, request_bytes
 from tests.support.issuer import signing_key
@@ -474,12 +474,12 @@ def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(b"a=1\r\n")
     words = ["http://shop/x?y", "-d", f"@{data}", "--data", "b=2", "-H", "Accept:", "-H", "X-Empty;", "-u", "me:pw"]
-    assert from_words(words) == Request(
+    assert from_words(words) == Given(
         b"POST /x?y HTTP/1.1\r\nHost: shop\r\nAuthorization: Basic bWU6cHc=\r\n"
         b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\nX-Empty: \r\n\r\na=1&b=2"
     )
     assert from_words(["curl", *words]) == from_words(words)
-    assert from_words(["https://shop", "--json", "{}"]) == Request(
+    assert from_words(["https://shop", "--json", "{}"]) == Given(
         b"POST / HTTP/1.1\r\nHost: shop\r\nAccept: application/json\r\nContent-Type: application/json\r\n"
         b"Content-Length: 2\r\n\r\n{}",
         is_secure=True,
@@ -490,4 +490,4 @@ def test_a_file_may_be_written_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "request.http"
     file.write_text("POST https://shop/x\nA: b\n\n{}")
     expected = b"POST /x HTTP/1.1\r\nHost: shop\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
-    assert from_file(file) == Request(expected, is_secure=True)
+    assert from_file(file) == Given(expected, is_secure=True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gateway.admin.memory import accept_loss
+from gateway.admin.reports import accept_loss
 from gateway.core.operation import Audit
 from gateway.store.postgres.store import PostgresStore
 from tests.support import long_run

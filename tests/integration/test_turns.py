@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.memory import accept_loss
+from gateway.admin.reports import accept_loss
 from gateway.core.operation import Audit
 from gateway.store.memory.epoch import after_loss, amnesia_of, memo_of
 from gateway.store.postgres.store import PostgresStore

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.admin.memory import MemoryState, memory_state
+from gateway.admin.reports import MemoryState, memory_state
 from gateway.core.operation import Applied
 from gateway.observe.facts import Events, Fact, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import Indefinite, NotApplied

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from gateway.admin.memory import accept_loss
+from gateway.admin.reports import accept_loss
 from gateway.core.confidential import Resealing, Sealing
 from gateway.core.operation import Applied, Audit, State
 from gateway.core.sealing import EncryptionKey, KeyRing

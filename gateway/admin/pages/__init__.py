@@ -1,2 +1,1 @@
-"""The console in a browser: `console` has its pages, `site` turns values into pages, `pictures` draws numbers, and
-`strip` a history."""
+"""The console in a browser: `console` has its pages, `pictures` draws numbers and histories."""

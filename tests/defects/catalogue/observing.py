@@ -51,11 +51,11 @@ upload-in-a-file: an upload of the console is kept in a temporary file
 -    if request.content_type != "multipart/form-data":
 +    if await request.post() is not None:
 spoofed-header-is-believed: whoever reaches the console directly is whom a header names
-  admin/vouching.py tests/admin/test_sign_in.py::test_a_spoofed_header
+  admin/access.py tests/admin/test_sign_in.py::test_a_spoofed_header
 -if not _is_within(peer, networks):
 +if peer is None:
 token-is-read-and-not-verified: a signed token names a person for the console, whoever signed it
-  admin/vouching.py tests/admin/test_sign_in.py::test_a_token_that_names_nobody
+  admin/access.py tests/admin/test_sign_in.py::test_a_token_that_names_nobody
 -isinstance(found, ScopeMissing | IdentityUnavailable)
 +found is None
 bearer-behind-a-proxy-needs-no-form: what a proxy adds to the requests of a browser is taken for the token of a program

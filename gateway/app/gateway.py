@@ -30,14 +30,14 @@ from uuid import uuid4
 
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
-from gateway.app.events import RelayWaker
 from gateway.app.host import client_connections_max, make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.parts import Environment, Parts, Upstreams, tracing_of
+from gateway.app.parts import Environment, Parts
 from gateway.app.reload import Report
-from gateway.app.seats import Handed, Seating
+from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
+    RelayWaker,
     attempt_files,
     bare_store,
     is_same,
@@ -50,6 +50,7 @@ from gateway.app.stores import (
     shared_note,
     witness_files,
 )
+from gateway.app.traffic import Upstreams, tracing_of
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.core.confidential import Sealing

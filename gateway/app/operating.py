@@ -1,11 +1,13 @@
 """Builds what operators' commands and the admin API need: the routes' policies, and the configured store.
 
 The store is opened as it is: commands do not migrate it, because that is a decision of its own, and do not record
-identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would.
+identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would. `rekey_stores`
+encrypts all that is kept with the current key.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
@@ -28,6 +30,7 @@ from gateway.app.stores import (
     is_migrated,
     journal_directory,
     journals_of,
+    key_ring,
     make_fast_tier,
     name_of,
     refuse_unreadable_journals,
@@ -43,6 +46,7 @@ from gateway.config.address import RedisUrl
 from gateway.config.effective import effective
 from gateway.config.route import Route
 from gateway.config.sign_in import SignIn
+from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
@@ -54,6 +58,7 @@ from gateway.store.journal.view import view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
 from gateway.store.recipes import agree, strays
+from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
 from gateway.store.tiered import Tiered
 
@@ -294,3 +299,67 @@ async def _look_at_fast_tier(config: Config) -> list[str]:
     except StoreError as error:
         return [f"the fast tier cannot be used: {error}. A start does not need it; the durable store bears the load"]
     return []
+
+
+# -- rekeying ----------------------------------------------------------------------------------------------------------
+
+# Records last: a start asks them which keys are still needed.
+_WHAT = {
+    Place.REQUESTS: "kept requests",
+    Place.AUDITS: "audits",
+    Place.PAUSES: "pauses",
+    Place.PAUSE_AUDITS: "audits of pauses",
+    Place.SUSPENSIONS: "suspensions of sinks",
+    Place.EVENTS: "events",
+    Place.RECORDS: "records",
+}
+
+
+async def rekey_stores(config: Config, say: Callable[[str], None], progress: Callable[[str], None]) -> int:
+    """Encrypt the durable store and this host's journals with the current key, and drop the copies; returns how much is
+    left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way.
+
+    May be stopped at any point, and run again. Raises `CommandError`.
+    """
+    ring = key_ring(config)
+    if ring is None:
+        raise CommandError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")
+    sealing, current_id, left = Sealing(ring), ring.current_id, 0
+    store = bare_store(config, sealing)
+    try:
+        if not await is_migrated(config):
+            raise CommandError(
+                f"the store does not exist, or its schema is old; bring it up to date: {PROGRAM} migrate"
+            )
+        try:
+            await store.start()
+            for place, what in _WHAT.items():
+                done = await rekey(store, place, sealing, partial(_report, progress, what))
+                left += done.left
+                why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
+                say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")
+            changed, stuck = await asyncio.to_thread(journals_of(config, sealing).reseal)
+            left += stuck
+            say(
+                f"journals of this host: encrypted {changed}"
+                + (f"; left {stuck}, which cannot be read" if stuck else "")
+            )
+            if (fast_tier := make_fast_tier(config, sealing)) is not None:
+                epoch = await store.check_memory()
+                fast_tier.bind(epoch.identity, epoch.generation)
+                say(f"copies in Redis: dropped {await fast_tier.drop_copies()}")
+            sealed = (await store.tally()).sealed
+        finally:
+            await store.close()
+    except StoreError as error:
+        raise CommandError(f"{error}. What was encrypted stays so; run this again to go on") from error
+    # Written meanwhile, by gateways that have another key first.
+    for key_id, number in sorted(sealed.items()):
+        if key_id != current_id:
+            say(f"key '{key_id}' is still used by {number} records")
+            left = max(left, number)
+    return left
+
+
+def _report(progress: Callable[[str], None], what: str, number: int) -> None:
+    progress(f"{what}: {number} ...")

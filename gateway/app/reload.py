@@ -28,8 +28,8 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from gateway import CommandError
+from gateway.app.host import Stamp, expiries_of, stamps_of
 from gateway.app.life import StartError
-from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import NEEDS_RESTART, effective
 from gateway.observe.logs import Logs

@@ -1,11 +1,11 @@
 """The gateway on the embedded store, in front of a demo service or the user's own, without any set-up.
 
-It is the real program with a real configuration (`setting`), in one process with a service that charges cards
-(`upstream`), and a `consumer` of its events. It keeps everything in a temporary directory, so each demonstration
-starts from nothing, and opens the console on loopback, with a token of its own. `traffic` gives that something to
-show. `story` plays its scenes by itself, with requests of a `client`.
+It is the real program with a real configuration (`setting`), in one process with those around it (`world`): a
+service that charges cards, a consumer of events, and a caller. It keeps everything in a temporary directory, so each
+demonstration starts from nothing, and opens the console on loopback, with a token of its own. `story` has what is sent
+by itself: traffic that gives the console something to show, and scenes.
 
-`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a `process` of its own.
+`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a process of its own.
 
 Entered by demo.
 Imports app, config, core, http, observe.
@@ -28,11 +28,8 @@ from gateway.app.life import StartError, run
 from gateway.config.address import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
-from gateway.demo.client import Caller
-from gateway.demo.consumer import Consumer
-from gateway.demo.story import Scenario, UnexpectedResult
-from gateway.demo.traffic import Traffic
-from gateway.demo.upstream import CardService
+from gateway.demo.story import Scenario, Traffic, UnexpectedResult
+from gateway.demo.world import Caller, CardService, Consumer
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import orjson
 
-from gateway.app.callers import callers_of, reserved_headers
+from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.scope import ForwardAuth, TokenIssuer
 from gateway.core.identity.peer import Hop

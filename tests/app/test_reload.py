@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gateway.app.generations import Generations
 from gateway.app.reload import Reloading, reload_gateways
+from gateway.app.serve import Generations
 from gateway.app.supervisor import Supervisor
 from gateway.cli import main
 from gateway.config import Config, parse

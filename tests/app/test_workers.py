@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from gateway.app.channel import Channel
 from gateway.app.life import StartError, run
-from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
-from gateway.app.share import processors, quota_processors, share_of, worker_count
+from gateway.app.share import (
+    Handed,
+    Seating,
+    bind_seats,
+    close_seats,
+    processors,
+    quota_processors,
+    share_of,
+    shares,
+    worker_count,
+)
+from gateway.app.supervisor import Channel
 from gateway.config import Config, parse
 from gateway.config.address import Address
 from gateway.http.server import ListenError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.callers import callers_of
 from gateway.app.life import StartError
+from gateway.app.traffic import callers_of
 from gateway.config import Placeholders, notices, parse
 from gateway.config.scope import TokenIssuer, token_issuers
 from gateway.observe.facts import Events

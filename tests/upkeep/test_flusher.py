@@ -14,7 +14,7 @@ from gateway.observe.facts import Events, FlushRefused
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.journal.view import view_journals
-from gateway.upkeep.flusher import Flusher
+from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
 from tests.upkeep.hand import Alarm, Ear, no_pause

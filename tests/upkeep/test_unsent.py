@@ -14,7 +14,7 @@ from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.operation import Identity, State
 from gateway.observe.facts import Events, Fact, OperationSettled
 from gateway.store.base import EndedWorker, MarkedAttempt
-from gateway.upkeep.unsent import UnsentWorker
+from gateway.upkeep.leftover import UnsentWorker
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, do
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused

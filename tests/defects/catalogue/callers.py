@@ -106,13 +106,13 @@ DEFECTS = (
     Defect(
         "certificate-of-the-proxy",
         "all callers behind a proxy are one",
-        (Edit("callers/client_certificate.py", "if peer is not None and any(", "if peer is None and any("),),
+        (Edit("callers/tokens.py", "if peer is not None and any(", "if peer is None and any("),),
         (_CERTIFICATES + "test_through_a_proxy",),
     ),
     Defect(
         "certificate-has-expired",
         "a connection makes a certificate last for ever",
-        (Edit("callers/client_certificate.py", "if certificate.until <=", "if certificate.until < 0 <="),),
+        (Edit("callers/tokens.py", "if certificate.until <=", "if certificate.until < 0 <="),),
         (_CERTIFICATES + "test_one_that_expires_on_its_connection",),
     ),
     Defect(

@@ -177,7 +177,7 @@ DEFECTS = (
     Defect(
         "closed-client-stays",
         "after one error of its server a sink gets no event until the gateway is restarted",
-        (Edit("events/nats.py", " or self._client is None or self._client.is_closed:", ":"),),
+        (Edit("events/broker.py", " or self._client is None or self._client.is_closed:", ":"),),
         (_BROKERS + "test_a_client_that_the_server_refused_once_is_replaced",),
     ),
     Defect(
@@ -185,7 +185,7 @@ DEFECTS = (
         "an event that Redis refused is taken for one that it has",
         (
             Edit(
-                "events/redis_stream.py",
+                "events/broker.py",
                 "if redis.call('PEXPIRE', KEYS[2], ARGV[1]) == 1 then return 0 end\n",
                 "if not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then return 0 end\n",
             ),

@@ -86,7 +86,7 @@ DEFECTS = (
     Defect(
         "reload-forgets-what-was-sampled",
         "without a secret, what began before a reload is taken for a stranger's after it",
-        (Edit("app/parts.py", "if keys else _OWN_SECRET", "if keys else os.urandom(32)"),),
+        (Edit("app/traffic.py", "if keys else _OWN_SECRET", "if keys else os.urandom(32)"),),
         (_TRACING + "test_what_was_sampled_is_followed_after_a_reload",),
     ),
     Defect(

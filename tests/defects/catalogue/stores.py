@@ -570,7 +570,7 @@ DEFECTS = (
         "an outcome that the store refused is thrown away",
         (
             Edit(
-                "upkeep/flusher.py",
+                "upkeep/leftover.py",
                 "await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])",
                 "await self._journal.forget([entry.entry_id for entry, _ in batch.refused])",
             ),
@@ -648,7 +648,7 @@ DEFECTS = (
         "an outcome leaves the journal although the store did not answer",
         (
             Edit(
-                "upkeep/flusher.py",
+                "upkeep/leftover.py",
                 "            except StoreError as error:\n                batch.left.append((entry, error))",
                 "            except StoreError:\n                batch.applied.append(entry)",
             ),

@@ -288,7 +288,7 @@ DEFECTS = (
         "the authorities of an upstream are those of the start, whatever its file has become",
         (
             Edit(
-                "app/tls_files.py",
+                "app/host.py",
                 "        for files in _named(config)\n        for path",
                 '        for files in _named(config)\n        if files.path == "listen.tls"\n        for path',
             ),
@@ -298,7 +298,7 @@ DEFECTS = (
     Defect(
         "reload-keeps-every-generation",
         "what served before a reload, with its stores, stays as long as a request lasts, however many there are",
-        (Edit("app/generations.py", "[:-_EARLIER_MAX]", "[:0]"),),
+        (Edit("app/serve.py", "[:-_EARLIER_MAX]", "[:0]"),),
         (_RELOADS + "test_what_is_earlier_is_bounded[one-process]",),
     ),
     Defect(

@@ -104,7 +104,7 @@ DEFECTS: Final = (
     Defect(
         "one-recovers-for-other-routes",
         "operations of routes that the one in charge does not have are never recovered",
-        (Edit("app/parts.py", "{config.service} {_digest_of(recovered)}", "{config.service}"),),
+        (Edit("app/parts.py", "{service} {_digest_of(recovered)}", "{service}"),),
         (_APP + "test_gateways_with_other_routes_have_other_turns",),
     ),
     Defect(

@@ -17,7 +17,7 @@ DEFECTS = (
     Defect(
         "encryption-left-out",
         "a gateway with keys has its store keep everything in clear",
-        (Edit(PARTS, "            self.serving,\n            sealing=sealing,", "            self.serving,"),),
+        (Edit(PARTS, "        serving,\n        sealing=sealing,", "        serving,"),),
         ("tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]",),
     ),
     Defect(
@@ -129,8 +129,8 @@ DEFECTS = (
         (
             Edit(
                 PARTS,
-                "            lease_seconds=config.store.lease,\n            grace",
-                "            lease_seconds=30.0,\n            grace",
+                "        lease_seconds=lease_seconds,\n        grace",
+                "        lease_seconds=30.0,\n        grace",
             ),
         ),
         (_SETTINGS + "store.lease-10s]",),
@@ -153,8 +153,8 @@ DEFECTS = (
         (
             Edit(
                 PARTS,
-                "            is_stalled=self.leases.is_stalled,\n            clock=clock,\n",
-                "            is_stalled=lambda: False,\n            clock=clock,\n",
+                "        is_stalled=leases.is_stalled,\n        clock=clock,\n",
+                "        is_stalled=lambda: False,\n        clock=clock,\n",
             ),
         ),
         ("tests/deliver/test_worker.py::test_a_stalled_loop_delivers_nothing",),

@@ -247,11 +247,8 @@ class Gateway:
         self._skips_delay.set()
 
     async def stop(self) -> int:
-        """Stop in order; returns the exit code.
-
-        `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
-        not notified of a purge.
-        """
+        """Stop in order; returns the exit code. `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in
+        the journal or nowhere, and when Redis was not notified of a purge."""
         self.health.draining = True
         # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
         self._parts.delivery.stop()
@@ -269,10 +266,8 @@ class Gateway:
         return await self._end()
 
     async def retire(self) -> int:
-        """End after its last request, when another gateway has taken over; returns the exit code, as `stop`.
-
-        That takes as long as the requests do. After `hurry`, what is left gets the time that it has at a stop.
-        """
+        """End after its last request, when another gateway has taken over; returns the exit code, as `stop`. That takes
+        as long as the requests do. After `hurry`, what is left gets the time that it has at a stop."""
         await self._stop_aside()
         await self._parts.leave_work()
         finishing = asyncio.get_running_loop().create_task(self._finish())

@@ -89,8 +89,7 @@ _FOR_THE_REST: Final = 1024
 
 def client_connections_max(in_flight_max: int, passing_max: int) -> int:
     """The connections that clients may have at a time, where so many operations may be in flight, and connections to
-    upstreams be in use by what is not protected. First raises the soft limit of this process to the hard one.
-    """
+    upstreams be in use by what is not protected. First raises the soft limit of this process to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

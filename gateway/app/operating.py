@@ -242,10 +242,8 @@ async def look_at_server(config: Config) -> list[str]:
 
 
 async def check_store(config: Config) -> list[str]:
-    """What a start with this configuration would warn about; leaves nothing changed.
-
-    Raises `CommandError` with the text of the start's refusal, or because the store cannot be read or written.
-    """
+    """What a start with this configuration would warn about; leaves nothing changed. Raises `CommandError` with the
+    text of the start's refusal, or because the store cannot be read or written."""
     sealing, serving = sealing_of(config), serving_of(config)
     store = bare_store(config, sealing)
     try:
@@ -317,10 +315,8 @@ _WHAT = {
 
 async def rekey_stores(config: Config, say: Callable[[str], None], progress: Callable[[str], None]) -> int:
     """Encrypt the durable store and this host's journals with the current key, and drop the copies; returns how much is
-    left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way.
-
-    May be stopped at any point, and run again. Raises `CommandError`.
-    """
+    left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way. May be stopped at
+    any point, and run again. Raises `CommandError`."""
     ring = key_ring(config)
     if ring is None:
         raise CommandError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")

@@ -210,10 +210,8 @@ class Parts:
         before: Parts | None = None,
     ) -> None:
         """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
-        learn to open what these seal. Raises `StartError`, and what `client_for` raises.
-
-        They are made in the order of starting, each with what was made before it.
-        """
+        learn to open what these seal. Raises `StartError`, and what `client_for` raises. They are made in the order of
+        starting, each with what was made before it."""
         if before is not None:
             before.learn(config)
         self.config, self._clock, self._ring = config, environment.clock, environment.ring
@@ -259,10 +257,8 @@ class Parts:
         self.delivery.deliver_accepted(request, snapshot)
 
     async def start_store(self) -> bool:
-        """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`.
-
-        Raises `StartRefused`.
-        """
+        """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`. Raises
+        `StartRefused`."""
         try:
             await self.store.start()
         except (NotApplied, Indefinite):

@@ -47,10 +47,8 @@ class Generations(Server):
         file: Path | None = None,
         reload: Callable[[], Awaitable[Report]] | None = None,
     ) -> None:
-        """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
-
-        A worker has its supervisor `reload`, for the admin port. The other options are as in `Gateway` and `Server`.
-        """
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`. A worker has its
+        supervisor `reload`, for the admin port. The other options are as in `Gateway` and `Server`."""
         super().__init__(config, logs, read, file)
         self._handed = handed
         self._is_public = is_public
@@ -99,10 +97,8 @@ class Generations(Server):
     # -- reload -------------------------------------------------------------------------------------------------------
 
     async def prepare(self, config: Config) -> Gateway:
-        """Start a gateway beside the one that serves; nothing is in force yet. Raises `StartError`.
-
-        `switch` to it, or have it `give_up`.
-        """
+        """Start a gateway beside the one that serves; nothing is in force yet. Raises `StartError`. `switch` to it, or
+        have it `give_up`."""
         gateway = self._made(config, self.current)
         await gateway.start()
         return gateway
@@ -159,31 +155,23 @@ Read = Callable[[], Config]
 
 
 async def serve(config: Config, read: Read | None = None, file: Path | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`.
-
-    `read` reads `file` again, for reloads; without it there are none.
-    """
+    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`. `read`
+    reads `file` again, for reloads; without it there are none."""
     count = worker_count(config)
     if count == 1:
         return await _serve_here(config, read, file)
-    return await run_until_signal(
-        config,
-        lambda logs: Supervisor(config, count, logs, read=read, file=file),
-    )
+    return await run_until_signal(config, lambda logs: Supervisor(config, count, logs, read=read, file=file))
 
 
 async def _serve_here(config: Config, read: Read | None, file: Path | None, *, is_public: bool = True) -> int:
     return await run_until_signal(
-        config,
-        lambda logs: Generations(config, logs, is_public=is_public, read=read, file=file),
+        config, lambda logs: Generations(config, logs, is_public=is_public, read=read, file=file)
     )
 
 
 async def deliver(config: Config, read: Read | None = None, file: Path | None = None) -> int:
-    """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code.
-
-    Raises `StartError`.
-    """
+    """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code. Raises
+    `StartError`."""
     # One process: what it does is wait for the store and the upstreams.
     read_again = None if read is None else lambda: _delivering(read())
     return await _serve_here(_delivering(config), read_again, file, is_public=False)

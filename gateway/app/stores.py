@@ -240,10 +240,8 @@ def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournalFil
 
 
 def name_of(config: Config) -> str:
-    """The name of service and durable store together, without a secret.
-
-    A Postgres is named by its database alone, because hosts change in a failover; so do those of a Redis.
-    """
+    """The name of service and durable store together, without a secret. A Postgres is named by its database alone,
+    because hosts change in a failover; so do those of a Redis."""
     match config.store.durable:
         case SqliteUrl(path):
             store = f"sqlite {path}"

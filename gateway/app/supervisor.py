@@ -104,10 +104,8 @@ class Channel:
         return message
 
     async def serve(self, receiver: object) -> None:
-        """Call this receiver as the peer says, until that is gone.
-
-        A call that is a coroutine ends before the next one begins; one that returns a future goes on by itself.
-        """
+        """Call this receiver as the peer says, until that is gone. A call that is a coroutine ends before the next one
+        begins; one that returns a future goes on by itself."""
         while (message := await self.receive()) is not None:
             number, method, arguments = message
             if not method:
@@ -162,11 +160,8 @@ _EXIT_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
-    """A worker that was started; `attend` it until it is gone.
-
-    `numbers` and `health` are from its last report. `report` is done when it has reported since it was asked, or will
-    not report any more.
-    """
+    """A worker that was started; `attend` it until it is gone. `numbers` and `health` are from its last report.
+    `report` is done when it has reported since it was asked, or will not report any more."""
 
     def __init__(
         self,
@@ -329,9 +324,7 @@ class Supervisor(Server):
         self._journal = journal_view(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
-            [route.name for route in config.routes],
-            has_fast_tier=has_fast_tier,
-            version=__version__,
+            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
         self._metrics.read_with(lambda: {"log_lines_dropped_total": self._lines_dropped()})
         self._health = Health(fast_up=False if has_fast_tier else None)
@@ -397,10 +390,8 @@ class Supervisor(Server):
         close_seats(self._seats)
 
     async def stop(self) -> int:
-        """Stop every worker in order; returns the exit code, the highest of the workers'.
-
-        It is not 0 either while a journal of this host holds an outcome: a worker that died may have left one behind.
-        """
+        """Stop every worker in order; returns the exit code, the highest of the workers'. It is not 0 either while a
+        journal of this host holds an outcome: a worker that died may have left one behind."""
         self._health.draining = True
         if self._reloading is not None:
             await self._reloading.stop()
@@ -512,10 +503,8 @@ class Supervisor(Server):
     # -- reload -------------------------------------------------------------------------------------------------------
 
     async def apply(self, config: Config) -> None:
-        """Put a configuration in force in every worker, or in none. Raises `StartError`.
-
-        One that ends meanwhile is replaced afterwards, with what is in force then.
-        """
+        """Put a configuration in force in every worker, or in none. Raises `StartError`. One that ends meanwhile is
+        replaced afterwards, with what is in force then."""
         async with self._switching:
             workers = list(self._workers.values())
             before = status = self._status

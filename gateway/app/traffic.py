@@ -58,11 +58,8 @@ def callers_of(
     is_observed: bool = False,
 ) -> Callers:
     """The callers of all routes, and who signs in to the console; or the callers of those that are observed. `clock`
-    counts seconds, `wall_seconds` is Unix time.
-
-    Key sets begin with what those of `before` know, the same ones from unchanged files. Raises `StartError` where a
-    file of theirs cannot be used. Nothing is asked of an issuer yet.
-    """
+    counts seconds, `wall_seconds` is Unix time. Key sets begin with what those of `before` know, the same ones from
+    unchanged files. Raises `StartError` where a file of theirs cannot be used. Nothing is asked of an issuer yet."""
     made: dict[Hashable, Any] = {}
     proxies, waiting_max = tuple(config.trusted_proxies), config.limits.max_in_flight
 

@@ -142,10 +142,8 @@ async def work(descriptor: int) -> int:
 
 
 def _die_with(supervisor: int) -> bool:
-    """Have the kernel kill this process when its parent dies; False when the parent is dead already.
-
-    Where the kernel cannot do this, the end of the channel stops the process.
-    """
+    """Have the kernel kill this process when its parent dies; False when the parent is dead already. Where the kernel
+    cannot do this, the end of the channel stops the process."""
     # Where memory must not be executable, ctypes may not work.
     with suppress(ImportError, MemoryError, OSError, AttributeError):
         import ctypes

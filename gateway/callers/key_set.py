@@ -251,9 +251,7 @@ class KeySet:
 
     def keys_for(self, token: Token) -> tuple[tuple[Key, ...], bool]:
         """The keys that may have signed the token, and whether the token names them: one that is named is the only one.
-
-        A set that has got old is fetched in the background.
-        """
+        A set that has got old is fetched in the background."""
         if self._clock() >= self._fresh_until and self.may_refresh:
             self._begin()
         named = tuple(key for key in self._keys if key.key_id is not None and key.key_id == token.key_id)

@@ -41,12 +41,7 @@ class TokenVerifier(Verifier):
     """Verifies the tokens of one scope. Lives on one event loop. The keys are their owner's to close."""
 
     def __init__(
-        self,
-        scope: JwtScope,
-        keys: Mapping[str, KeySet],
-        wall_seconds: Callable[[], float],
-        *,
-        waiting_max: int = 1000,
+        self, scope: JwtScope, keys: Mapping[str, KeySet], wall_seconds: Callable[[], float], *, waiting_max: int = 1000
     ) -> None:
         """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time. `waiting_max` bounds
         the requests that wait for keys."""

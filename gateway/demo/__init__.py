@@ -50,11 +50,9 @@ def demo(
     upstream_only: bool,
     traffic: bool = False,
 ) -> int:
-    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code.
-
-    `port` None is the default, and any free one for the story. With another one the console is on any free one. Raises
-    `StartError` with what to do, and `ConfigError` when `upstream` is not the URL of a service.
-    """
+    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code. `port` None is the default, and any
+    free one for the story. With another one the console is on any free one. Raises `StartError` with what to do, and
+    `ConfigError` when `upstream` is not the URL of a service."""
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
     if corners:
@@ -155,10 +153,8 @@ async def in_front_of_cards(host: str, port: int, admin_port: int = 0, log_level
 
 @asynccontextmanager
 async def _gateway(text: str, further: Mapping[str, str], **variables: Any) -> AsyncIterator[Gateway]:
-    """A gateway that serves inside the context, on an empty store, and stops in order at its end.
-
-    `variables` are those of `setting.variables`, `further` all others of the text.
-    """
+    """A gateway that serves inside the context, on an empty store, and stops in order at its end. `variables` are those
+    of `setting.variables`, `further` all others of the text."""
     with tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-") as directory:
         config = setting.config(text, {**setting.variables(directory=directory, **variables), **further})
         logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)

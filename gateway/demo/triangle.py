@@ -34,11 +34,9 @@ _LOG_LINES_SHOWN: Final = 10
 
 
 class GatewayProcess:
-    """`async with GatewayProcess(directory, text, variables, status_port)`: a gateway that is ready.
-
-    `text` is its configuration, `variables` are in its environment. It is killed at the end, and keeps nothing outside
-    of `directory`. Raises `StartError` with the end of its log when it does not get ready.
-    """
+    """`async with GatewayProcess(directory, text, variables, status_port)`: a gateway that is ready. `text` is its
+    configuration, `variables` are in its environment. It is killed at the end, and keeps nothing outside of
+    `directory`. Raises `StartError` with the end of its log when it does not get ready."""
 
     def __init__(self, directory: Path, text: str, variables: Mapping[str, str], status_port: int) -> None:
         self._directory = directory

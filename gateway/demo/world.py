@@ -116,10 +116,8 @@ class _Entry:
 
 
 class Service:
-    """`async with service`: serves these routes on host and `port`; port 0 is any free one.
-
-    What is in progress at the end has `stop_seconds`. Raises `OSError` when it cannot listen.
-    """
+    """`async with service`: serves these routes on host and `port`; port 0 is any free one. What is in progress at the
+    end has `stop_seconds`. Raises `OSError` when it cannot listen."""
 
     def __init__(self, host: str, port: int, routes: Sequence[web.RouteDef], stop_seconds: float) -> None:
         self.port = port
@@ -278,10 +276,8 @@ _TOLERANCE_SECONDS: Final = 300.0
 
 
 class Consumer(Service):
-    """`async with Consumer(host, port, secret) as consumer`: takes events on `/events`.
-
-    What is not signed by `secret` gets 401. Raises `OSError` when it cannot listen.
-    """
+    """`async with Consumer(host, port, secret) as consumer`: takes events on `/events`. What is not signed by `secret`
+    gets 401. Raises `OSError` when it cannot listen."""
 
     def __init__(self, host: str, port: int, secret: Secret) -> None:
         super().__init__(host, port, (web.post("/events", self._take),), stop_seconds=1.0)

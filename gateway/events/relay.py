@@ -56,10 +56,8 @@ _NO_GENERATION: Final = -1
 
 @immutable
 class SinkSettings:
-    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead.
-
-    `places` bounds the publications at a time, each of a batch.
-    """
+    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead. `places` bounds the
+    publications at a time, each of a batch."""
 
     name: str
     schedule_us: tuple[int, ...]
@@ -82,10 +80,8 @@ class Relay:
         draw: Callable[[], float] = random.random,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1).
-
-        `busy_seconds` is the pause between polls while every sink keeps up.
-        """
+        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1). `busy_seconds` is the pause between
+        polls while every sink keeps up."""
         self._store = store
         self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
         self._events = events

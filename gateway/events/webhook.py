@@ -67,11 +67,9 @@ class GuardedResolver(AbstractResolver):
 
 
 def guarded_connector(policy: EgressPolicy, resolver: AbstractResolver | None = None) -> TCPConnector:
-    """A connector that connects to allowed addresses alone. With a proxy, to the proxy, which is not checked.
-
-    Without a resolver, names are looked up in threads of its own: a name server that hangs delays no other sink.
-    The resolver sees names only: literals never reach it. The factory of sockets sees every address.
-    """
+    """A connector that connects to allowed addresses alone. With a proxy, to the proxy, which is not checked. Without a
+    resolver, names are looked up in threads of its own: a name server that hangs delays no other sink. The resolver
+    sees names only: literals never reach it. The factory of sockets sees every address."""
     resolver = Names() if resolver is None else resolver
     if policy.proxy is not None:
         return TCPConnector(limit=0, use_dns_cache=False, resolver=resolver)
@@ -91,10 +89,7 @@ def guarded_connector(policy: EgressPolicy, resolver: AbstractResolver | None = 
 TIMEOUT_SECONDS: Final = 20.0
 RESPONSE_BYTES_MAX: Final = 1024
 
-_MEDIA_TYPES: Final = {
-    "cloudevents": "application/cloudevents+json; charset=utf-8",
-    "standard": "application/json",
-}
+_MEDIA_TYPES: Final = {"cloudevents": "application/cloudevents+json; charset=utf-8", "standard": "application/json"}
 
 
 class WebhookSink(OneByOne):

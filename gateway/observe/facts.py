@@ -75,10 +75,8 @@ LabelValues = Iterable[str] | Configured
 
 
 class Metric(NamedTuple):
-    """A metric that events change: a gauge if it has a `rule`, a histogram if it has `bounds`, else a counter.
-
-    `labels` has for each label the values that have their series from the start.
-    """
+    """A metric that events change: a gauge if it has a `rule`, a histogram if it has `bounds`, else a counter. `labels`
+    has for each label the values that have their series from the start."""
 
     name: str
     text: str
@@ -88,10 +86,8 @@ class Metric(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an event changes of a metric: the series that these attributes choose, as it is declared.
-
-    `how` is empty where it is one series that it changes, and a counter counts one more.
-    """
+    """What an event changes of a metric: the series that these attributes choose, as it is declared. `how` is empty
+    where it is one series that it changes, and a counter counts one more."""
 
     metric: Metric
     attributes: Sequence[str]
@@ -105,10 +101,8 @@ Value = str | int | float | UUID | None
 
 
 class Line(NamedTuple):
-    """The content of a line of the log. Fields that are None are left out.
-
-    `detail` has the fields that only the JSON format writes, because the message has them already.
-    """
+    """The content of a line of the log. Fields that are None are left out. `detail` has the fields that only the JSON
+    format writes, because the message has them already."""
 
     message: str
     fields: Mapping[str, Value] = {}
@@ -254,10 +248,8 @@ class TraceContext:
 
 
 class Kind(StrEnum):
-    """How a request on a protected route came by its reply; the first that applies.
-
-    `waited`: for another request, whatever became of it. `refused`: all that is none of the others.
-    """
+    """How a request on a protected route came by its reply; the first that applies. `waited`: for another request,
+    whatever became of it. `refused`: all that is none of the others."""
 
     EXECUTED = "executed"
     WAITED = "waited"
@@ -336,12 +328,10 @@ class RequestAnswered(Fact):
 
 @event
 class RequestPassed(Fact):
-    """An unprotected request was passed through.
-
-    `verdict` says why `route` did not protect it; both are None where no route matched. `key_header` then names the key
-    header that it has all the same, if any, and `path` is its normalised path. `why` says why the upstream gave no
-    response, where that is so. `is_observed`: `route` only observes it, and `verdict` is None.
-    """
+    """An unprotected request was passed through. `verdict` says why `route` did not protect it; both are None where no
+    route matched. `key_header` then names the key header that it has all the same, if any, and `path` is its normalised
+    path. `why` says why the upstream gave no response, where that is so. `is_observed`: `route` only observes it, and
+    `verdict` is None."""
 
     verdict: Verdict | None
     method: str
@@ -435,10 +425,8 @@ class RegionAsked(Fact):
 @event
 class RequestObserved(Fact):
     """A request on an observed route was judged: enforcement would have given it this verdict. Nothing came of it.
-
     `is_repeat`: it was equal to an earlier one under its key, and would not have run again. `is_rekeyed`: the same
-    content came under another key shortly before.
-    """
+    content came under another key shortly before."""
 
     route: str
     verdict: Verdict
@@ -521,10 +509,8 @@ class OperationTakenOver(OfClaim):
 @event
 class EndedUnanswered(Fact):
     """An attempt ended when its caller waited no longer: the caller had got a reply such as a 504, or was gone.
-
     `verdict` and `status` are what the caller would have got; `duration_seconds` is from the claim to the end.
-    `upstream_status` as in `RequestAnswered`.
-    """
+    `upstream_status` as in `RequestAnswered`."""
 
     route: str
     verdict: Verdict
@@ -545,11 +531,8 @@ class EndedUnanswered(Fact):
 
 @event
 class OperationSettled(OfClaim):
-    """The event that ended an attempt is in the record.
-
-    `upstream_seconds` is how long the upstream was waited for, also in vain; None when nothing was sent. `is_late`: the
-    first write of the event had to be repeated.
-    """
+    """The event that ended an attempt is in the record. `upstream_seconds` is how long the upstream was waited for,
+    also in vain; None when nothing was sent. `is_late`: the first write of the event had to be repeated."""
 
     event: Event
     detail: str
@@ -594,9 +577,7 @@ class WriteRefused(OfClaim):
 @event
 class OutcomeJournaled(OfClaim):
     """The durable store did not take the event that ended an attempt; it is in this host's journal instead.
-
-    `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event.
-    """
+    `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event."""
 
     event: Event
     detail: str
@@ -614,10 +595,8 @@ class OutcomeJournaled(OfClaim):
 
 @event
 class JournalFailed(Fact):
-    """An outcome that the durable store did not take could not be written to the journal either.
-
-    `is_first`: the previous one could.
-    """
+    """An outcome that the durable store did not take could not be written to the journal either. `is_first`: the
+    previous one could."""
 
     detail: str
     is_first: bool
@@ -647,10 +626,8 @@ class FlushRefused(OfClaim):
 
 @event
 class RecordUnreadable(Fact):
-    """A record cannot be decrypted: `why`. It completed, and its response is not known any more.
-
-    `is_logged`: no such record was logged for a while.
-    """
+    """A record cannot be decrypted: `why`. It completed, and its response is not known any more. `is_logged`: no such
+    record was logged for a while."""
 
     operation_id: UUID
     why: str
@@ -711,11 +688,9 @@ class ProbeMade(Fact):
 
 @event
 class WebhookRefused(Fact):
-    """A message to an inbox was refused before anything was stored, for this `reason`.
-
-    `missing`, `invalid` and `stale` are said of its signature, `unsupported` and `unidentified` of its event;
-    `throttled`: too many messages from its address were not signed.
-    """
+    """A message to an inbox was refused before anything was stored, for this `reason`. `missing`, `invalid` and `stale`
+    are said of its signature, `unsupported` and `unidentified` of its event; `throttled`: too many messages from its
+    address were not signed."""
 
     route: str
     reason: str
@@ -764,10 +739,8 @@ class WebhookRepeated(Fact):
 
 
 class RepeatResult(StrEnum):
-    """What became of a request that its caller sent before under another key.
-
-    `incomparable`: it lacks a value by which the route recognises repeats, so it is none.
-    """
+    """What became of a request that its caller sent before under another key. `incomparable`: it lacks a value by which
+    the route recognises repeats, so it is none."""
 
     COUNTED = "counted"
     REFUSED = "refused"
@@ -894,9 +867,7 @@ class DeliveryAttempted(OfClaim):
 @event
 class BreakerChanged(Fact):
     """The breaker of an upstream opened, and nothing is delivered to it; or it closed, or is not needed any more.
-
-    `upstream` as in `UpstreamChanged`, `detail` is why it opened.
-    """
+    `upstream` as in `UpstreamChanged`, `detail` is why it opened."""
 
     upstream: str
     is_open: bool
@@ -928,10 +899,8 @@ class RouteWaiting:
 
 @event
 class BacklogTaken(Fact):
-    """What a service has not delivered, and which of its routes are paused.
-
-    `orphans` are the accepted operations that no route of this configuration delivers.
-    """
+    """What a service has not delivered, and which of its routes are paused. `orphans` are the accepted operations that
+    no route of this configuration delivers."""
 
     waiting: tuple[RouteWaiting, ...]
     paused: tuple[str, ...]
@@ -975,10 +944,7 @@ class PublicationResult(StrEnum):
 @event
 class EventsPublished(Fact):
     """Publications to a sink ended, all with the same `result`. `events` are ids and types; `detail` is why they did
-    not arrive.
-
-    `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it.
-    """
+    not arrive. `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it."""
 
     sink: str
     events: tuple[tuple[str, str], ...]
@@ -1073,9 +1039,7 @@ class StoreCalled(Fact):
 @event
 class TierChanged(Fact):
     """A store became reachable or unreachable, or is unreachable for another cause. `tier` is `durable` or `fast`.
-
-    `detail` is the cause. A tier starts as unreachable, without a cause.
-    """
+    `detail` is the cause. A tier starts as unreachable, without a cause."""
 
     tier: str
     up: bool
@@ -1084,10 +1048,8 @@ class TierChanged(Fact):
 
 @event
 class UpstreamChanged(Fact):
-    """No connection to an upstream can be made, for this `reason`; without a reason, they can be made again.
-
-    `upstream` is its URL, which has no path.
-    """
+    """No connection to an upstream can be made, for this `reason`; without a reason, they can be made again. `upstream`
+    is its URL, which has no path."""
 
     upstream: str
     reason: str = ""
@@ -1124,10 +1086,8 @@ class SynchronyChanged(Fact):
 
 @event
 class GrantsChanged(Fact):
-    """Why this process grants no keys of the durable store from now on; empty: it grants them again.
-
-    `is_brief`: it waits for its standbys to know of it, which ends by itself.
-    """
+    """Why this process grants no keys of the durable store from now on; empty: it grants them again. `is_brief`: it
+    waits for its standbys to know of it, which ends by itself."""
 
     why: str = ""
     is_brief: bool = False
@@ -1146,9 +1106,7 @@ class GrantsChanged(Fact):
 @event
 class PromotionJudged(Fact):
     """A standby was promoted to this timeline, and this process found it `accepted`, `refused` or `waiting`.
-
-    `unvouched` gateways have not spoken yet.
-    """
+    `unvouched` gateways have not spoken yet."""
 
     timeline: int
     result: str
@@ -1168,10 +1126,8 @@ class PromotionJudged(Fact):
 
 @event
 class MemoryChanged(Fact):
-    """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
-
-    `why` says what was noticed; `by`, who accepted the loss early.
-    """
+    """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over. `why` says
+    what was noticed; `by`, who accepted the loss early."""
 
     is_lost: bool
     left_seconds: float
@@ -1195,10 +1151,8 @@ class MemoryChanged(Fact):
 
 @event
 class SweepDone(Fact):
-    """What a sweep changed. `expired` were not delivered in time, and are dead letters.
-
-    `named` has route and operation id of those that lapsed, at least of the first ones.
-    """
+    """What a sweep changed. `expired` were not delivered in time, and are dead letters. `named` has route and operation
+    id of those that lapsed, at least of the first ones."""
 
     lapsed: int
     retired: int
@@ -1264,10 +1218,8 @@ class AdminResult(StrEnum):
 
 @event
 class AdminActed(Fact):
-    """An operator asked for a change through the admin port. `action` is the program's name of it.
-
-    The rest is about the one operation that it concerned: its last attempt, and the trace of that as in `ProbeMade`.
-    """
+    """An operator asked for a change through the admin port. `action` is the program's name of it. The rest is about
+    the one operation that it concerned: its last attempt, and the trace of that as in `ProbeMade`."""
 
     action: str
     result: AdminResult
@@ -1311,11 +1263,9 @@ Observer = Callable[[Any], None]
 
 
 class Counting(NamedTuple):
-    """How events of one kind are counted.
-
-    `labels_of` reads from one what chooses its `series`, which `find` finds the first time: those that count one more,
-    those that observe a value, and gauges that get one, with what reads it. `count_more` counts the other changes.
-    """
+    """How events of one kind are counted. `labels_of` reads from one what chooses its `series`, which `find` finds the
+    first time: those that count one more, those that observe a value, and gauges that get one, with what reads it.
+    `count_more` counts the other changes."""
 
     labels_of: Read
     find: Callable[[Any], Series]
@@ -1327,10 +1277,8 @@ Series = tuple[list[Row], list[tuple[Row, Sequence[float], Read]], list[tuple[Ro
 
 
 class Events:
-    """Counts each event, and passes it to every observer, in order. `count` tells how events of a kind are counted.
-
-    An observer may have a method `wants`, which says whether it ever needs events of a kind.
-    """
+    """Counts each event, and passes it to every observer, in order. `count` tells how events of a kind are counted. An
+    observer may have a method `wants`, which says whether it ever needs events of a kind."""
 
     def __init__(self, *observers: Observer, count: Callable[[type[Fact]], Counting] | None = None) -> None:
         self._observers = observers

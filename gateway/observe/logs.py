@@ -140,18 +140,10 @@ def _safe(text: str, chars_max: int) -> str:
 
 class LogWriter(logging.Handler):
     """Queues lines, and what loggers log, and writes them to `fd` until it is closed. The caller closes `fd`.
-
-    `is_shared`: other processes write to `fd`, too.
-    """
+    `is_shared`: other processes write to `fd`, too."""
 
     def __init__(
-        self,
-        fd: int,
-        form: Form,
-        worker: int | None = None,
-        *,
-        is_shared: bool = False,
-        lines_max: int = _LINES_MAX,
+        self, fd: int, form: Form, worker: int | None = None, *, is_shared: bool = False, lines_max: int = _LINES_MAX
     ) -> None:
         super().__init__()
         self._fd = fd
@@ -289,11 +281,8 @@ _STEADY_SECONDS: Final = 60.0
 
 
 class Logs:
-    """The log of this process, and an observer of events.
-
-    All loggers write to it until `close`. `worker` is the number that each line of this process has; `is_shared`: other
-    processes write to the descriptor, too.
-    """
+    """The log of this process, and an observer of events. All loggers write to it until `close`. `worker` is the number
+    that each line of this process has; `is_shared`: other processes write to the descriptor, too."""
 
     def __init__(
         self,
@@ -418,12 +407,10 @@ class _Outage:
 
 
 class Outages:
-    """Decides which changes of the reachability of stores and upstreams are logged. `clock` gives seconds.
-
-    An outage is logged once for each of its causes, up to a bound, and its end once. A store or upstream that comes and
-    goes (a store on a full disk, which can be read but takes no writes; an upstream with a dead address among others)
-    is logged as that once, and then not until it has stayed up for a while.
-    """
+    """Decides which changes of the reachability of stores and upstreams are logged. `clock` gives seconds. An outage is
+    logged once for each of its causes, up to a bound, and its end once. A store or upstream that comes and goes (a
+    store on a full disk, which can be read but takes no writes; an upstream with a dead address among others) is logged
+    as that once, and then not until it has stayed up for a while."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -59,11 +59,9 @@ Counted = dict[str, Rows]
 
 
 class Family:
-    """The series of one metric. `labels` has for each label the values that exist from the start, at 0.
-
-    A counter only grows. A gauge goes up and down, and ends with its process. The row of a histogram has the count of
-    each bucket, not cumulated, and ends with the sum.
-    """
+    """The series of one metric. `labels` has for each label the values that exist from the start, at 0. A counter only
+    grows. A gauge goes up and down, and ends with its process. The row of a histogram has the count of each bucket, not
+    cumulated, and ends with the sum."""
 
     def __init__(self, metric: Declared, labels: Mapping[str, Iterable[str]]) -> None:
         self.name, self.text, _, self._rule, self._bounds = metric
@@ -154,10 +152,8 @@ class Exposition:
 
 
 def encode(families: Sequence[Taken], accept: str, pids: Sequence[int]) -> Exposition:
-    """All families in the format that an `Accept` header asks for. Slow with a thousand routes.
-
-    `pids` are the worker processes of this one.
-    """
+    """All families in the format that an `Accept` header asks for. Slow with a thousand routes. `pids` are the worker
+    processes of this one."""
     write, content_type = choose_encoder(accept)
     return Exposition(content_type, write(_Scrape(families, pids)))
 
@@ -275,11 +271,7 @@ declare(
     counter idempotency_worker_restarts_total: Workers that were started because one had died
     gauge own idempotency_build_info{version,python}: The program that runs; always 1
     """,
-    {
-        "result": tuple(ReloadResult),
-        "mode": MODES,
-        "state": ("serving", "silent", "absent"),
-    },
+    {"result": tuple(ReloadResult), "mode": MODES, "state": ("serving", "silent", "absent")},
     {},
 )
 
@@ -404,11 +396,9 @@ class Metrics:
     async def render(
         self, accept: str, workers: Callable[[], tuple[Sequence[Counted], Sequence[int]]] = lambda: ((), ())
     ) -> Exposition:
-        """All metrics as of now, in the format that the `Accept` header asks for.
-
-        `workers` returns a supervisor's workers: the numbers that were not absorbed yet, and the process ids. A thread
-        writes one scrape after the other: a thousand routes must not block the event loop.
-        """
+        """All metrics as of now, in the format that the `Accept` header asks for. `workers` returns a supervisor's
+        workers: the numbers that were not absorbed yet, and the process ids. A thread writes one scrape after the
+        other: a thousand routes must not block the event loop."""
         async with self._rendering:
             self._put_readings()
             # Called here, because a worker may end and be absorbed while another scrape is being written.

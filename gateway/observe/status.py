@@ -170,11 +170,7 @@ class _Connection(web.RequestHandler):
         self._refuse = refuse
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         level = logging.ERROR if status >= 500 else logging.DEBUG
         _LOG.log(level, "the %s port responded %d", self._name, status, exc_info=exc if status >= 500 else None)
@@ -294,10 +290,8 @@ def _up(is_up: bool) -> str:
 
 
 class StatusServer:
-    """What its `port` serves. `render` writes the metrics in the format that an `Accept` header asks for.
-
-    `update` brings `health` up to date, in a bounded time; without it, `health` always is.
-    """
+    """What its `port` serves. `render` writes the metrics in the format that an `Accept` header asks for. `update`
+    brings `health` up to date, in a bounded time; without it, `health` always is."""
 
     def __init__(
         self,

@@ -95,10 +95,8 @@ _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 class Tracing:
     """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to.
-
     Traced is this `share` of the requests whose caller does not decide. A `traceparent` of a `trusted` peer decides,
-    and is the parent; with `accepts_all`, that of anybody.
-    """
+    and is the parent; with `accepts_all`, that of anybody."""
 
     def __init__(
         self,

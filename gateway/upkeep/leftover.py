@@ -95,10 +95,8 @@ class Flusher:
         self._flushing = asyncio.Lock()
 
     async def run_once(self) -> None:
-        """Flush what waits. Raises `StoreError` when the durable store, or the journal, is unreachable.
-
-        If cancelled, whatever is not surely in the store stays in the journal.
-        """
+        """Flush what waits. Raises `StoreError` when the durable store, or the journal, is unreachable. If cancelled,
+        whatever is not surely in the store stays in the journal."""
         async with self._flushing:
             await self._adopt()
             # After a failure, try the next entry: the store may never accept the one that failed.
@@ -188,12 +186,10 @@ def _names_of(entry: JournalEntry) -> tuple[str, UUID, int, Event]:
 
 
 def _is_overtaken(command: OutcomeCommand, result: Result) -> bool:
-    """Whether the record moved on without this outcome, and deleting it loses no response and no knowledge.
-
-    Either the store had applied it and the acknowledgement was lost, or its doubt was ended without it, and an abandon
-    no longer matters. "Nothing happened" (release, forget, postpone, bury) matters to an operator until the record says
-    the same or a later claim was granted, and for as long as a takeover carries the doubt.
-    """
+    """Whether the record moved on without this outcome, and deleting it loses no response and no knowledge. Either the
+    store had applied it and the acknowledgement was lost, or its doubt was ended without it, and an abandon no longer
+    matters. "Nothing happened" (release, forget, postpone, bury) matters to an operator until the record says the same
+    or a later claim was granted, and for as long as a takeover carries the doubt."""
     record = result.snapshot.record
     if record is None or record.token < command.token or isinstance(command, Complete):
         return False
@@ -232,11 +228,9 @@ class _Left:
 
 
 class UnsentWorker:
-    """Ends what ended workers of this host left, at the start and every few seconds.
-
-    `remember_us` returns for how long a released key of this identity is remembered; None where no route has it: then
-    its claim lapses. `arrival_seconds` is how long a claim may be under way to the store.
-    """
+    """Ends what ended workers of this host left, at the start and every few seconds. `remember_us` returns for how long
+    a released key of this identity is remembered; None where no route has it: then its claim lapses. `arrival_seconds`
+    is how long a claim may be under way to the store."""
 
     def __init__(
         self,

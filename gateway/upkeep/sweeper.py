@@ -64,11 +64,8 @@ class Sweeper:
 
     async def run_once(self, *, is_urgent: bool = False) -> Swept:
         """Sweep what is due, up to a bound, and return the sum; `more` when something is left. `is_urgent`: whoever has
-        the turn.
-
-        Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count of the
-        current batch is lost.
-        """
+        the turn. Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count
+        of the current batch is lost."""
         started = self._clock()
         total, batches = Swept(), 0
         try:

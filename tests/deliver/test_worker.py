@@ -219,10 +219,7 @@ async def test_scopes_take_turns(tmp_path: Path) -> None:
 
 async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
     """However much of it is older, and however few places it has."""
-    routes = [
-        accepting(name="slow", delivery={"max_in_flight": 1}),
-        accepting(name="quick", match={"path": "/quick"}),
-    ]
+    routes = [accepting(name="slow", delivery={"max_in_flight": 1}), accepting(name="quick", match={"path": "/quick"})]
     async with depot(tmp_path, routes=routes) as it:
         await it.accept_many(200)
         _, quick = it.office.parts.routes

@@ -25,10 +25,8 @@ KEEP_SECONDS = 1000.0
 
 @dataclass
 class ScriptedSink:
-    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none.
-
-    `batches` has the number of events of each publication.
-    """
+    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none. `batches` has the
+    number of events of each publication."""
 
     batch_max: int = 1
     batches: list[int] = field(default_factory=list)

@@ -111,15 +111,9 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
             {("idempotency_admin_actions_total", "purge", "refused"): 1},
             id="an-action-refused",
         ),
+        pytest.param(SignedIn(AdminResult.DONE), {("idempotency_admin_sign_ins_total", "done"): 1}, id="signed-in"),
         pytest.param(
-            SignedIn(AdminResult.DONE),
-            {("idempotency_admin_sign_ins_total", "done"): 1},
-            id="signed-in",
-        ),
-        pytest.param(
-            KeysFetched(FetchResult.FAILED),
-            {("idempotency_key_set_fetches_total", "failed"): 1},
-            id="keys-not-fetched",
+            KeysFetched(FetchResult.FAILED), {("idempotency_key_set_fetches_total", "failed"): 1}, id="keys-not-fetched"
         ),
         pytest.param(
             RequestPassed(None, "GET", 200, 0.1),

@@ -49,11 +49,7 @@ class Home:
         self.alarm = Alarm()
         self.now = 0.0
         self.flusher = Flusher(
-            self.store,
-            self.journal,
-            Events(self.ear),
-            clock=lambda: self.now,
-            sleep=self.alarm.sleep,
+            self.store, self.journal, Events(self.ear), clock=lambda: self.now, sleep=self.alarm.sleep
         )
 
     async def claimed(self, count: int) -> list[Hand]:
@@ -176,12 +172,7 @@ async def test_an_outcome_that_others_went_on_from(home: Home, case: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("outcome", "after"),
-    [
-        (Hand.postpone, State.ACCEPTED),
-        (Hand.bury, State.DEAD_LETTER),
-    ],
-    ids=["postpone", "bury"],
+    ("outcome", "after"), [(Hand.postpone, State.ACCEPTED), (Hand.bury, State.DEAD_LETTER)], ids=["postpone", "bury"]
 )
 @pytest.mark.parametrize("is_applied", [False, True], ids=["unknown", "applied"])
 async def test_the_end_of_a_delivery_reaches_the_store(

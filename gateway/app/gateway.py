@@ -38,7 +38,6 @@ from gateway.app.reload import Report
 from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
     RelayWaker,
-    attempt_files,
     bare_store,
     is_same,
     journal_directory,
@@ -48,7 +47,6 @@ from gateway.app.stores import (
     refuse_unreadable_journals,
     seen_file,
     shared_note,
-    witness_files,
 )
 from gateway.app.traffic import Upstreams, tracing_of
 from gateway.config import Config
@@ -63,8 +61,10 @@ from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
+from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.memory.witness import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.activity import ActivitySampler
@@ -113,9 +113,7 @@ class Gateway:
         machine by default. One that is not `is_public` has no listener for clients, and only delivers. The admin port
         offers to `reload`. One that follows another, `before`, stands by after its start until it is to `take_over`.
         """
-        self.config = config
-        self._is_public = is_public
-        self._before = before
+        self.config, self._is_public, self._before = config, is_public, before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped
         make_state_dir(config)
@@ -152,6 +150,7 @@ class Gateway:
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
+        self.ask_store = self._parts.ask_store
         if before is None:
             self._edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
             self.seating = Seating(self._edge, handed) if handed is not None else None
@@ -398,10 +397,6 @@ class Gateway:
             },
         }
 
-    async def ask_store(self) -> None:
-        """Bring up to date whether the durable store is up, in a bounded time."""
-        await self._parts.ask_store()
-
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _served_now(self) -> Served:
@@ -487,7 +482,7 @@ class Gateway:
 
 def environment_of(config: Config) -> Environment:
     """This machine, and the configured stores."""
-    witness = witness_files(config)
+    witness = WitnessFiles(config.state_dir / "witness")
     ring = key_ring(config)
     durable = bare_store(config, Sealing(ring), witness)
     return Environment(
@@ -502,7 +497,7 @@ def environment_of(config: Config) -> Environment:
         seen_file=seen_file(config),
         shared_note=shared_note(config),
         witness_files=witness,
-        attempt_files=attempt_files(config),
+        attempt_files=AttemptFiles(config.state_dir / "attempts"),
         journal=SqliteJournal(journal_directory(config), name_of(config)),
     )
 

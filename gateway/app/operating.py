@@ -37,12 +37,11 @@ from gateway.app.stores import (
     sealing_of,
     serving_of,
     shared_note,
-    store_capabilities,
     tiered_store,
 )
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config, digest_of
-from gateway.config.address import RedisUrl
+from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.effective import effective
 from gateway.config.route import Route
 from gateway.config.sign_in import SignIn
@@ -57,6 +56,7 @@ from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, Stor
 from gateway.store.journal.view import view_journals
 from gateway.store.level import why_unfinished
 from gateway.store.observations import ObservationStore
+from gateway.store.postgres.capability import capabilities
 from gateway.store.recipes import agree, strays
 from gateway.store.rekeying import Place, rekey
 from gateway.store.sealed import SealedStore
@@ -65,20 +65,17 @@ from gateway.store.tiered import Tiered
 
 def policies_of(config: Config) -> Policies:
     """What operators' actions need to know about the routes."""
+    secret = config.secrets.identity_secret
+    # The identity key is never rotated; encryption keys are.
+    rotated = [key.key.get_secret_value() for key in config.secrets.encryption]
     return Policies(
         config.service,
         [_policy(config, route) for route in config.routes],
         {sink.name: sink.kind for sink in config.events.sinks},
-        identity_secret=config.secrets.identity_secret,
-        decision_secrets=_decision_secrets(config),
+        identity_secret=secret,
+        decision_secrets=rotated if secret is None else [secret],
         delivering=delivered_by(config),
     )
-
-
-def _decision_secrets(config: Config) -> list[bytes]:
-    secret = config.secrets.identity_secret
-    # The identity key is never rotated; encryption keys are.
-    return [key.key.get_secret_value() for key in config.secrets.encryption] if secret is None else [secret]
 
 
 def _policy(config: Config, route: Route) -> RoutePolicy:
@@ -233,10 +230,13 @@ async def operate(config: Config, job: Job) -> int:
 
 
 async def look_at_server(config: Config) -> list[str]:
-    """What the durable store's server allows; empty where there is no server to ask. `check_store` says what is wrong
-    with one that cannot be reached."""
+    """What the durable store's server allows, if that is a PostgreSQL. `check_store` says what is wrong with one that
+    cannot be reached."""
+    store = config.store
+    if not isinstance(store.durable, PostgresUrl) or store.dialect == "portable":
+        return []
     try:
-        return [str(each) for each in await store_capabilities(config)]
+        return [str(each) for each in await capabilities(store.durable.dsn.get_secret_value(), store.durability)]
     except NotApplied:
         return []
 
@@ -330,7 +330,7 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
         try:
             await store.start()
             for place, what in _WHAT.items():
-                done = await rekey(store, place, sealing, partial(_report, progress, what))
+                done = await rekey(store, place, sealing, _reporting(progress, what))
                 left += done.left
                 why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
                 say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")
@@ -357,5 +357,5 @@ async def rekey_stores(config: Config, say: Callable[[str], None], progress: Cal
     return left
 
 
-def _report(progress: Callable[[str], None], what: str, number: int) -> None:
-    progress(f"{what}: {number} ...")
+def _reporting(progress: Callable[[str], None], what: str) -> Callable[[int], None]:
+    return lambda number: progress(f"{what}: {number} ...")

@@ -43,14 +43,12 @@ from gateway.observe.facts import (
     SweepDone,
     TierChanged,
 )
-from gateway.store.attempt_files import AttemptFiles
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
 from gateway.store.journal.view import HostJournalFiles
 from gateway.store.memory.epoch import SeenFile
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.operations import Publications, Serving
 from gateway.store.postgres import store as postgres
-from gateway.store.postgres.capability import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
@@ -219,16 +217,6 @@ def seen_file(config: Config) -> SeenFile:
     return SeenFile(config.state_dir / "store-seen.json")
 
 
-def witness_files(config: Config) -> WitnessFiles:
-    """What the durable store has acknowledged to the processes of this host."""
-    return WitnessFiles(config.state_dir / "witness")
-
-
-def attempt_files(config: Config) -> AttemptFiles:
-    """What the attempts of this host's processes have sent."""
-    return AttemptFiles(config.state_dir / "attempts")
-
-
 def journal_directory(config: Config) -> Path:
     """Where the journals of this host are."""
     return config.state_dir / "journal"
@@ -290,13 +278,6 @@ def _met(config: Config) -> str:
         if (seen := seen_file(config).read()) is not None:
             return seen.identity
     return ""
-
-
-async def store_capabilities(config: Config) -> list[Capability]:
-    """What the durable store's server allows, if that is a PostgreSQL. Raises `NotApplied` where it cannot be asked."""
-    if isinstance(config.store.durable, PostgresUrl) and config.store.dialect != "portable":
-        return await capabilities(config.store.durable.dsn.get_secret_value(), config.store.durability)
-    return []
 
 
 async def is_migrated(config: Config) -> bool:

@@ -172,10 +172,7 @@ class WorkerProcess:
         reload: Callable[[], asyncio.Future[ReloadReport]],
     ) -> None:
         """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator."""
-        self.number = number
-        self.channel = channel
-        self.reload = reload
-        self._on_change = on_change
+        self.number, self.channel, self.reload, self._on_change = number, channel, reload, on_change
         self.has_served = False
         self.why_failed: str | None = None
         self.numbers: Counted = {}

@@ -65,10 +65,7 @@ class ForwardAuth(Verifier):
     ) -> None:
         """Without a scope, any permission will do: its value is empty. `asked_max` bounds the requests that wait for a
         decision. `clock` counts seconds and never goes back."""
-        self._scope = scope
-        self._service = service
-        self._upstream = upstream
-        self._events = events
+        self._scope, self._service, self._upstream, self._events = scope, service, upstream, events
         self._trusted_proxies = tuple(trusted_proxies)
         self._names = lowered(service.headers)
         self._copied = encoded(service.copy_)

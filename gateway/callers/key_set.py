@@ -201,12 +201,8 @@ class KeySet:
     ) -> None:
         """`name` is for the log. Without a source, `keys` are all there ever are. `clock` counts seconds, also while
         the machine sleeps."""
-        self._name = name
-        self._source = source
-        self._stale_seconds = stale_seconds
-        self._clock = clock
-        self._publish = publish
-        self._keys = keys
+        self._name, self._source, self._stale_seconds, self._clock = name, source, stale_seconds, clock
+        self._publish, self._keys = publish, keys
         self._digest = b""
         self._fresh_until = self._usable_until = float("-inf") if source is not None else float("inf")
         self._may_fetch_from = float("-inf")

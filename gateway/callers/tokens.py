@@ -46,9 +46,7 @@ class TokenVerifier(Verifier):
         """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time. `waiting_max` bounds
         the requests that wait for keys."""
         self._issuers = {each.issuer: each for each in scope.issuers}
-        self._keys = keys
-        self._wall_seconds = wall_seconds
-        self._waiting_max = waiting_max
+        self._keys, self._wall_seconds, self._waiting_max = keys, wall_seconds, waiting_max
         self._waiting = 0
         self._remembered: dict[bytes, _Remembered] = {}
 

@@ -97,13 +97,8 @@ class DeliveryWorker:
     ) -> None:
         """Needs a running event loop. `is_stalled` says whether nothing should be claimed now; `clock` counts seconds
         and never goes back. Without a `ring` nothing is delivered."""
-        self._store = store
-        self._operations = operations
-        self._places = places
-        self._ring = ring
-        self._service = service
-        self._is_stalled = is_stalled
-        self._clock = clock
+        self._store, self._operations, self._places, self._ring = store, operations, places, ring
+        self._service, self._is_stalled, self._clock = service, is_stalled, clock
         # Operation names that were paused at the last search; None while that is unknown: before the first one, and
         # while nothing was searched for lack of places.
         self._paused: frozenset[str] | None = None
@@ -496,9 +491,7 @@ class Places:
     accepted, and nothing about it changes. `clock` counts seconds and never goes back."""
 
     def __init__(self, policy: BreakerPolicy, events: Events, clock: Callable[[], float]) -> None:
-        self._policy = policy
-        self._events = events
-        self._clock = clock
+        self._policy, self._events, self._clock = policy, events, clock
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
         self._breakers: dict[Upstream, Breaker] = {}

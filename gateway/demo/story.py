@@ -180,10 +180,7 @@ class Traffic:
     """`run` sends until it is cancelled."""
 
     def __init__(self, caller: Caller, service: CardService, consumer: Consumer, keys: Keys) -> None:
-        self._caller = caller
-        self._service = service
-        self._consumer = consumer
-        self._keys = keys
+        self._caller, self._service, self._consumer, self._keys = caller, service, consumer, keys
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:

@@ -39,9 +39,7 @@ class GatewayProcess:
     `directory`. Raises `StartError` with the end of its log when it does not get ready."""
 
     def __init__(self, directory: Path, text: str, variables: Mapping[str, str], status_port: int) -> None:
-        self._directory = directory
-        self._text = text
-        self._variables = variables
+        self._directory, self._text, self._variables = directory, text, variables
         self._status = Caller("127.0.0.1", status_port)
         self._log = directory / "gateway.log"
         self._process: subprocess.Popen[bytes] | None = None

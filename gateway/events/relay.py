@@ -84,10 +84,7 @@ class Relay:
         polls while every sink keeps up."""
         self._store = store
         self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
-        self._events = events
-        self._service = service
-        self._draw = draw
-        self._busy_seconds = busy_seconds
+        self._events, self._service, self._draw, self._busy_seconds = events, service, draw, busy_seconds
         self._leased = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports: deque[EventReport] = deque()
@@ -265,9 +262,7 @@ class _Places:
     def __init__(self, settings: SinkSettings, sink: Sink, events: Events, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.name = settings.name
-        self.sink = sink
-        self._events = events
-        self._clock = clock
+        self.sink, self._events, self._clock = sink, events, clock
         self._taken = 0
         self._breaker = Breaker(settings.breaker)
         self._is_open = False

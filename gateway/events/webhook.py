@@ -108,9 +108,7 @@ class WebhookSink(OneByOne):
         self._url = settings.url.get_secret_value()
         self._secrets = [secret.compiled for secret in settings.secrets]
         self._format = settings.format
-        self._timeout_seconds = timeout_seconds
-        self._egress = egress
-        self._resolver = resolver
+        self._timeout_seconds, self._egress, self._resolver = timeout_seconds, egress, resolver
         self._wall_seconds = wall_seconds
         self._session: ClientSession | None = None
         url = urlsplit(self._url)

@@ -247,15 +247,9 @@ class TraceContext:
     calls: list[tuple[int, StoreCalled]] | None = None
 
 
-class Kind(StrEnum):
-    """How a request on a protected route came by its reply; the first that applies. `waited`: for another request,
-    whatever became of it. `refused`: all that is none of the others."""
-
-    EXECUTED = "executed"
-    WAITED = "waited"
-    ACCEPTED = "accepted"
-    REPLAYED = "replayed"
-    REFUSED = "refused"
+Kind = StrEnum("Kind", "EXECUTED WAITED ACCEPTED REPLAYED REFUSED")
+"""How a request on a protected route came by its reply; the first that applies. `waited`: for another request, whatever
+became of it. `refused`: all that is none of the others."""
 
 
 @event
@@ -367,12 +361,8 @@ class RequestPassed(Fact):
         return "" if self.is_observed else self.reason if self.key_header is None else "no_route_keyed"
 
 
-class StatusPart(StrEnum):
-    """What a request to the status resource is for."""
-
-    STATUS = "status"
-    RESULT = "result"
-    WITHDRAWAL = "withdrawal"
+StatusPart = StrEnum("StatusPart", "STATUS RESULT WITHDRAWAL")
+"""What a request to the status resource is for."""
 
 
 @event
@@ -398,12 +388,8 @@ class StatusAnswered(Fact):
     is_of_request = True
 
 
-class RegionResult(StrEnum):
-    """What became of a request that was sent to another region."""
-
-    ANSWERED = "answered"
-    UNREACHED = "unreached"
-    LOST = "lost"
+RegionResult = StrEnum("RegionResult", "ANSWERED UNREACHED LOST")
+"""What became of a request that was sent to another region."""
 
 
 @event
@@ -444,14 +430,8 @@ class RequestObserved(Fact):
     """
 
 
-class DropReason(StrEnum):
-    """Why what was seen of an observed request was given up; see `protect.observing`."""
-
-    QUEUE = "queue"
-    MEMORY = "memory"
-    INCOMPLETE = "incomplete"
-    STORE = "store"
-    FAILED = "failed"
+DropReason = StrEnum("DropReason", "QUEUE MEMORY INCOMPLETE STORE FAILED")
+"""Why what was seen of an observed request was given up; see `protect.observing`."""
 
 
 @event
@@ -656,12 +636,8 @@ class LeaseLost(Fact):
     says = "WARNING: the lease of a running attempt is lost | operation_id token detail"
 
 
-class ProbeFinding(StrEnum):
-    """What an upstream's response to a probe says about the operation."""
-
-    DONE = "done"
-    NEVER_HAPPENED = "never_happened"
-    ASK_AGAIN = "ask_again"
+ProbeFinding = StrEnum("ProbeFinding", "DONE NEVER_HAPPENED ASK_AGAIN")
+"""What an upstream's response to a probe says about the operation."""
 
 
 @event
@@ -738,13 +714,9 @@ class WebhookRepeated(Fact):
     """
 
 
-class RepeatResult(StrEnum):
-    """What became of a request that its caller sent before under another key. `incomparable`: it lacks a value by which
-    the route recognises repeats, so it is none."""
-
-    COUNTED = "counted"
-    REFUSED = "refused"
-    INCOMPARABLE = "incomparable"
+RepeatResult = StrEnum("RepeatResult", "COUNTED REFUSED INCOMPARABLE")
+"""What became of a request that its caller sent before under another key. `incomparable`: it lacks a value by which the
+route recognises repeats, so it is none."""
 
 
 @event
@@ -769,11 +741,8 @@ class RepeatNoticed(Fact):
     """
 
 
-class FetchResult(StrEnum):
-    """What came of an attempt to fetch the keys of an issuer."""
-
-    FETCHED = "fetched"
-    FAILED = "failed"
+FetchResult = StrEnum("FetchResult", "FETCHED FAILED")
+"""What came of an attempt to fetch the keys of an issuer."""
 
 
 @event
@@ -816,13 +785,8 @@ class OperationAccepted(OfClaim):
     says = "DEBUG: accepted | route operation_id token request_bytes"
 
 
-class DeliveryResult(StrEnum):
-    """What became of an attempt to deliver an accepted request."""
-
-    COMPLETED = "completed"
-    POSTPONED = "postponed"
-    DEAD_LETTER = "dead_letter"
-    IN_DOUBT = "in_doubt"
+DeliveryResult = StrEnum("DeliveryResult", "COMPLETED POSTPONED DEAD_LETTER IN_DOUBT")
+"""What became of an attempt to deliver an accepted request."""
 
 
 @event
@@ -1208,12 +1172,8 @@ class TallyTaken(Fact):
 # -- operators and the process -----------------------------------------------------------------------------------------
 
 
-class AdminResult(StrEnum):
-    """What became of an operator's action, and of an attempt to sign in."""
-
-    DONE = "done"
-    REFUSED = "refused"
-    FAILED = "failed"
+AdminResult = StrEnum("AdminResult", "DONE REFUSED FAILED")
+"""What became of an operator's action, and of an attempt to sign in."""
 
 
 @event

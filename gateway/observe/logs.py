@@ -146,10 +146,7 @@ class LogWriter(logging.Handler):
         self, fd: int, form: Form, worker: int | None = None, *, is_shared: bool = False, lines_max: int = _LINES_MAX
     ) -> None:
         super().__init__()
-        self._fd = fd
-        self._form = form
-        self._worker = worker
-        self._is_shared = is_shared
+        self._fd, self._form, self._worker, self._is_shared = fd, form, worker, is_shared
         self._lines_max = lines_max
         # Without a lock, like the queue that wakes: the garbage collector may log in the middle of another call.
         self._entries: deque[Entry] = deque()

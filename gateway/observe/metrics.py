@@ -201,37 +201,30 @@ READ: Final = declare(
     """
     gauge min idempotency_store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
     gauge sum idempotency_in_flight{route}: Operations that this gateway works on
-    gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been
-        worked on, 0 without one
-    counter idempotency_copy_lookups_total{source,result}: Lookups of a recorded response outside the
+    gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been worked on, 0 without one
+    counter idempotency_copy_lookups_total{source,result}: Lookups of a recorded response outside the durable store
+    counter idempotency_fast_writes_dropped_total: Writes to the fast tier that were given up for lack of room
+    gauge max idempotency_store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all gateways of the
         durable store
-    counter idempotency_fast_writes_dropped_total: Writes to the fast tier that were given up for
-        lack of room
-    gauge max idempotency_store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all
-        gateways of the durable store
-    counter idempotency_partition_late_total: Times that responses had to wait until the partition
-        for their day was made
-    gauge sum idempotency_purges_pending: Purged operations of which the fast tier may still hold a
-        copy
-    gauge max idempotency_shared_note_lag_seconds: For how long the note in Redis has lacked
-        something that the durable store acknowledged, 0 without
+    counter idempotency_partition_late_total: Times that responses had to wait until the partition for their day was
+        made
+    gauge sum idempotency_purges_pending: Purged operations of which the fast tier may still hold a copy
+    gauge max idempotency_shared_note_lag_seconds: For how long the note in Redis has lacked something that the durable
+        store acknowledged, 0 without
     counter idempotency_log_lines_dropped_total: Lines that the log could not write in time
     gauge sum idempotency_journal_waiting: Outcomes in the journal that wait for the durable store
     gauge sum idempotency_journal_refused: Outcomes in the journal that the durable store refused
     gauge sum idempotency_journal_bytes: What the journal holds on the disk
-    gauge max idempotency_journal_oldest_seconds: How long the oldest of those that wait has
-        waited, 0 without
+    gauge max idempotency_journal_oldest_seconds: How long the oldest of those that wait has waited, 0 without
     gauge sum idempotency_upstream_connections{upstream}: Open connections to upstreams
-    counter idempotency_upstream_connections_opened_total{upstream}: Connections to upstreams
-        that were opened
-    counter idempotency_upstream_connections_reused_total{upstream}: Idle connections that were
-        taken for another request
-    counter idempotency_upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that
-        ended before a byte of a response came
-    counter idempotency_upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through
-        and probes included, by whether a response began to arrive
-    counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the
-        collector
+    counter idempotency_upstream_connections_opened_total{upstream}: Connections to upstreams that were opened
+    counter idempotency_upstream_connections_reused_total{upstream}: Idle connections that were taken for another
+        request
+    counter idempotency_upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that ended before a byte
+        of a response came
+    counter idempotency_upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through and probes
+        included, by whether a response began to arrive
+    counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the collector
     """,
     {"route": (), "result": ("exported", "dropped", "failed"), "tier": Configured.TIERS},
     {},

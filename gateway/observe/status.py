@@ -71,10 +71,7 @@ class SidePort:
         stop_seconds: float,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._name = name
-        self._headers = headers
-        self._refuse = refuse
-        self._line_bytes_max = line_bytes_max
+        self._name, self._headers, self._refuse, self._line_bytes_max = name, headers, refuse, line_bytes_max
         self._runner = web.AppRunner(app, shutdown_timeout=stop_seconds)
         self.listener: _Listener | None = None
         self._before: SidePort | None = None
@@ -165,9 +162,7 @@ class _Connection(web.RequestHandler):
         self, server: web.Server, name: str, refuse: Refuse, headers: Mapping[str, str], **options: Any
     ) -> None:
         super().__init__(server, **options)
-        self._fixed_headers = headers
-        self._name = name
-        self._refuse = refuse
+        self._fixed_headers, self._name, self._refuse = headers, name, refuse
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -299,9 +294,7 @@ class StatusServer:
         render: Callable[[str], Awaitable[Exposition]],
         update: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._health = health
-        self._render = render
-        self._update = update
+        self._health, self._render, self._update = health, render, update
         self._scrapes = 0
         app = web.Application()
         app.add_routes(

@@ -82,10 +82,7 @@ class Flusher:
         clock: Callable[[], float] = boot_seconds,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._store = store
-        self._journal = journal
-        self._events = events
-        self._clock = clock
+        self._store, self._journal, self._events, self._clock = store, journal, events, clock
         self._sleep = sleep
         self._adopted_at_seconds = clock()
         self._is_store_silent = False
@@ -242,12 +239,8 @@ class UnsentWorker:
         arrival_seconds: float,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._store = store
-        self._marks = marks
-        self._events = events
-        self._remember_us = remember_us
-        self._arrival_seconds = arrival_seconds
-        self._clock = clock
+        self._store, self._marks, self._events, self._remember_us = store, marks, events, remember_us
+        self._arrival_seconds, self._clock = arrival_seconds, clock
         self._left: list[_Left] = []
         self._is_stopped = False
 

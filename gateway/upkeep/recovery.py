@@ -47,12 +47,8 @@ class RecoveryWorker:
         has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 5.0,
     ) -> None:
-        self._store = store
-        self._service = service
-        self._prober = prober
-        self._may_recover = may_recover
-        self._resend = resend
-        self._has_turn = has_turn
+        self._store, self._service, self._prober, self._may_recover = store, service, prober, may_recover
+        self._resend, self._has_turn = resend, has_turn
         self._routes = recovered_by_name(routes, resends=resend is not None)
         self._pass_seconds = pass_seconds
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.

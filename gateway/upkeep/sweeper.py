@@ -45,14 +45,8 @@ class Sweeper:
         clock: Callable[[], float] = boot_seconds,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._store = store
-        self._events = events
-        self._has_turn = has_turn
-        self._clock_steps = clock_steps
-        self._limit = limit
-        self._pass_seconds = pass_seconds
-        self._clock = clock
-        self._sleep = sleep
+        self._store, self._events, self._has_turn, self._clock_steps = store, events, has_turn, clock_steps
+        self._limit, self._pass_seconds, self._clock, self._sleep = limit, pass_seconds, clock, sleep
         self._is_stopped = False
         # The steps of the store's clock before the last sweep, and when the next one is due.
         self._steps_before: int | None = None

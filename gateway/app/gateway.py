@@ -453,7 +453,7 @@ class Gateway:
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
             if self.seating is not None:
-                await self.seating.take_own()
+                await self.seating.take()
                 return address.host, address.port
             return await self._edge.start(host=address.host, port=address.port)
         except ListenError as error:

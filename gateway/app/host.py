@@ -70,7 +70,6 @@ def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
-#
 # How many files and connections this process may have open.
 #
 # Requests need connections to the upstream, and files of the spool, and the store and the journal need descriptors
@@ -102,7 +101,6 @@ def client_connections_max(in_flight_max: int, passing_max: int) -> int:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-#
 # The files that a configuration names on this machine: certificates, key sets, `state_dir`. Checks them for `check` as
 # a start and as peers would, and says whether a certificate was changed, and when it expires. Writes nothing.
 #

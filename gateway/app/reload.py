@@ -37,7 +37,6 @@ from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
 
 # -- control -----------------------------------------------------------------------------------------------------------
-#
 # The socket in `state_dir` by which commands reach a gateway of this host, and both its ends.
 #
 # A command is a word on a line, its response a JSON document on a line; what they mean is the gateway's. Whoever may

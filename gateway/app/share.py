@@ -23,7 +23,6 @@ from gateway.config.upstream import RouteUpstream
 from gateway.http.server import Edge, Listener, ListenError, listen_fault
 
 # -- cpus --------------------------------------------------------------------------------------------------------------
-#
 # How many processors this process may use: its CPU affinity, and the quota of its control groups.
 #
 # A fractional quota is rounded down: two processes on one and a half processors are both halted once the quota of a
@@ -117,7 +116,6 @@ def _counts(section: Section, name: str) -> bool:
 
 
 # -- seats -------------------------------------------------------------------------------------------------------------
-#
 # The sockets that workers accept connections on: each worker has its own, all on the same address.
 #
 # The kernel spreads connections over the sockets (SO_REUSEPORT, socket(7)), evenly and whatever the workers are doing.
@@ -179,12 +177,9 @@ class Seating:
         self._listeners: dict[int, list[Listener]] = {}
         self._is_closed = False
 
-    async def take_own(self) -> None:
-        """Listen on this worker's own seat. Raises `ListenError`."""
-        await self.take((self._handed.number,))
-
-    async def take(self, numbers: Collection[int]) -> None:
-        """Listen on these seats, and on no others. Raises `ListenError`."""
+    async def take(self, numbers: Collection[int] | None = None) -> None:
+        """Listen on these seats, first on this worker's own, and on no others. Raises `ListenError`."""
+        numbers = (self._handed.number,) if numbers is None else numbers
         for number in set(self._listeners) - set(numbers):
             for listener in self._listeners.pop(number):
                 self._edge.leave(listener)

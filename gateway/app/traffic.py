@@ -42,7 +42,6 @@ from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats,
 from gateway.upstream.tls import PemError, client_context
 
 # -- callers -----------------------------------------------------------------------------------------------------------
-#
 # A verifier for each verified part of the routes' scopes, and what they share.
 
 T = TypeVar("T")
@@ -175,7 +174,6 @@ def _source(issuer: str, place: str, ca: Path | None) -> Source:
 
 
 # -- tracing -----------------------------------------------------------------------------------------------------------
-#
 # The traces of a configuration.
 
 # As the semantic conventions for databases name them.
@@ -218,7 +216,6 @@ def _secret(config: Config) -> bytes:
 
 
 # -- upstreams ---------------------------------------------------------------------------------------------------------
-#
 # The upstream clients. Routes with the same upstream settings share one.
 
 

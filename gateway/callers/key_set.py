@@ -306,7 +306,6 @@ class KeySet:
 
 
 # -- where keys come from ----------------------------------------------------------------------------------------------
-#
 # Where the keys of an issuer come from: a URL, the issuer's own configuration, or a file.
 #
 # Nothing that a server sends is trusted but by TLS: redirects are not followed, since nobody checked where they lead, a

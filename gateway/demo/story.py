@@ -163,7 +163,6 @@ def _charge_id(response: Response) -> str:
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------
-#
 # Traffic for the demonstration: what callers, a sender of webhooks and a service that breaks do to a gateway.
 #
 # One step begins every `_PAUSE_SECONDS`, whatever became of those before. What needs a person is left open in the first

@@ -20,13 +20,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.life import StartError
 from gateway.demo import setting
-from gateway.demo.story import UnexpectedResult
+from gateway.demo.story import PrintLine, UnexpectedResult
 from gateway.demo.world import Caller, CardService, Consumer, Response
 
 _READY_SECONDS: Final = 20.0
@@ -48,9 +47,7 @@ class GatewayProcess:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.kill()
 
     async def start(self) -> None:
@@ -117,8 +114,6 @@ _POLL_SECONDS: Final = 0.05
 _CHARGE: Final = json.dumps({"amount": 1200, "currency": "eur", "source": "tok_slow"}).encode()
 _JSON: Final = {"Content-Type": "application/json"}
 _WEBHOOK: Final = json.dumps({"id": "evt_1001", "type": "payment.settled", "charge": "ch_7"}).encode()
-
-PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

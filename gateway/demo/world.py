@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
@@ -19,7 +18,6 @@ from gateway.core.message import bracketed
 from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, Verified, verify
 
 # -- caller ------------------------------------------------------------------------------------------------------------
-#
 # A client for the demonstration: one connection per request, no retries, and able to lose a response.
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0)
@@ -81,7 +79,6 @@ class Caller:
 
 
 # -- service -----------------------------------------------------------------------------------------------------------
-#
 # The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
 #
 # Charges, payment intents and payouts have the form of Stripe's API, so that Stripe's own libraries can make them:
@@ -129,9 +126,7 @@ class Service:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -201,7 +196,8 @@ class CardService(Service):
         parameters = await _parameters(request)
         amount, currency = parameters.get("amount"), parameters.get("currency")
         if type(amount) is not int or amount <= 0 or not isinstance(currency, str):
-            return _error(400, f"send amount=1200 (a whole number of cents), currency=eur{_and_card(parameter)}")
+            as_well = "" if parameter is None else f" and {parameter}=tok_visa"
+            return _error(400, f"send amount=1200 (a whole number of cents), currency=eur{as_well}")
         card = "tok_visa" if parameter is None else parameters.get(parameter)
         fate = card.replace("pm_card_", "tok_") if isinstance(card, str) else ""
         if fate not in CARDS:
@@ -254,14 +250,9 @@ async def _parameters(request: web.Request) -> dict[str, Any]:
         return {}
 
 
-def _and_card(parameter: str | None) -> str:
-    return "" if parameter is None else f" and {parameter}=tok_visa"
-
-
 def _found(made: dict[str, Any] | None) -> web.Response:
-    return (
-        web.json_response(made) if made is not None else _error(404, "there is no such object", code="resource_missing")
-    )
+    missing = _error(404, "there is no such object", code="resource_missing")
+    return missing if made is None else web.json_response(made)
 
 
 def _error(status: int, message: str, kind: str = "invalid_request_error", **further: str) -> web.Response:
@@ -269,7 +260,6 @@ def _error(status: int, message: str, kind: str = "invalid_request_error", **fur
 
 
 # -- consumer ----------------------------------------------------------------------------------------------------------
-#
 # The consumer of the demonstration: it follows events that are posted to it, each id once.
 
 _TOLERANCE_SECONDS: Final = 300.0
@@ -291,11 +281,9 @@ class Consumer(Service):
         self._secret = secret
         self._news = asyncio.Condition()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self.acknowledges.set()
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*raised)
 
     async def wait_deliveries(self, number: int, seconds: float) -> None:
         """Return once so many have come, or after this time."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 # -- kafka -------------------------------------------------------------------------------------------------------------
-#
 # Events to a topic of Kafka (extra `kafka`), in the binary mode of the CloudEvents binding for Kafka.
 #
 # The acknowledgement of all in-sync replicas counts; without one within the sink's own deadline it is unknown whether
@@ -217,7 +216,6 @@ class _Connections(logging.Handler):
 
 
 # -- nats --------------------------------------------------------------------------------------------------------------
-#
 # Events to a JetStream stream of NATS (extra `nats`), in the binary mode of the CloudEvents binding for NATS.
 #
 # The acknowledgement of the expected stream counts; without one it is unknown whether the event arrived, and the same
@@ -337,7 +335,6 @@ async def _ignore(_: Exception) -> None:
 
 
 # -- redis -------------------------------------------------------------------------------------------------------------
-#
 # Events to a Redis stream, for consumers that read it by groups.
 #
 # The reply to XADD is the acknowledgement. It is as durable as that Redis is: with `fsync`, the event is on the disk of

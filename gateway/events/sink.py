@@ -101,7 +101,6 @@ def reason(text: str) -> str:
 
 
 # -- stdout ------------------------------------------------------------------------------------------------------------
-#
 # Events as lines on standard output, for trying. At most once: nobody acknowledges a line.
 
 

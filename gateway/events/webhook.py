@@ -38,7 +38,6 @@ from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication
 from gateway.upstream.connect import Names
 
 # -- egress ------------------------------------------------------------------------------------------------------------
-#
 # Guards where the gateway connects to, so that a URL or a DNS response cannot lead it into its own network (SSRF).
 #
 # `core.egress` says which addresses are forbidden. A name is resolved once for each connection and refused if *any* of

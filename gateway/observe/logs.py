@@ -41,7 +41,6 @@ from gateway.observe.facts import (
 )
 
 # -- writer ------------------------------------------------------------------------------------------------------------
-#
 # Writes lines of the log on a descriptor, without ever blocking the code that logs.
 #
 # They are queued as what they are made of; one thread makes and writes them. A paused terminal, a full disk or a
@@ -209,7 +208,9 @@ class LogWriter(logging.Handler):
             time.sleep(0.0 if self._is_closing else _LINGER_SECONDS)
             self._write([self._made(*entries.popleft()) for _ in range(min(len(entries), _BATCH_MAX))])
             lost = self._dropped - self._reported
-            if lost and self._write([self._made(time.time(), logging.WARNING, _of_dropped(lost), None)]):
+            if lost and self._write(
+                [self._made(time.time(), logging.WARNING, Line("log lines were dropped", {"dropped": lost}), None)]
+            ):
                 self._reported += lost
 
     def _made(self, seconds: float, level: int, message: Message, traceback: str | None) -> bytes:
@@ -256,10 +257,6 @@ def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
         size += len(line)
     if piece:
         yield b"".join(piece)
-
-
-def _of_dropped(count: int) -> Line:
-    return Line("log lines were dropped", {"dropped": count})
 
 
 # -- logs --------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from gateway.observe.facts import Fact, GrantsChanged, MemoryChanged, TierChange
 from gateway.observe.metrics import Exposition
 
 # -- side_port ---------------------------------------------------------------------------------------------------------
-#
 # A port beside the traffic, for operators and their programs: bounded, and silent about the software behind it.
 #
 # Owns the listener and its limits: few connections, short lines, few headers, no decompression of bodies. The

@@ -66,7 +66,6 @@ async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
-#
 # Which work of upkeep this process does for all gateways of a store.
 #
 # It owns when a turn is asked for and for how long it is believed. What a turn is for, its workers know.

@@ -109,7 +109,7 @@ async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
 
 
 shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))(
-    lambda place, v: _so_long_after_a_loss(place, 120, store={"amnesia_window": v})
+    lambda p, v: _so_long_after_a_loss(p, 120, store={"amnesia_window": v})
 )
 
 
@@ -126,9 +126,9 @@ async def _so_long_after_a_loss(place: Place, seconds: float, **changes: Any) ->
 
 
 shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))(
-    lambda place, v: _answered_from_memory(place, 20, cache_max_age=v)
+    lambda p, v: _answered_from_memory(p, 20, cache_max_age=v)
 )
-shows("store.cache_bytes", ("0", 0), ("64MiB", 1))(lambda place, v: _answered_from_memory(place, 0, cache_bytes=v))
+shows("store.cache_bytes", ("0", 0), ("64MiB", 1))(lambda p, v: _answered_from_memory(p, 0, cache_bytes=v))
 
 
 async def _answered_from_memory(place: Place, seconds: float, **store: str) -> int:
@@ -207,22 +207,20 @@ async def forwarded_for(place: Place, networks: list[str]) -> object:
 
 
 shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda place, v: _verdict(place, {"route": {"scope": {"header": "X-Tenant", "from": v}}})
+    lambda p, v: _verdict(p, {"route": {"scope": {"header": "X-Tenant", "from": v}}})
 )
 shows("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda place, v: _verdict(
-        place,
+    lambda p, v: _verdict(
+        p,
         {"route": {"scope": {"compose": [{"header": "X-Tenant", "from": v}, {"api_key": "X-Api-Key"}]}}},
         headers=[("X-Api-Key", "s3cret")],
     )
 )
 shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))(
-    lambda place, v: _verdict(place, {"route": {"key": {"header": "Idempotency-Key", "required": v}}}, None)
+    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": v}}}, None)
 )
 shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))(
-    lambda place, v: _verdict(
-        place, {"route": {"key": {"header": "Idempotency-Key", "required": True, "format": v}}}, "k1"
-    )
+    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": True, "format": v}}}, "k1")
 )
 
 
@@ -236,16 +234,16 @@ async def _repeated_with(place: Place, fingerprint: dict[str, Any], first: bytes
 
 
 shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(
-    lambda place, v: _repeated_with(place, {"body": v}, b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
+    lambda p, v: _repeated_with(p, {"body": v}, b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
 )
 shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(
-    lambda place, v: _repeated_with(place, {"ignore": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+    lambda p, v: _repeated_with(p, {"ignore": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
 )
 shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(
-    lambda place, v: _repeated_with(place, {"only": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+    lambda p, v: _repeated_with(p, {"only": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
 )
 shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))(
-    lambda place, v: _repeated_with(place, {"headers": v}, b"{}", b"{}", headers=[("X-Account", "2")])
+    lambda p, v: _repeated_with(p, {"headers": v}, b"{}", b"{}", headers=[("X-Account", "2")])
 )
 
 
@@ -274,13 +272,13 @@ async def _under_another_key(place: Place, body: bytes = BODY, seconds: float = 
 
 
 shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))(
-    lambda place, v: _under_another_key(place, action=v)
+    lambda p, v: _under_another_key(p, action=v)
 )
 shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"))(
-    lambda place, v: _under_another_key(place, BODY.replace(b"eur", b"usd"), by=v)
+    lambda p, v: _under_another_key(p, BODY.replace(b"eur", b"usd"), by=v)
 )
 shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"))(
-    lambda place, v: _under_another_key(place, seconds=60, within=v)
+    lambda p, v: _under_another_key(p, seconds=60, within=v)
 )
 
 
@@ -301,16 +299,16 @@ async def _duplicate(place: Place, in_flight: dict[str, Any], **options: Any) ->
 
 
 shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda place, v: _duplicate(place, {"wait": v})
+    lambda p, v: _duplicate(p, {"wait": v})
 )
 shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda place, v: _duplicate(place, {"wait": "0s", "max_wait": v}, headers=[("Prefer", "wait=20")])
+    lambda p, v: _duplicate(p, {"wait": "0s", "max_wait": v}, headers=[("Prefer", "wait=20")])
 )
 shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")))(
-    lambda place, v: _duplicate(place, {"wait": "0s", "status": v})
+    lambda p, v: _duplicate(p, {"wait": "0s", "status": v})
 )
 shows("routes.in_flight.max_waiters", (0, (409, "in-flight")), (5, (200, "replayed")))(
-    lambda place, v: _duplicate(place, {"wait": "30s", "max_waiters": v})
+    lambda p, v: _duplicate(p, {"wait": "30s", "max_waiters": v})
 )
 
 
@@ -326,17 +324,13 @@ async def _answered(place: Place, status: int, **outcome: Any) -> str | None:
 
 
 shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))(
-    lambda place, v: _answered(place, 422, preset=v)
+    lambda p, v: _answered(p, 422, preset=v)
 )
-shows("routes.outcome.final", ([], "released"), ([503], "stored"))(lambda place, v: _answered(place, 503, final=v))
-shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(
-    lambda place, v: _answered(place, 404, retryable=v)
-)
-shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(
-    lambda place, v: _answered(place, 200, in_doubt=v)
-)
+shows("routes.outcome.final", ([], "released"), ([503], "stored"))(lambda p, v: _answered(p, 503, final=v))
+shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(lambda p, v: _answered(p, 404, retryable=v))
+shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(lambda p, v: _answered(p, 200, in_doubt=v))
 shows("routes.response.max_stored_bytes", ("0", "response-not-stored"), ("1KiB", "stored"))(
-    lambda place, v: _verdict(place, {"route": {"response": {"max_stored_bytes": v}}})
+    lambda p, v: _verdict(p, {"route": {"response": {"max_stored_bytes": v}}})
 )
 
 
@@ -374,10 +368,10 @@ async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[
 
 
 shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))(
-    lambda place, v: _again_after(place, 60, replay=v)
+    lambda p, v: _again_after(p, 60, replay=v)
 )
 shows("routes.retention.remember", ("30s", (200, "stored")), ("1h", (410, "key-expired")))(
-    lambda place, v: _again_after(place, 60, replay="10s", remember=v)
+    lambda p, v: _again_after(p, 60, replay="10s", remember=v)
 )
 
 
@@ -390,7 +384,7 @@ async def status_of_what_is_gone(place: Place, status: int) -> object:
 
 
 shows("routes.body.max_bytes", ("10", "body-too-large"), ("1KiB", "stored"))(
-    lambda place, v: _verdict(place, {"route": {"body": {"max_bytes": v, "spool_over": "10"}}})
+    lambda p, v: _verdict(p, {"route": {"body": {"max_bytes": v, "spool_over": "10"}}})
 )
 
 

@@ -10,7 +10,6 @@ import ast
 import asyncio
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
@@ -153,17 +152,6 @@ async def key_of_the_record(place: Place, is_clear: bool) -> object:
 # -- limits and the end ----------------------------------------------------------------------------------------------
 
 
-@shows("limits.max_in_flight", (1, "overloaded"), (2, "stored"))
-async def beside_another_operation(place: Place, count: int) -> object:
-    async with place.house(limits={"max_in_flight": count}) as home:
-        task, hold = await home.begin("k1")
-        home.upstream.on("/charges", Answer())
-        verdict = status_of(await home.send("k2"))[1]
-        hold.set()
-        await task
-        return verdict
-
-
 @shows("limits.max_header_bytes", ("1KiB", 431), ("64KiB", 200))
 async def with_a_long_field(place: Place, size: str) -> object:
     async with place.house(limits={"max_header_bytes": size}) as home:
@@ -256,14 +244,6 @@ async def recorded_under_other_settings(place: Place, choice: str) -> object:
             return status_of(await later.send(body=b'{"amount":1000,"currency":"usd"}'))[1]
 
 
-@shows("routes.fingerprint.explain", (False, ["body"]), (True, ["body", "body:/amount"]))
-async def in_what_it_differs(place: Place, explains: bool) -> object:
-    secrets = {"fingerprint_key": {"id": "a", "key": "s" * 32}}
-    async with place.house(route={"fingerprint": {"explain": explains}}, secrets=secrets) as home:
-        await home.send()
-        return (await home.send(body=BODY.replace(b"1000", b"1"))).json()["differs"]
-
-
 async def _under_another_key(place: Place, body: bytes = BODY, seconds: float = 0, **repeats: Any) -> str | None:
     async with place.house(route={"repeats": {"action": "refuse"} | repeats}) as home:
         await home.send("k1")
@@ -307,9 +287,6 @@ shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, 
 shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")))(
     lambda p, v: _duplicate(p, {"wait": "0s", "status": v})
 )
-shows("routes.in_flight.max_waiters", (0, (409, "in-flight")), (5, (200, "replayed")))(
-    lambda p, v: _duplicate(p, {"wait": "30s", "max_waiters": v})
-)
 
 
 # -- outcomes and retention ------------------------------------------------------------------------------------------
@@ -329,9 +306,6 @@ shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "release
 shows("routes.outcome.final", ([], "released"), ([503], "stored"))(lambda p, v: _answered(p, 503, final=v))
 shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(lambda p, v: _answered(p, 404, retryable=v))
 shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(lambda p, v: _answered(p, 200, in_doubt=v))
-shows("routes.response.max_stored_bytes", ("0", "response-not-stored"), ("1KiB", "stored"))(
-    lambda p, v: _verdict(p, {"route": {"response": {"max_stored_bytes": v}}})
-)
 
 
 async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, str | None]:
@@ -341,7 +315,7 @@ async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[st
         await home.send()
         again = await home.send()
         assert status_of(again)[1] == "replayed"
-        return {name: again.header(name) for name in ("X-Trace", "Set-Cookie", "Idempotency-Redacted")}
+        return {name: again.header(name) for name in ("X-Trace", "Set-Cookie")}
 
 
 @shows("routes.response.strip", ([], "1"), (["X-Trace"], None))
@@ -352,12 +326,6 @@ async def replayed_with_a_field(place: Place, names: list[str]) -> object:
 @shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))
 async def replayed_with_a_cookie(place: Place, names: list[str]) -> object:
     return (await _fields_of_a_replay(place, {"keep": names}))["Set-Cookie"]
-
-
-@shows("routes.response.redact", ([], ("1", None)), (["header:X-Trace"], ("[redacted]", "true")))
-async def replayed_without_a_value(place: Place, names: list[str]) -> object:
-    fields = await _fields_of_a_replay(place, {"redact": names})
-    return fields["X-Trace"], fields["Idempotency-Redacted"]
 
 
 async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[int, str | None]:
@@ -375,17 +343,7 @@ shows("routes.retention.remember", ("30s", (200, "stored")), ("1h", (410, "key-e
 )
 
 
-@shows("routes.retention.expired_status", (410, 410), (409, 409), (204, 204))
-async def status_of_what_is_gone(place: Place, status: int) -> object:
-    return (await _again_after(place, 60, replay="10s", expired_status=status))[0]
-
-
 # -- requests --------------------------------------------------------------------------------------------------------
-
-
-shows("routes.body.max_bytes", ("10", "body-too-large"), ("1KiB", "stored"))(
-    lambda p, v: _verdict(p, {"route": {"body": {"max_bytes": v, "spool_over": "10"}}})
-)
 
 
 @shows("routes.body.spool_over", ("0", 1), ("1KiB", 0))
@@ -408,28 +366,6 @@ def _open_files() -> list[str]:
 
 
 # -- the service -----------------------------------------------------------------------------------------------------
-
-
-@shows("upstream.answer_within", ("200ms", "in-flight"), ("30s", None))
-async def kept_waiting(place: Place, seconds: str) -> object:
-    async with place.house(upstream={"answer_within": seconds, "response_timeout": "1m"}) as home:
-        task, hold = await home.begin()
-        is_answered = await is_over(task)
-        hold.set()
-        verdict = status_of(await task)[1]
-        return verdict if is_answered else None
-
-
-@shows("upstream.response_timeout", ("200ms", "in-doubt"), ("30s", "in-flight"))
-async def given_up(place: Place, seconds: str) -> object:
-    async with place.house(upstream={"answer_within": "100ms", "response_timeout": seconds}, route=AT_ONCE) as home:
-        task, hold = await home.begin()
-        verdict, until = "in-flight", time.monotonic() + MOMENT_SECONDS
-        while verdict == "in-flight" and time.monotonic() < until:
-            verdict = str(status_of(await home.send())[1])
-        hold.set()
-        await task
-        return verdict
 
 
 @shows("upstream.connect_timeout", ("200ms", True), ("30s", False))
@@ -503,10 +439,6 @@ async def _sent_in_a_moment(home: House, count: int) -> int:
     return min(len(home.upstream.requests), count)
 
 
-async def _state_after_an_attempt(home: House) -> str:
-    return str((await _after_an_attempt(home)).state)
-
-
 async def _after_an_attempt(home: House) -> Snapshot:
     await home.upstream.wait_for_requests(1)
     undelivered = Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))
@@ -537,18 +469,6 @@ async def hours_until_the_next_attempt(place: Place, pauses: list[str]) -> objec
         return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
 
 
-@shows("delivery.max_answers", (1, "dead_letter"), (2, "accepted"))
-async def after_one_answer_without_effect(place: Place, count: int) -> object:
-    async with _accepted(place, 503, {"max_answers": count, "schedule": ["1h"]}) as home:
-        return await _state_after_an_attempt(home)
-
-
-@shows("delivery.unauthorized", ("bury", "dead_letter"), ("retry", "accepted"))
-async def after_a_401(place: Place, choice: str) -> object:
-    async with _accepted(place, 401, {"unauthorized": choice, "schedule": ["1h"]}) as home:
-        return await _state_after_an_attempt(home)
-
-
 @shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"))
 async def after_two_minutes(place: Place, seconds: str) -> object:
     async with place.house(**accepting() | {"delivery": {"workers": 0, "deliver_within": seconds}}) as home:
@@ -556,18 +476,6 @@ async def after_two_minutes(place: Place, seconds: str) -> object:
         place.clocks.pass_time(120, home)
         (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
         return str(found.state)
-
-
-@shows("delivery.max_in_flight", (1, 1), (2, 2))
-async def delivered_at_once(place: Place, count: int) -> object:
-    async with place.house(**accepting(delivers=True) | {"delivery": {"max_in_flight": count}}) as home:
-        hold = asyncio.Event()
-        home.upstream.on("/charges", Answer(hold=hold))
-        for key in ("k1", "k2"):
-            await home.send(key, headers=[ASYNC])
-        sent = await _sent_in_a_moment(home, 2)
-        hold.set()
-        return sent
 
 
 @shows("routes.accept.headers", ({}, [b"Bearer ours"]), ({"Authorization": "Bearer its"}, [b"Bearer its"]))
@@ -593,12 +501,6 @@ async def status_of_another_request(place: Place, status: int) -> object:
     async with place.house(route={"mismatch_status": status}) as home:
         await home.send()
         return (await home.send(body=b"other")).status
-
-
-@shows("routes.status_header", (True, "stored"), (False, None))
-async def word_of_an_answer(place: Place, is_shown: bool) -> object:
-    async with place.house(route={"status_header": is_shown}) as home:
-        return (await home.send()).header("Idempotency-Status")
 
 
 @shows("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
@@ -691,6 +593,12 @@ http/gateway/test_tokens.py
   what_is_no_token_of_ours_gets_nothing: routes.scope.jwt.audience
   a_longer_leeway: routes.scope.jwt.leeway
 http/gateway/test_verdicts.py
+  rule_12_key_expired: routes.retention.expired_status
+  rule_11_response_not_stored: routes.response.max_stored_bytes
+  waiters_are_bounded: routes.in_flight.max_waiters
+  rule_6_body_too_large: routes.body.max_bytes
+  status_header_can_be_switched_off: routes.status_header
+  rule_3_overloaded: limits.max_in_flight
   requests_without_protection_keep_no_operation_from_the_upstream: upstream.max_connections
   rule_1_no_route: upstream.url
   rule_10_replayed: store.durable,fast
@@ -819,6 +727,17 @@ config/test_events.py
   the_stream_is_not_where_anything_may_be_lost: events.sinks.shares_fast
 events/test_egress.py
   a_proxy_is_connected_to_and_not_checked: egress.proxy
+http/gateway/test_redaction.py
+  only_the_first_request_gets_the_values: routes.response.redact
+http/gateway/test_likely_duplicates.py
+  a_mismatch_is_explained: routes.fingerprint.explain
+deliver/test_worker.py
+  no_more_than_places: delivery.max_in_flight
+  what_an_attempt_comes_to: delivery.unauthorized
+  the_reason_of_a_dead_letter: delivery.max_answers
+http/gateway/test_outcomes.py
+  client_time_is_over_and_the_attempt_goes_on: upstream.answer_within
+  silence: upstream.response_timeout
 """
 
 

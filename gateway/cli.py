@@ -58,7 +58,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from gateway.app.tls_files import state_dir_remarks, tls_remarks
+    from gateway.app.host import state_dir_remarks, tls_remarks
     from gateway.config import Placeholders, notices
 
     path, placeholders = chosen.config, Placeholders()
@@ -266,7 +266,7 @@ def _migrate(chosen: argparse.Namespace) -> int:
 
 def _rekey(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
-    from gateway.app.rekeying import rekey_stores
+    from gateway.app.operating import rekey_stores
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():

@@ -30,15 +30,14 @@ from uuid import uuid4
 
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.admin.api import AdminApi
-from gateway.app.events import RelayWaker
 from gateway.app.host import client_connections_max, make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.parts import Environment, Parts, Upstreams, tracing_of
+from gateway.app.parts import Environment, Parts
 from gateway.app.reload import Report
-from gateway.app.seats import Handed, Seating
+from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
-    attempt_files,
+    RelayWaker,
     bare_store,
     is_same,
     journal_directory,
@@ -48,8 +47,8 @@ from gateway.app.stores import (
     refuse_unreadable_journals,
     seen_file,
     shared_note,
-    witness_files,
 )
+from gateway.app.traffic import Upstreams, tracing_of
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.core.confidential import Sealing
@@ -63,7 +62,9 @@ from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.base import NotApplied, StartRefused
+from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.activity import ActivitySampler
@@ -112,9 +113,7 @@ class Gateway:
         machine by default. One that is not `is_public` has no listener for clients, and only delivers. The admin port
         offers to `reload`. One that follows another, `before`, stands by after its start until it is to `take_over`.
         """
-        self.config = config
-        self._is_public = is_public
-        self._before = before
+        self.config, self._is_public, self._before = config, is_public, before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped
         make_state_dir(config)
@@ -151,6 +150,7 @@ class Gateway:
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
+        self.ask_store = self._parts.ask_store
         if before is None:
             self._edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
             self.seating = Seating(self._edge, handed) if handed is not None else None
@@ -246,11 +246,8 @@ class Gateway:
         self._skips_delay.set()
 
     async def stop(self) -> int:
-        """Stop in order; returns the exit code.
-
-        `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in the journal or nowhere, and when Redis was
-        not notified of a purge.
-        """
+        """Stop in order; returns the exit code. `EXIT_WORK_LEFT` when an outcome is not in the durable store, but in
+        the journal or nowhere, and when Redis was not notified of a purge."""
         self.health.draining = True
         # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
         self._parts.delivery.stop()
@@ -268,10 +265,8 @@ class Gateway:
         return await self._end()
 
     async def retire(self) -> int:
-        """End after its last request, when another gateway has taken over; returns the exit code, as `stop`.
-
-        That takes as long as the requests do. After `hurry`, what is left gets the time that it has at a stop.
-        """
+        """End after its last request, when another gateway has taken over; returns the exit code, as `stop`. That takes
+        as long as the requests do. After `hurry`, what is left gets the time that it has at a stop."""
         await self._stop_aside()
         await self._parts.leave_work()
         finishing = asyncio.get_running_loop().create_task(self._finish())
@@ -402,10 +397,6 @@ class Gateway:
             },
         }
 
-    async def ask_store(self) -> None:
-        """Bring up to date whether the durable store is up, in a bounded time."""
-        await self._parts.ask_store()
-
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _served_now(self) -> Served:
@@ -462,7 +453,7 @@ class Gateway:
     async def _listen(self, address: Address) -> tuple[str, int]:
         try:
             if self.seating is not None:
-                await self.seating.take_own()
+                await self.seating.take()
                 return address.host, address.port
             return await self._edge.start(host=address.host, port=address.port)
         except ListenError as error:
@@ -491,7 +482,7 @@ class Gateway:
 
 def environment_of(config: Config) -> Environment:
     """This machine, and the configured stores."""
-    witness = witness_files(config)
+    witness = WitnessFiles(config.state_dir / "witness")
     ring = key_ring(config)
     durable = bare_store(config, Sealing(ring), witness)
     return Environment(
@@ -506,7 +497,7 @@ def environment_of(config: Config) -> Environment:
         seen_file=seen_file(config),
         shared_note=shared_note(config),
         witness_files=witness,
-        attempt_files=attempt_files(config),
+        attempt_files=AttemptFiles(config.state_dir / "attempts"),
         journal=SqliteJournal(journal_directory(config), name_of(config)),
     )
 

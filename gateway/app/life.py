@@ -92,10 +92,8 @@ def _is_terminal_gone() -> bool:
 
 async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, worker: int | None = None) -> int:
     """Serve with what `build` makes until SIGTERM or SIGINT; returns the exit code. Logs and raises `StartError`.
-
-    `worker` is the number of this process among several. Its supervisor decides when it skips the delay, and logs
-    what failed.
-    """
+    `worker` is the number of this process among several. Its supervisor decides when it skips the delay, and logs what
+    failed."""
     logs = Logs(
         level=config.log.level,
         format=config.log.format,
@@ -158,11 +156,9 @@ async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:
 
 def _tune_collector() -> None:
     """Run the cycle collector less often: a request makes many objects and no cycles, and collecting costs a fifth.
-
     What the program itself consists of is frozen: it lives as long as the process. A collection of ten thousand young
     objects pauses for a few milliseconds; one of the next generation covers four of these and takes four times as long;
-    the last threshold keeps full collections rare.
-    """
+    the last threshold keeps full collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 3, 140)
@@ -181,10 +177,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log exceptions that nobody awaited, except failed name lookups of connections that were given up.
-
-    uvloop neither cancels such a lookup nor retrieves its result. The code that gave up reports the failure.
-    """
+    """Log exceptions that nobody awaited, except failed name lookups of connections that were given up. uvloop neither
+    cancels such a lookup nor retrieves its result. The code that gave up reports the failure."""
     is_resolved_late = isinstance(context.get("exception"), socket.gaierror)
     if not is_resolved_late or type(context.get("future")) is not asyncio.Future:
         loop.default_exception_handler(context)

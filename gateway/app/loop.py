@@ -129,9 +129,7 @@ class _Timer:
     ) -> None:
         self._loop = loop
         self._when = loop.time() + delay
-        self._callback = callback
-        self._args = args
-        self._context = context
+        self._callback, self._args, self._context = callback, args, context
         self._turns_left = _LOOK_TURNS
         self._handle: asyncio.Handle = loop.call_unaware(delay, self._fire, context=context)
 

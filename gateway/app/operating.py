@@ -1,11 +1,13 @@
 """Builds what operators' commands and the admin API need: the routes' policies, and the configured store.
 
 The store is opened as it is: commands do not migrate it, because that is a decision of its own, and do not record
-identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would.
+identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would. `rekey_stores`
+encrypts all that is kept with the current key.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
@@ -26,21 +28,22 @@ from gateway.app.stores import (
     is_migrated,
     journal_directory,
     journals_of,
+    key_ring,
     make_fast_tier,
     name_of,
     refuse_unreadable_journals,
     sealing_of,
     serving_of,
     shared_note,
-    store_capabilities,
     tiered_store,
 )
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config, digest_of
-from gateway.config.address import RedisUrl
+from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.effective import effective
 from gateway.config.models import SignIn
 from gateway.config.route import Route
+from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
 from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
@@ -51,26 +54,24 @@ from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
 from gateway.store.journal.journal import view_journals
 from gateway.store.operations import ObservationStore
-from gateway.store.sealed import SealedStore
+from gateway.store.postgres.schema import capabilities
+from gateway.store.sealed import Place, SealedStore, rekey
 from gateway.store.tiered import Tiered
 
 
 def policies_of(config: Config) -> Policies:
     """What operators' actions need to know about the routes."""
+    secret = config.secrets.identity_secret
+    # The identity key is never rotated; encryption keys are.
+    rotated = [key.key.get_secret_value() for key in config.secrets.encryption]
     return Policies(
         config.service,
         [_policy(config, route) for route in config.routes],
         {sink.name: sink.kind for sink in config.events.sinks},
-        identity_secret=config.secrets.identity_secret,
-        decision_secrets=_decision_secrets(config),
+        identity_secret=secret,
+        decision_secrets=rotated if secret is None else [secret],
         delivering=delivered_by(config),
     )
-
-
-def _decision_secrets(config: Config) -> list[bytes]:
-    secret = config.secrets.identity_secret
-    # The identity key is never rotated; encryption keys are.
-    return [key.key.get_secret_value() for key in config.secrets.encryption] if secret is None else [secret]
 
 
 def _policy(config: Config, route: Route) -> RoutePolicy:
@@ -225,19 +226,20 @@ async def operate(config: Config, job: Job) -> int:
 
 
 async def look_at_server(config: Config) -> list[str]:
-    """What the durable store's server allows; empty where there is no server to ask. `check_store` says what is wrong
-    with one that cannot be reached."""
+    """What the durable store's server allows, if that is a PostgreSQL. `check_store` says what is wrong with one that
+    cannot be reached."""
+    store = config.store
+    if not isinstance(store.durable, PostgresUrl) or store.dialect == "portable":
+        return []
     try:
-        return [str(each) for each in await store_capabilities(config)]
+        return [str(each) for each in await capabilities(store.durable.dsn.get_secret_value(), store.durability)]
     except NotApplied:
         return []
 
 
 async def check_store(config: Config) -> list[str]:
-    """What a start with this configuration would warn about; leaves nothing changed.
-
-    Raises `CommandError` with the text of the start's refusal, or because the store cannot be read or written.
-    """
+    """What a start with this configuration would warn about; leaves nothing changed. Raises `CommandError` with the
+    text of the start's refusal, or because the store cannot be read or written."""
     sealing, serving = sealing_of(config), serving_of(config)
     store = bare_store(config, sealing)
     try:
@@ -291,3 +293,65 @@ async def _look_at_fast_tier(config: Config) -> list[str]:
     except StoreError as error:
         return [f"the fast tier cannot be used: {error}. A start does not need it; the durable store bears the load"]
     return []
+
+
+# -- rekeying ----------------------------------------------------------------------------------------------------------
+
+# Records last: a start asks them which keys are still needed.
+_WHAT = {
+    Place.REQUESTS: "kept requests",
+    Place.AUDITS: "audits",
+    Place.PAUSES: "pauses",
+    Place.PAUSE_AUDITS: "audits of pauses",
+    Place.SUSPENSIONS: "suspensions of sinks",
+    Place.EVENTS: "events",
+    Place.RECORDS: "records",
+}
+
+
+async def rekey_stores(config: Config, say: Callable[[str], None], progress: Callable[[str], None]) -> int:
+    """Encrypt the durable store and this host's journals with the current key, and drop the copies; returns how much is
+    left under other keys, or cannot be read. `say` gets what was done, `progress` what is under way. May be stopped at
+    any point, and run again. Raises `CommandError`."""
+    ring = key_ring(config)
+    if ring is None:
+        raise CommandError("there is no key to encrypt with: write secrets: {encryption: [{id: NAME, key: SECRET}]}")
+    sealing, current_id, left = Sealing(ring), ring.current_id, 0
+    store = bare_store(config, sealing)
+    try:
+        if not await is_migrated(config):
+            raise CommandError(
+                f"the store does not exist, or its schema is old; bring it up to date: {PROGRAM} migrate"
+            )
+        try:
+            await store.start()
+            for place, what in _WHAT.items():
+                done = await rekey(store, place, sealing, _reporting(progress, what))
+                left += done.left
+                why = f"; left {done.left}: {done.why or 'changed each time'}" if done.left else ""
+                say(f"{what}: encrypted {done.changed} with key '{current_id}'{why}")
+            changed, stuck = await asyncio.to_thread(journals_of(config, sealing).reseal)
+            left += stuck
+            say(
+                f"journals of this host: encrypted {changed}"
+                + (f"; left {stuck}, which cannot be read" if stuck else "")
+            )
+            if (fast_tier := make_fast_tier(config, sealing)) is not None:
+                epoch = await store.check_memory()
+                fast_tier.bind(epoch.identity, epoch.generation)
+                say(f"copies in Redis: dropped {await fast_tier.drop_copies()}")
+            sealed = (await store.tally()).sealed
+        finally:
+            await store.close()
+    except StoreError as error:
+        raise CommandError(f"{error}. What was encrypted stays so; run this again to go on") from error
+    # Written meanwhile, by gateways that have another key first.
+    for key_id, number in sorted(sealed.items()):
+        if key_id != current_id:
+            say(f"key '{key_id}' is still used by {number} records")
+            left = max(left, number)
+    return left
+
+
+def _reporting(progress: Callable[[str], None], what: str) -> Callable[[int], None]:
+    return lambda number: progress(f"{what}: {number} ...")

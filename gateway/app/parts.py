@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Coroutine
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from uuid import uuid4
 
-from gateway import __version__
-from gateway.app.callers import callers_of, reserved_headers
-from gateway.app.events import relay_of
 from gateway.app.life import StartError
-from gateway.app.stores import amnesia_window_us, keys_of, reporting_sealing, serving_of, tiered_store
+from gateway.app.stores import amnesia_window_us, keys_of, relay_of, reporting_sealing, serving_of, tiered_store
+from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
-from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
-from gateway.config.upstream import Upstream as UpstreamConfig
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.worker import DeliveryWorker, Places
+from gateway.events.relay import Relay
 from gateway.http.passthrough import Passthrough
-from gateway.observe.facts import Events, UpstreamChanged
+from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import Spool, UploadSlots
@@ -43,7 +38,7 @@ from gateway.protect.inbox import Verifying
 from gateway.protect.journaling import Journaling
 from gateway.protect.observing import Observing
 from gateway.protect.operation import Drained
-from gateway.protect.probing import PROBES_MAX, Prober
+from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
@@ -54,130 +49,13 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile, SharedNote, WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
-from gateway.store.operations import ObservationStore
+from gateway.store.operations import ObservationStore, Serving
 from gateway.store.tiered import Tiered
-from gateway.upkeep.flusher import Flusher
+from gateway.upkeep.leftover import Flusher, UnsentWorker
 from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name
 from gateway.upkeep.sweeper import Sweeper
 from gateway.upkeep.tally import TallyTaker
 from gateway.upkeep.timer import Duty, Turns, repeat
-from gateway.upkeep.unsent import UnsentWorker
-from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats, tls_context
-
-# -- tracing -----------------------------------------------------------------------------------------------------------
-#
-# The traces of a configuration.
-
-# As the semantic conventions for databases name them.
-_SYSTEMS: Final = {SqliteUrl: "sqlite", PostgresUrl: "postgresql", RedisUrl: "redis"}
-
-
-# For a configuration without a secret. A reload keeps it, for what began before is followed afterwards.
-_OWN_SECRET: Final = os.urandom(32)
-
-
-def tracing_of(config: Config) -> Tracing | None:
-    """None where `traces` is left out. Raises `StartError` without the packages for it."""
-    traces = config.traces
-    if traces is None:
-        return None
-    upstreams = {route.name: config.upstream_for(route).url for route in config.routes}
-    try:
-        return Tracing(
-            traces.sample,
-            f"{traces.endpoint.service}{traces.endpoint.target}",
-            {name: value.get_secret_value() for name, value in traces.headers.items()},
-            trusted=config.trusted_proxies if traces.accept == "trusted" else (),
-            accepts_all=traces.accept == "all",
-            service=config.service,
-            version=__version__,
-            templates={route.name: route.match.path.text for route in config.routes},
-            upstreams={name: (url.host, url.port) for name, url in upstreams.items()},
-            store_system=_SYSTEMS[type(config.store.durable)] if traces.detail == "store" else None,
-            secret=_secret(config),
-        )
-    except ModuleNotFoundError as error:
-        raise StartError(str(error)) from error
-
-
-def _secret(config: Config) -> bytes:
-    """The same at each gateway where there is a secret; where requests are kept to be delivered, there is one."""
-    secrets = config.secrets
-    keys = [each.key for each in secrets.encryption] or [each.key for each in secrets.fingerprint_keys]
-    return keys[0].get_secret_value() if keys else _OWN_SECRET
-
-
-# -- upstreams ---------------------------------------------------------------------------------------------------------
-#
-# The upstream clients. Routes with the same upstream settings share one.
-
-
-def upstream_settings(config: Config, upstream: UpstreamConfig) -> UpstreamSettings:
-    """The settings of an upstream's client. Raises `OSError` when one of its TLS files cannot be used."""
-    tls = upstream.tls or UpstreamTls()
-    return UpstreamSettings(
-        host=upstream.url.host,
-        port=upstream.url.port,
-        tls=None if upstream.url.scheme == "http" else tls_context(tls.ca, tls.cert, tls.key),
-        server_name=tls.server_name,
-        connect_timeout_seconds=upstream.connect_timeout,
-        response_timeout_seconds=upstream.response_timeout,
-        keepalive_seconds=upstream.keepalive,
-        tcp_user_timeout_seconds=TCP_USER_TIMEOUT_SECONDS,
-        header_bytes_max=config.limits.max_header_bytes,
-        connections_max=upstream.max_connections,
-        connections_reserved=config.limits.max_in_flight + PROBES_MAX + _deliveries_max(config),
-    )
-
-
-def _deliveries_max(config: Config) -> int:
-    """How many deliveries may run at once, whichever upstream they go to."""
-    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.is_accepting)
-
-
-class Upstreams:
-    """The clients of one configuration, until `close`. Publishes when no connection to an upstream can be made."""
-
-    def __init__(self, config: Config, events: Events) -> None:
-        self._config = config
-        self._events = events
-        self._clients: dict[UpstreamConfig, tuple[str, Upstream]] = {}
-
-    def client_for(self, upstream: UpstreamConfig) -> Upstream:
-        """The client of this upstream. Raises `StartError` when its TLS files cannot be used."""
-        # The settings that concern the client; the others are each route's own.
-        shared = upstream.model_copy(update={"host": "preserve", "key": "original", "answer_within": 0.0})
-        if shared not in self._clients:
-            url = str(upstream.url)
-            try:
-                settings = upstream_settings(self._config, upstream)
-            except OSError as error:
-                raise StartError(f"the TLS files for {upstream.url} cannot be used: {error}") from error
-            self._clients[shared] = url, Upstream(settings, partial(self._publish, url))
-        return self._clients[shared][1]
-
-    @property
-    def stats(self) -> dict[str, UpstreamStats]:
-        """The counts of each upstream, by its URL. An upstream may have several clients."""
-        found: dict[str, UpstreamStats] = {}
-        for url, client in self._clients.values():
-            total = found.setdefault(url, UpstreamStats())
-            for each in fields(UpstreamStats):
-                setattr(total, each.name, getattr(total, each.name) + getattr(client.stats, each.name))
-        return found
-
-    async def close(self) -> None:
-        """Close every client, even if closing another one fails."""
-        async with AsyncExitStack() as stack:
-            for _, client in self._clients.values():
-                stack.push_async_callback(client.close)
-
-    def _publish(self, url: str, failure: NotSent | None) -> None:
-        reason, detail = ("", "") if failure is None else (failure.reason.value, failure.detail)
-        self._events.publish(UpstreamChanged(url, reason, detail))
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("gateway")
 
@@ -328,146 +206,26 @@ class Parts:
         before: Parts | None = None,
     ) -> None:
         """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
-        learn to open what these seal. Raises `StartError`, and what `client_for` raises."""
-        clock, self._journal, ring = environment.clock, environment.journal, environment.ring
-        self.config, self._clock, self._ring = config, clock, ring
+        learn to open what these seal. Raises `StartError`, and what `client_for` raises. They are made in the order of
+        starting, each with what was made before it."""
         if before is not None:
             before.learn(config)
+        self.config, self._clock, self._ring = config, environment.clock, environment.ring
+        self._journal = environment.journal
         self.serving = serving_of(config)
-        remembered = {route.operation: route.retention.remember_us for route in config.routes}
-        sealing = reporting_sealing(ring, events, clock)
-        settings = config.store
-        self.guard = durable = EpochGuard(
-            environment.durable,
-            events,
-            self.serving,
-            sealing=sealing,
-            seen_file=environment.seen_file,
-            amnesia_window_us=amnesia_window_us(config),
-            shared_note=environment.shared_note,
-            witness_files=environment.witness_files,
-            fleet=environment.fleet,
-            conditions=Conditions(
-                settings.promotion, settings.promotion_wait, settings.probation, settings.synchronous
-            ),
-            # The fast tier has copies of this very store.
-            on_met=(lambda _identity, _generation: None) if environment.fast is None else environment.fast.bind,
+        of = config, environment, events
+        self.guard, self.store, self._unsent, journaling = _stores(*of, self.serving)
+        waiting, known = Waiting(self.store), None if before is None else before.policy
+        self.policy: Policy = Policy(*of, client_for, self.store, journaling, waiting, known)
+        self.claiming, self.leases, self.prober, self.coordinator = _traffic(
+            *of, self.store, self.policy, journaling, waiting, tracing, self._hand_over
         )
-        self.store = store = tiered_store(config, durable, environment.fast, events, clock, environment.on_purge)
-        self._unsent = UnsentWorker(
-            store,
-            environment.attempt_files,
-            events,
-            remember_us=lambda identity: remembered.get(identity.operation),
-            arrival_seconds=config.store.lease,
-            clock=clock,
+        self.delivery, self.relay = _delivery(*of, self.store, self.policy, self.coordinator, self.leases)
+        self.turns, self._flusher, self._sweeper, self._tally_taker, self._recovery = _upkeep(
+            *of, self.store, self.policy, self.claiming, self.prober, self.delivery
         )
-        journaling = Journaling(
-            self._journal,
-            store,
-            events,
-            sealing,
-            memory_of=durable.noted_memory,
-            unsent_of=self._unsent.unsent_of,
-        )
-        self._flusher = Flusher(store, self._journal, events, clock=clock)
-        self.claiming = Claiming(
-            store,
-            environment.attempt_files,
-            holder=environment.holder,
-            lease_seconds=config.store.lease,
-            grace_seconds=config.store.journal_grace,
-            reachable_seconds=lambda: store.durable_reachable_seconds,
-            is_known=journaling.knows,
-            clock=clock,
-        )
-        self.leases = Leases(store, events, lease_seconds=config.store.lease, clock=clock)
-        self.prober = Prober(
-            store,
-            events,
-            service=config.service,
-            may_recover=self.claiming.may_recover,
-            is_known=journaling.knows,
-            who=f"probe by {environment.holder}",
-            steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
-        )
-        waiting = Waiting(store)
-        accepting = Accepting(
-            store,
-            events,
-            service=config.service,
-            ring=ring,
-            hand_over=self._hand_over,
-            clock=clock,
-        )
-        known = None if before is None else before.policy
-        self.policy: Policy = Policy(config, environment, events, client_for, store, journaling, waiting, known)
-        policy = self.policy
-        self.coordinator = Coordinator(
-            identifying=policy.identifying,
-            store=store,
-            journaling=journaling,
-            claiming=self.claiming,
-            leases=self.leases,
-            waiting=waiting,
-            prober=self.prober,
-            accepting=accepting,
-            repeats=Repeats(events, None if environment.fast is None else environment.fast.first_of, clock),
-            events=events,
-            in_flight_max=config.limits.max_in_flight,
-            recall=store.recall,
-            look_up=None if environment.fast is None else store.look_up,
-            regions=policy.regions,
-            tracing=tracing,
-        )
-        delivers = config.delivery.workers > 0
-        # Gateways with other routes or sinks have turns of their own: each of these is some gateway's work.
-        recovered = recovered_by_name(policy.by_name, resends=delivers)
-        counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
-        counted += [f"sink {sink.name}" for sink in config.events.sinks]
-        turn_names = {
-            Duty.SWEEP: "sweep",
-            Duty.RECOVERY: f"recovery {config.service} {_digest_of(recovered)}",
-            Duty.TALLY: f"tally {config.service} {_digest_of(counted)}",
-        }
-        self.turns = turns = Turns(store.cold, turn_names, clock=clock)
         self._asker = uuid4()
         self._asking: asyncio.Task[None] | None = None
-        self._sweeper = Sweeper(
-            store.cold,
-            events,
-            has_turn=partial(turns.has, Duty.SWEEP),
-            clock_steps=lambda: store.steadiness.steps,
-            clock=clock,
-        )
-        self._tally_taker = TallyTaker(
-            store.cold,
-            events,
-            service=config.service,
-            accepting=policy.accepting,
-            sinks=[sink.name for sink in config.events.sinks],
-            has_turn=partial(turns.has, Duty.TALLY),
-        )
-        self.relay = relay_of(config, store.cold, events, clock)
-        self.delivery = DeliveryWorker(
-            store,
-            self.coordinator.operations,
-            Places(config.delivery.breaker.compiled, events, clock),
-            policy.routes,
-            ring if delivers else None,
-            service=config.service,
-            is_stalled=self.leases.is_stalled,
-            clock=clock,
-        )
-        self._recovery = RecoveryWorker(
-            store.cold,
-            self.prober,
-            policy.by_name,
-            service=config.service,
-            may_recover=self.claiming.may_recover,
-            resend=self.delivery.resend if delivers else None,
-            has_turn=partial(turns.has, Duty.RECOVERY),
-        )
 
     @property
     def routes(self) -> list[Route]:
@@ -495,10 +253,8 @@ class Parts:
         self.delivery.deliver_accepted(request, snapshot)
 
     async def start_store(self) -> bool:
-        """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`.
-
-        Raises `StartRefused`.
-        """
+        """Start the stores and flush the journal; False when the durable one is down: then call `keep_starting`. Raises
+        `StartRefused`."""
         try:
             await self.store.start()
         except (NotApplied, Indefinite):
@@ -601,6 +357,171 @@ class Parts:
                 await self._flusher.run_once()
         except (TimeoutError, StoreError) as error:
             _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
+
+
+def _stores(
+    config: Config, environment: Environment, events: Events, serving: Serving
+) -> tuple[EpochGuard, Tiered, UnsentWorker, Journaling]:
+    """The durable store behind its guard and its copies, what ends the claims of killed processes, and what keeps an
+    outcome that the store does not take."""
+    settings, clock, fast = config.store, environment.clock, environment.fast
+    sealing = reporting_sealing(environment.ring, events, clock)
+    guard = EpochGuard(
+        environment.durable,
+        events,
+        serving,
+        sealing=sealing,
+        seen_file=environment.seen_file,
+        amnesia_window_us=amnesia_window_us(config),
+        shared_note=environment.shared_note,
+        witness_files=environment.witness_files,
+        fleet=environment.fleet,
+        conditions=Conditions(settings.promotion, settings.promotion_wait, settings.probation, settings.synchronous),
+        # The fast tier has copies of this very store.
+        on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
+    )
+    store = tiered_store(config, guard, fast, events, clock, environment.on_purge)
+    remembered = {route.operation: route.retention.remember_us for route in config.routes}
+    unsent = UnsentWorker(
+        store,
+        environment.attempt_files,
+        events,
+        remember_us=lambda identity: remembered.get(identity.operation),
+        arrival_seconds=settings.lease,
+        clock=clock,
+    )
+    memory_of, unsent_of = guard.noted_memory, unsent.unsent_of
+    journaling = Journaling(environment.journal, store, events, sealing, memory_of=memory_of, unsent_of=unsent_of)
+    return guard, store, unsent, journaling
+
+
+def _traffic(
+    config: Config,
+    environment: Environment,
+    events: Events,
+    store: Tiered,
+    policy: Policy,
+    journaling: Journaling,
+    waiting: Waiting,
+    tracing: Tracing | None,
+    hand_over: Callable[[Request, Snapshot], None],
+) -> tuple[Claiming, Leases, Prober, Coordinator]:
+    """What decides about a request; `hand_over` gets those that are accepted."""
+    clock, fast, lease_seconds = environment.clock, environment.fast, config.store.lease
+    claiming = Claiming(
+        store,
+        environment.attempt_files,
+        holder=environment.holder,
+        lease_seconds=lease_seconds,
+        grace_seconds=config.store.journal_grace,
+        reachable_seconds=lambda: store.durable_reachable_seconds,
+        is_known=journaling.knows,
+        clock=clock,
+    )
+    leases = Leases(store, events, lease_seconds=lease_seconds, clock=clock)
+    prober = Prober(
+        store,
+        events,
+        service=config.service,
+        may_recover=claiming.may_recover,
+        is_known=journaling.knows,
+        who=f"probe by {environment.holder}",
+        steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
+    )
+    coordinator = Coordinator(
+        identifying=policy.identifying,
+        store=store,
+        journaling=journaling,
+        claiming=claiming,
+        leases=leases,
+        waiting=waiting,
+        prober=prober,
+        accepting=Accepting(
+            store, events, service=config.service, ring=environment.ring, hand_over=hand_over, clock=clock
+        ),
+        repeats=Repeats(events, None if fast is None else fast.first_of, clock),
+        events=events,
+        in_flight_max=config.limits.max_in_flight,
+        recall=store.recall,
+        look_up=None if fast is None else store.look_up,
+        regions=policy.regions,
+        tracing=tracing,
+    )
+    return claiming, leases, prober, coordinator
+
+
+def _delivery(
+    config: Config,
+    environment: Environment,
+    events: Events,
+    store: Tiered,
+    policy: Policy,
+    coordinator: Coordinator,
+    leases: Leases,
+) -> tuple[DeliveryWorker, Relay | None]:
+    """What sends accepted requests, and what publishes events; None without sinks."""
+    clock = environment.clock
+    worker = DeliveryWorker(
+        store,
+        coordinator.operations,
+        Places(config.delivery.breaker.compiled, events, clock),
+        policy.routes,
+        environment.ring if config.delivery.workers else None,
+        service=config.service,
+        is_stalled=leases.is_stalled,
+        clock=clock,
+    )
+    return worker, relay_of(config, store.cold, events, clock)
+
+
+def _upkeep(
+    config: Config,
+    environment: Environment,
+    events: Events,
+    store: Tiered,
+    policy: Policy,
+    claiming: Claiming,
+    prober: Prober,
+    delivery: DeliveryWorker,
+) -> tuple[Turns, Flusher, Sweeper, TallyTaker, RecoveryWorker]:
+    """What is done in the background, and whose turn it is."""
+    clock, service, sinks = environment.clock, config.service, [sink.name for sink in config.events.sinks]
+    resend = delivery.resend if config.delivery.workers else None
+    # Gateways with other routes or sinks have turns of their own: each of these is some gateway's work.
+    recovered = recovered_by_name(policy.by_name, resends=resend is not None)
+    counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
+    counted += [f"sink {name}" for name in sinks]
+    turn_names = {
+        Duty.SWEEP: "sweep",
+        Duty.RECOVERY: f"recovery {service} {_digest_of(recovered)}",
+        Duty.TALLY: f"tally {service} {_digest_of(counted)}",
+    }
+    turns = Turns(store.cold, turn_names, clock=clock)
+    sweeper = Sweeper(
+        store.cold,
+        events,
+        has_turn=partial(turns.has, Duty.SWEEP),
+        clock_steps=lambda: store.steadiness.steps,
+        clock=clock,
+    )
+    tally_taker = TallyTaker(
+        store.cold,
+        events,
+        service=service,
+        accepting=policy.accepting,
+        sinks=sinks,
+        has_turn=partial(turns.has, Duty.TALLY),
+    )
+    recovery = RecoveryWorker(
+        store.cold,
+        prober,
+        policy.by_name,
+        service=service,
+        may_recover=claiming.may_recover,
+        resend=resend,
+        has_turn=partial(turns.has, Duty.RECOVERY),
+    )
+    return turns, Flusher(store, environment.journal, events, clock=clock), sweeper, tally_taker, recovery
 
 
 def _regions_of(

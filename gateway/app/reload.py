@@ -28,8 +28,8 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from gateway import CommandError
+from gateway.app.host import Stamp, expiries_of, stamps_of
 from gateway.app.life import StartError
-from gateway.app.tls_files import Stamp, expiries_of, stamps_of
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import NEEDS_RESTART, effective
 from gateway.observe.logs import Logs
@@ -37,7 +37,6 @@ from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
 
 # -- control -----------------------------------------------------------------------------------------------------------
-#
 # The socket in `state_dir` by which commands reach a gateway of this host, and both its ends.
 #
 # A command is a word on a line, its response a JSON document on a line; what they mean is the gateway's. Whoever may

@@ -1,43 +1,64 @@
-"""The configured stores."""
+"""The configured stores, and the sinks of what they write of events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
-from gateway.app.events import outbox_of
 from gateway.config import Config
 from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config.events import KafkaSink as KafkaConfig
+from gateway.config.events import NatsSink as NatsConfig
+from gateway.config.events import RedisStreamSink as RedisStreamConfig
+from gateway.config.events import Sink as SinkConfig
+from gateway.config.events import StdoutSink as StdoutConfig
+from gateway.config.events import WebhookSink as WebhookConfig
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.scope import identity_recipe
 from gateway.core.operation import microseconds
+from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.observe.facts import Events, RecordUnreadable, TierChanged
+from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.relay import Relay, SinkSettings
+from gateway.events.sink import Sink, StdoutSink
+from gateway.events.webhook import WebhookSink
+from gateway.observe.facts import (
+    Events,
+    Fact,
+    OperationAccepted,
+    OperationSettled,
+    RecordUnreadable,
+    SweepDone,
+    TierChanged,
+)
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
-from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import HostJournalFiles
 from gateway.store.memory.epoch import SeenFile, WitnessFiles
-from gateway.store.operations import Serving
+from gateway.store.operations import Publications, Serving
 from gateway.store.postgres import store as postgres
-from gateway.store.postgres.schema import Capability, capabilities
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sealed import why_unreadable
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 
+if TYPE_CHECKING:
+    from gateway.store.redis.durable import RedisStore
+    from gateway.store.redis.store import RedisFastTier, RedisSeen
+
 # -- encryption --------------------------------------------------------------------------------------------------------
-#
 # Encryption of what is kept, as configured.
 
 # Of records that cannot be decrypted, one in this time is logged. All are counted.
@@ -76,7 +97,6 @@ def reporting_sealing(ring: KeyRing | None, events: Events, clock: Callable[[], 
 
 
 # -- serving -----------------------------------------------------------------------------------------------------------
-#
 # What a gateway serves by its configuration, to be compared with what its store has recorded.
 
 # Enough to tell two secrets apart, and of no use to who guesses one.
@@ -142,9 +162,6 @@ def _recipes(config: Config) -> dict[str, bytes]:
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 # The stores on Redis take a part of every start and every command; they are loaded where they are configured.
-if TYPE_CHECKING:
-    from gateway.store.redis.durable import RedisStore
-    from gateway.store.redis.store import RedisFastTier, RedisSeen
 
 
 def amnesia_window_us(config: Config) -> int:
@@ -196,16 +213,6 @@ def seen_file(config: Config) -> SeenFile:
     return SeenFile(config.state_dir / "store-seen.json")
 
 
-def witness_files(config: Config) -> WitnessFiles:
-    """What the durable store has acknowledged to the processes of this host."""
-    return WitnessFiles(config.state_dir / "witness")
-
-
-def attempt_files(config: Config) -> AttemptFiles:
-    """What the attempts of this host's processes have sent."""
-    return AttemptFiles(config.state_dir / "attempts")
-
-
 def journal_directory(config: Config) -> Path:
     """Where the journals of this host are."""
     return config.state_dir / "journal"
@@ -217,10 +224,8 @@ def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournalFil
 
 
 def name_of(config: Config) -> str:
-    """The name of service and durable store together, without a secret.
-
-    A Postgres is named by its database alone, because hosts change in a failover; so do those of a Redis.
-    """
+    """The name of service and durable store together, without a secret. A Postgres is named by its database alone,
+    because hosts change in a failover; so do those of a Redis."""
     match config.store.durable:
         case SqliteUrl(path):
             store = f"sqlite {path}"
@@ -269,13 +274,6 @@ def _met(config: Config) -> str:
         if (seen := seen_file(config).read()) is not None:
             return seen.identity
     return ""
-
-
-async def store_capabilities(config: Config) -> list[Capability]:
-    """What the durable store's server allows, if that is a PostgreSQL. Raises `NotApplied` where it cannot be asked."""
-    if isinstance(config.store.durable, PostgresUrl) and config.store.dialect != "portable":
-        return await capabilities(config.store.durable.dsn.get_secret_value(), config.store.durability)
-    return []
 
 
 async def is_migrated(config: Config) -> bool:
@@ -331,3 +329,85 @@ async def refuse_unreadable_journals(config: Config) -> None:
     sealed = await asyncio.to_thread(journals_of(config).sealed)
     if why := why_unreadable(sealed, [key.id for key in config.secrets.encryption]):
         raise StartRefused(why)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+# Events as configured: what the stores write, and the sinks that receive it.
+
+_LOG = logging.getLogger("gateway")
+
+# Publications of one sink at a time, in this process. Those that take a connection each are fewer.
+_PLACES: Final = 100
+_PLACES_OF_CONNECTIONS: Final = 16
+
+
+def outbox_of(config: Config, sealing: Sealing) -> Outbox:
+    """Which events the durable store writes, and with what it seals them."""
+    events = config.events
+    return Outbox(
+        config.service,
+        events.source or f"urn:idempotency-gateway:{config.service}",
+        tuple(
+            Subscription(
+                sink.name,
+                events.types_for(sink),
+                None if sink.routes is None else frozenset(sink.routes),
+                frozenset(Part(name) for name in events.include_for(sink)),
+                sink.ordered,
+            )
+            for sink in events.sinks
+        ),
+        events.max_event_bytes,
+        sealing,
+    )
+
+
+def relay_of(config: Config, store: Publications, events: Events, clock: Callable[[], float]) -> Relay | None:
+    """What publishes the events; None without sinks."""
+    if not config.events.sinks:
+        return None
+    sinks = [(settings_of(config, sink), sink_of(config, sink)) for sink in config.events.sinks]
+    return Relay(store, sinks, events, service=config.service, clock=clock)
+
+
+class RelayWaker:
+    """Wakes the relay of this process, which is made later, after each change that may have events."""
+
+    relay: Relay | None = None
+
+    def wants(self, kind: type[Fact]) -> bool:
+        return self.relay is not None and kind in (OperationSettled, OperationAccepted, SweepDone)
+
+    def __call__(self, _fact: Fact) -> None:
+        if self.relay is not None:
+            self.relay.wake()
+
+
+def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
+    """How a sink is published to."""
+    schedule_us = WEBHOOK_SCHEDULE_US if isinstance(sink, WebhookConfig) else BROKER_SCHEDULE_US
+    return SinkSettings(
+        sink.name,
+        schedule_us,
+        microseconds(config.events.keep),
+        _PLACES_OF_CONNECTIONS if isinstance(sink, WebhookConfig | RedisStreamConfig) else _PLACES,
+        config.delivery.breaker.compiled,
+    )
+
+
+def sink_of(config: Config, sink: SinkConfig) -> Sink:
+    """The sink, not yet open."""
+    warn = partial(_LOG.warning, "sink %s: %s", sink.name)
+    match sink:
+        case WebhookConfig():
+            return WebhookSink(sink, config.egress.policy)
+        case RedisStreamConfig():
+            return RedisStreamSink(sink, warn)
+        case NatsConfig():
+            return NatsSink(sink, warn)
+        case KafkaConfig():
+            return KafkaSink(sink)
+        case StdoutConfig():
+            return StdoutSink()
+        case _:
+            assert_never(sink)

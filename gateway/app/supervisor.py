@@ -21,23 +21,27 @@ import asyncio
 import contextlib
 import logging
 import os
+import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from inspect import isawaitable
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
-from gateway.app.channel import Channel
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
 from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
-from gateway.app.seats import Seat, bind_seats, close_seats, shares
-from gateway.app.share import FIRST, share_of
+from gateway.app.share import FIRST, Seat, bind_seats, close_seats, share_of, shares
 from gateway.config import Config
 from gateway.config.address import Address
 from gateway.http.server import listen_fault
@@ -45,8 +49,104 @@ from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
 
-# -- a worker as its supervisor sees it -------------------------------------------------------------------------------
+# -- channel -----------------------------------------------------------------------------------------------------------
+# Calls between a supervisor and a worker.
 #
+# Each calls methods of the other by name, in order, over one stream between two processes of the same program and user:
+# messages are pickled, each behind its length, and trusted. The end of the stream means that the peer is gone.
+
+_LENGTH: Final = struct.Struct("!I")
+
+Message = tuple[int, str, tuple[Any, ...]]
+"""The number of a call, the method and its arguments. A result has no method; a call without a number wants none."""
+
+
+class Channel:
+    """One end. Lives on one event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        # The loop keeps no task alive that nobody holds.
+        self._answering: set[asyncio.Future[Any]] = set()
+        self.is_gone = False
+
+    @classmethod
+    async def open(cls, sock: socket.socket) -> Self:
+        """A channel over one of a pair of stream sockets, which it owns from then on."""
+        return cls(*await asyncio.open_unix_connection(sock=sock))
+
+    def call(self, method: str, *arguments: object) -> None:
+        """Call the peer. Never waits and never fails, and nothing is known of what comes of it."""
+        self._send((0, method, arguments))
+
+    def ask(self, method: str, *arguments: object) -> asyncio.Future[Any]:
+        """The future result of a call; None when the peer is gone."""
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.is_gone:
+            result.set_result(None)
+        else:
+            number = next(self._numbers)
+            self._asked[number] = result
+            self._send((number, method, arguments))
+        return result
+
+    async def receive(self) -> Message | None:
+        """The next message; None when the peer is gone."""
+        try:
+            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            message: Message = pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - see above
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+        return message
+
+    async def serve(self, receiver: object) -> None:
+        """Call this receiver as the peer says, until that is gone. A call that is a coroutine ends before the next one
+        begins; one that returns a future goes on by itself."""
+        while (message := await self.receive()) is not None:
+            number, method, arguments = message
+            if not method:
+                result = self._asked.pop(number)
+                if not result.done():
+                    result.set_result(*arguments)
+                continue
+            found = getattr(receiver, method)(*arguments)
+            if isinstance(found, asyncio.Future):
+                self._answering.add(found)
+                found.add_done_callback(partial(self._answered, number))
+            else:
+                self._answer(number, await found if isawaitable(found) else found)
+        self.is_gone = True
+        for result in self._asked.values():
+            if not result.done():
+                result.set_result(None)
+
+    async def close(self) -> None:
+        """Send what is queued, if the peer still reads, and close."""
+        with suppress(OSError):
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    def _answered(self, number: int, found: asyncio.Future[Any]) -> None:
+        self._answering.discard(found)
+        if not found.cancelled():
+            self._answer(number, found.result())
+
+    def _answer(self, number: int, result: object) -> None:
+        if number:
+            self._send((number, "", (result,)))
+
+    def _send(self, message: Message) -> None:
+        if self._writer.is_closing():
+            # uvloop would raise here; asyncio would not.
+            return
+        data = pickle.dumps(message)
+        self._writer.write(_LENGTH.pack(len(data)) + data)
+
+
+# -- a worker as its supervisor sees it -------------------------------------------------------------------------------
 # One worker as its supervisor sees it: its process, and the channel to it.
 #
 # Owns how the process is started, its last report, and how its end is described. The supervisor decides which workers
@@ -58,11 +158,8 @@ _EXIT_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
-    """A worker that was started; `attend` it until it is gone.
-
-    `numbers` and `health` are from its last report. `report` is done when it has reported since it was asked, or will
-    not report any more.
-    """
+    """A worker that was started; `attend` it until it is gone. `numbers` and `health` are from its last report.
+    `report` is done when it has reported since it was asked, or will not report any more."""
 
     def __init__(
         self,
@@ -73,10 +170,7 @@ class WorkerProcess:
         reload: Callable[[], asyncio.Future[ReloadReport]],
     ) -> None:
         """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator."""
-        self.number = number
-        self.channel = channel
-        self.reload = reload
-        self._on_change = on_change
+        self.number, self.channel, self.reload, self._on_change = number, channel, reload, on_change
         self.has_served = False
         self.why_failed: str | None = None
         self.numbers: Counted = {}
@@ -225,9 +319,7 @@ class Supervisor(Server):
         self._journal = journal_view(config)
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
-            [route.name for route in config.routes],
-            has_fast_tier=has_fast_tier,
-            version=__version__,
+            [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
         self._metrics.read_with(lambda: {"log_lines_dropped_total": self._lines_dropped()})
         self._health = Health(fast_up=False if has_fast_tier else None)
@@ -293,10 +385,8 @@ class Supervisor(Server):
         close_seats(self._seats)
 
     async def stop(self) -> int:
-        """Stop every worker in order; returns the exit code, the highest of the workers'.
-
-        It is not 0 either while a journal of this host holds an outcome: a worker that died may have left one behind.
-        """
+        """Stop every worker in order; returns the exit code, the highest of the workers'. It is not 0 either while a
+        journal of this host holds an outcome: a worker that died may have left one behind."""
         self._health.draining = True
         if self._reloading is not None:
             await self._reloading.stop()
@@ -408,10 +498,8 @@ class Supervisor(Server):
     # -- reload -------------------------------------------------------------------------------------------------------
 
     async def apply(self, config: Config) -> None:
-        """Put a configuration in force in every worker, or in none. Raises `StartError`.
-
-        One that ends meanwhile is replaced afterwards, with what is in force then.
-        """
+        """Put a configuration in force in every worker, or in none. Raises `StartError`. One that ends meanwhile is
+        replaced afterwards, with what is in force then."""
         async with self._switching:
             workers = list(self._workers.values())
             before = status = self._status

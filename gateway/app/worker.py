@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import Final
 
 from gateway import EXIT_FAILED
-from gateway.app.channel import Channel
 from gateway.app.gateway import Gateway
-from gateway.app.generations import Generations
 from gateway.app.life import StartError, run, run_until_signal
 from gateway.app.reload import Report
-from gateway.app.seats import Handed
+from gateway.app.serve import Generations
+from gateway.app.share import Handed
+from gateway.app.supervisor import Channel
 from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
@@ -142,10 +142,8 @@ async def work(descriptor: int) -> int:
 
 
 def _die_with(supervisor: int) -> bool:
-    """Have the kernel kill this process when its parent dies; False when the parent is dead already.
-
-    Where the kernel cannot do this, the end of the channel stops the process.
-    """
+    """Have the kernel kill this process when its parent dies; False when the parent is dead already. Where the kernel
+    cannot do this, the end of the channel stops the process."""
     # Where memory must not be executable, ctypes may not work.
     with suppress(ImportError, MemoryError, OSError, AttributeError):
         import ctypes

@@ -22,12 +22,7 @@ from typing import Final, assert_never
 from gateway.config.leaf import encoded, lowered
 from gateway.config.scope import ForwardAuth as Service
 from gateway.core.framing import digest
-from gateway.core.identity.scope import (
-    ForwardAuthScope,
-    IdentityUnavailable,
-    Network,
-    ScopeUnsuitable,
-)
+from gateway.core.identity.scope import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
 from gateway.core.message import Headers, RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
@@ -68,14 +63,9 @@ class ForwardAuth(Verifier):
         asked_max: int,
         clock: Callable[[], float],
     ) -> None:
-        """Without a scope, any permission will do: its value is empty.
-
-        `asked_max` bounds the requests that wait for a decision. `clock` counts seconds and never goes back.
-        """
-        self._scope = scope
-        self._service = service
-        self._upstream = upstream
-        self._events = events
+        """Without a scope, any permission will do: its value is empty. `asked_max` bounds the requests that wait for a
+        decision. `clock` counts seconds and never goes back."""
+        self._scope, self._service, self._upstream, self._events = scope, service, upstream, events
         self._trusted_proxies = tuple(trusted_proxies)
         self._names = lowered(service.headers)
         self._copied = encoded(service.copy_)

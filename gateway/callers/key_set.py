@@ -201,12 +201,8 @@ class KeySet:
     ) -> None:
         """`name` is for the log. Without a source, `keys` are all there ever are. `clock` counts seconds, also while
         the machine sleeps."""
-        self._name = name
-        self._source = source
-        self._stale_seconds = stale_seconds
-        self._clock = clock
-        self._publish = publish
-        self._keys = keys
+        self._name, self._source, self._stale_seconds, self._clock = name, source, stale_seconds, clock
+        self._publish, self._keys = publish, keys
         self._digest = b""
         self._fresh_until = self._usable_until = float("-inf") if source is not None else float("inf")
         self._may_fetch_from = float("-inf")
@@ -251,9 +247,7 @@ class KeySet:
 
     def keys_for(self, token: Token) -> tuple[tuple[Key, ...], bool]:
         """The keys that may have signed the token, and whether the token names them: one that is named is the only one.
-
-        A set that has got old is fetched in the background.
-        """
+        A set that has got old is fetched in the background."""
         if self._clock() >= self._fresh_until and self.may_refresh:
             self._begin()
         named = tuple(key for key in self._keys if key.key_id is not None and key.key_id == token.key_id)
@@ -312,7 +306,6 @@ class KeySet:
 
 
 # -- where keys come from ----------------------------------------------------------------------------------------------
-#
 # Where the keys of an issuer come from: a URL, the issuer's own configuration, or a file.
 #
 # Nothing that a server sends is trusted but by TLS: redirects are not followed, since nobody checked where they lead, a

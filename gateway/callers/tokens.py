@@ -1,19 +1,24 @@
-"""Verifies bearer tokens: the verifier of `JwtScope`.
+"""Verifies callers by what their request has: bearer tokens (`JwtScope`), and client certificates.
 
 A token that was verified is remembered by its digest until it expires or the keys of its issuer are others, so that a
 repeat costs a digest. Nothing else of a token is kept, and nothing of it gets into a log or a reply.
+
+A certificate was verified by TLS when the connection was made. A proxy in front of the gateway has a certificate of its
+own, which says nothing about the caller. A connection may outlast the certificate that it was made with; then its
+holder is nobody.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
 from gateway.callers.key_set import KeySet
 from gateway.config.scope import JwtScope
-from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing
+from gateway.core.identity.peer import certificate_name
+from gateway.core.identity.scope import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.identification import Verification, Verified, Verifier
@@ -36,19 +41,12 @@ class TokenVerifier(Verifier):
     """Verifies the tokens of one scope. Lives on one event loop. The keys are their owner's to close."""
 
     def __init__(
-        self,
-        scope: JwtScope,
-        keys: Mapping[str, KeySet],
-        wall_seconds: Callable[[], float],
-        *,
-        waiting_max: int = 1000,
+        self, scope: JwtScope, keys: Mapping[str, KeySet], wall_seconds: Callable[[], float], *, waiting_max: int = 1000
     ) -> None:
         """`keys` by issuer; they may be shared with other verifiers. `wall_seconds` is Unix time. `waiting_max` bounds
         the requests that wait for keys."""
         self._issuers = {each.issuer: each for each in scope.issuers}
-        self._keys = keys
-        self._wall_seconds = wall_seconds
-        self._waiting_max = waiting_max
+        self._keys, self._wall_seconds, self._waiting_max = keys, wall_seconds, waiting_max
         self._waiting = 0
         self._remembered: dict[bytes, _Remembered] = {}
 
@@ -132,3 +130,34 @@ def _undecided(keys: KeySet) -> Verification:
     return IdentityUnavailable(
         "The keys of the token's issuer are not known.", max(1, math.ceil(keys.retry_after_seconds))
     )
+
+
+class ClientCertificates(Verifier):
+    """Verifies one kind of name. `wall_seconds` is Unix time."""
+
+    def __init__(
+        self, scope: ClientCertificateScope, trusted_proxies: Sequence[Network], wall_seconds: Callable[[], float]
+    ) -> None:
+        self._scope = scope
+        self._trusted_proxies = tuple(trusted_proxies)
+        self._wall_seconds = wall_seconds
+
+    def known(self, request: Request) -> Verification:
+        """The caller, or why the certificate names none. Nothing has to be waited for."""
+        peer, certificate = request.hop.peer, request.hop.certificate
+        if peer is not None and any(peer in network for network in self._trusted_proxies):
+            return _missing("The request came through a proxy, which cannot show the client's certificate.")
+        if certificate is None:
+            return _missing("A client certificate is missing.")
+        if certificate.until <= self._wall_seconds():
+            return _missing("The client certificate has expired since the connection was made.")
+        name = certificate_name(certificate, self._scope.part)
+        return Verified(self._scope.value_of(name)) if isinstance(name, bytes) else name
+
+    async def ask(self, request: Request) -> Verification:
+        """As `known`."""
+        return self.known(request)
+
+
+def _missing(detail: str) -> ScopeMissing:
+    return ScopeMissing(detail, is_credential=True)

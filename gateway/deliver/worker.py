@@ -96,15 +96,9 @@ class DeliveryWorker:
         clock: Callable[[], float],
     ) -> None:
         """Needs a running event loop. `is_stalled` says whether nothing should be claimed now; `clock` counts seconds
-        and never goes back. Without a `ring` nothing is delivered.
-        """
-        self._store = store
-        self._operations = operations
-        self._places = places
-        self._ring = ring
-        self._service = service
-        self._is_stalled = is_stalled
-        self._clock = clock
+        and never goes back. Without a `ring` nothing is delivered."""
+        self._store, self._operations, self._places, self._ring = store, operations, places, ring
+        self._service, self._is_stalled, self._clock = service, is_stalled, clock
         # Operation names that were paused at the last search; None while that is unknown: before the first one, and
         # while nothing was searched for lack of places.
         self._paused: frozenset[str] | None = None
@@ -142,9 +136,7 @@ class DeliveryWorker:
 
     def deliver_accepted(self, request: Request, snapshot: Snapshot) -> None:
         """Deliver a request that was just accepted here, at once if it may be. Takes the ownership of its body.
-
-        Otherwise a poll finds it later, here or in another gateway.
-        """
+        Otherwise a poll finds it later, here or in another gateway."""
         request.owner = self
         record, operation = snapshot.record, request.route.operation
         if record is not None and record.delivery is not None and record.delivery.is_behind:
@@ -243,10 +235,8 @@ class DeliveryWorker:
     # -- one delivery -------------------------------------------------------------------------------------------------
 
     def _begin(self, route: Route, record: Record, request: Request | None = None) -> bool:
-        """Start the task of a delivery; False where it must not begin now, or has no place.
-
-        `request` is the kept one, where it is at hand. It is the task's from now on.
-        """
+        """Start the task of a delivery; False where it must not begin now, or has no place. `request` is the kept one,
+        where it is at hand. It is the task's from now on."""
         if self._is_stopped or self._is_stalled() or route not in self._routes or self._is_running(record):
             return False
         place = self._places.take(route)
@@ -431,10 +421,8 @@ class DeliveryWorker:
             self.resend(route, record)
 
     def _wake_when_due(self, seconds: float) -> None:
-        """Poll when a pause of so many seconds, which the store has begun, is over by its clock.
-
-        Counted from now, because the store began it before. Also if something else makes another poll before that.
-        """
+        """Poll when a pause of so many seconds, which the store has begun, is over by its clock. Counted from now,
+        because the store began it before. Also if something else makes another poll before that."""
         seconds *= _DRIFT
         self._wake_in(seconds)
         if seconds <= _DUE_SECONDS_MAX and len(self._due) < _DUE_MAX:
@@ -498,16 +486,12 @@ class Place:
 
 
 class Places:
-    """How many deliveries may run at once in this process: for each route, and for each upstream by a breaker.
-
-    A place is taken before the operation is claimed, so that a claimed request is sent at once. One without a place
-    stays accepted, and nothing about it changes. `clock` counts seconds and never goes back.
-    """
+    """How many deliveries may run at once in this process: for each route, and for each upstream by a breaker. A place
+    is taken before the operation is claimed, so that a claimed request is sent at once. One without a place stays
+    accepted, and nothing about it changes. `clock` counts seconds and never goes back."""
 
     def __init__(self, policy: BreakerPolicy, events: Events, clock: Callable[[], float]) -> None:
-        self._policy = policy
-        self._events = events
-        self._clock = clock
+        self._policy, self._events, self._clock = policy, events, clock
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
         self._breakers: dict[Upstream, Breaker] = {}

@@ -1,11 +1,11 @@
 """The gateway on the embedded store, in front of a demo service or the user's own, without any set-up.
 
-It is the real program with a real configuration (`setting`), in one process with a service that charges cards
-(`upstream`), and a `consumer` of its events. It keeps everything in a temporary directory, so each demonstration
-starts from nothing, and opens the console on loopback, with a token of its own. `traffic` gives that something to
-show. `story` plays its scenes by itself, with requests of a `client`.
+It is the real program with a real configuration (`setting`), in one process with those around it (`world`): a
+service that charges cards, a consumer of events, and a caller. It keeps everything in a temporary directory, so each
+demonstration starts from nothing, and opens the console on loopback, with a token of its own. `story` has what is sent
+by itself: traffic that gives the console something to show, and scenes.
 
-`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a `process` of its own.
+`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a process of its own.
 
 Entered by demo.
 Imports app, config, core, http, observe.
@@ -28,11 +28,8 @@ from gateway.app.life import StartError, run
 from gateway.config.address import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
-from gateway.demo.client import Caller
-from gateway.demo.consumer import Consumer
-from gateway.demo.story import Scenario, UnexpectedResult
-from gateway.demo.traffic import Traffic
-from gateway.demo.upstream import CardService
+from gateway.demo.story import Scenario, Traffic, UnexpectedResult
+from gateway.demo.world import Caller, CardService, Consumer
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
 
@@ -53,11 +50,9 @@ def demo(
     upstream_only: bool,
     traffic: bool = False,
 ) -> int:
-    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code.
-
-    `port` None is the default, and any free one for the story. With another one the console is on any free one. Raises
-    `StartError` with what to do, and `ConfigError` when `upstream` is not the URL of a service.
-    """
+    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code. `port` None is the default, and any
+    free one for the story. With another one the console is on any free one. Raises `StartError` with what to do, and
+    `ConfigError` when `upstream` is not the URL of a service."""
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
     if corners:
@@ -158,10 +153,8 @@ async def in_front_of_cards(host: str, port: int, admin_port: int = 0, log_level
 
 @asynccontextmanager
 async def _gateway(text: str, further: Mapping[str, str], **variables: Any) -> AsyncIterator[Gateway]:
-    """A gateway that serves inside the context, on an empty store, and stops in order at its end.
-
-    `variables` are those of `setting.variables`, `further` all others of the text.
-    """
+    """A gateway that serves inside the context, on an empty store, and stops in order at its end. `variables` are those
+    of `setting.variables`, `further` all others of the text."""
     with tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-") as directory:
         config = setting.config(text, {**setting.variables(directory=directory, **variables), **further})
         logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)

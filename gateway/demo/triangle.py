@@ -9,24 +9,98 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.life import StartError
 from gateway.demo import setting
-from gateway.demo.client import Caller, Response
-from gateway.demo.consumer import Consumer
-from gateway.demo.process import GatewayProcess
-from gateway.demo.story import UnexpectedResult
-from gateway.demo.upstream import CardService
+from gateway.demo.story import PrintLine, UnexpectedResult
+from gateway.demo.world import Caller, CardService, Consumer, Response
+
+_READY_SECONDS: Final = 20.0
+_LOG_LINES_SHOWN: Final = 10
+
+
+class GatewayProcess:
+    """`async with GatewayProcess(directory, text, variables, status_port)`: a gateway that is ready. `text` is its
+    configuration, `variables` are in its environment. It is killed at the end, and keeps nothing outside of
+    `directory`. Raises `StartError` with the end of its log when it does not get ready."""
+
+    def __init__(self, directory: Path, text: str, variables: Mapping[str, str], status_port: int) -> None:
+        self._directory, self._text, self._variables = directory, text, variables
+        self._status = Caller("127.0.0.1", status_port)
+        self._log = directory / "gateway.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    async def start(self) -> None:
+        """Start it, and return once it is ready."""
+        self._launch()
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                while not await self._is_ready():  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise self._failure(f"did not get ready within {_READY_SECONDS:g} s") from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL, to it and to whatever it started."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _launch(self) -> None:
+        self._directory.mkdir(exist_ok=True)
+        config = self._directory / "gateway.yaml"
+        config.write_text(self._text)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - this program
+                [sys.executable, "-m", "gateway", "run", "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Nothing of the working directory can take the place of the installed program.
+                cwd=self._directory,
+                env={**os.environ, **self._variables},
+                # Ctrl-C is for the demonstration, which then kills it.
+                start_new_session=True,
+            )
+
+    async def _is_ready(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise self._failure("ended by itself")
+        try:
+            return (await self._status.send("GET", "/readyz", {})).status == 200
+        except OSError:
+            return False
+
+    def _failure(self, what: str) -> StartError:
+        self.kill()
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        return StartError("\n  ".join((f"the gateway {what}. The end of its log:", *(lines or ["(nothing)"]))))
+
 
 _HOST: Final = "127.0.0.1"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -40,8 +114,6 @@ _POLL_SECONDS: Final = 0.05
 _CHARGE: Final = json.dumps({"amount": 1200, "currency": "eur", "source": "tok_slow"}).encode()
 _JSON: Final = {"Content-Type": "application/json"}
 _WEBHOOK: Final = json.dumps({"id": "evt_1001", "type": "payment.settled", "charge": "ch_7"}).encode()
-
-PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,8 @@ _NO_GENERATION: Final = -1
 
 @immutable
 class SinkSettings:
-    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead.
-
-    `places` bounds the publications at a time, each of a batch.
-    """
+    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead. `places` bounds the
+    publications at a time, each of a batch."""
 
     name: str
     schedule_us: tuple[int, ...]
@@ -82,16 +80,11 @@ class Relay:
         draw: Callable[[], float] = random.random,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1).
-
-        `busy_seconds` is the pause between polls while every sink keeps up.
-        """
+        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1). `busy_seconds` is the pause between
+        polls while every sink keeps up."""
         self._store = store
         self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
-        self._events = events
-        self._service = service
-        self._draw = draw
-        self._busy_seconds = busy_seconds
+        self._events, self._service, self._draw, self._busy_seconds = events, service, draw, busy_seconds
         self._leased = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports: deque[EventReport] = deque()
@@ -269,9 +262,7 @@ class _Places:
     def __init__(self, settings: SinkSettings, sink: Sink, events: Events, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.name = settings.name
-        self.sink = sink
-        self._events = events
-        self._clock = clock
+        self.sink, self._events, self._clock = sink, events, clock
         self._taken = 0
         self._breaker = Breaker(settings.breaker)
         self._is_open = False

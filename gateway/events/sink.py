@@ -27,11 +27,9 @@ class Delivered:
 
 @immutable
 class Failed:
-    """The event is to be published again. `is_unknown`: it may have arrived.
-
-    `retry_after_us` is what the consumer asked for. `why` is for operators; it may hold a part of a response, and then
-    `cause` is for the log, without that.
-    """
+    """The event is to be published again. `is_unknown`: it may have arrived. `retry_after_us` is what the consumer
+    asked for. `why` is for operators; it may hold a part of a response, and then `cause` is for the log, without
+    that."""
 
     why: str
     is_unknown: bool = False
@@ -77,10 +75,8 @@ class Sink(Protocol):
         """Prepare, without waiting for the sink's server. Raises `SinkUnusable`."""
 
     async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
-        """Publish each event once, within the sink's own deadline. Returns the results in their order.
-
-        Raises only what is a bug.
-        """
+        """Publish each event once, within the sink's own deadline. Returns the results in their order. Raises only what
+        is a bug."""
 
     async def close(self) -> None: ...
 
@@ -105,7 +101,6 @@ def reason(text: str) -> str:
 
 
 # -- stdout ------------------------------------------------------------------------------------------------------------
-#
 # Events as lines on standard output, for trying. At most once: nobody acknowledges a line.
 
 

@@ -38,7 +38,6 @@ from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication
 from gateway.upstream.connect import Names
 
 # -- egress ------------------------------------------------------------------------------------------------------------
-#
 # Guards where the gateway connects to, so that a URL or a DNS response cannot lead it into its own network (SSRF).
 #
 # `core.egress` says which addresses are forbidden. A name is resolved once for each connection and refused if *any* of
@@ -67,11 +66,9 @@ class GuardedResolver(AbstractResolver):
 
 
 def guarded_connector(policy: EgressPolicy, resolver: AbstractResolver | None = None) -> TCPConnector:
-    """A connector that connects to allowed addresses alone. With a proxy, to the proxy, which is not checked.
-
-    Without a resolver, names are looked up in threads of its own: a name server that hangs delays no other sink.
-    The resolver sees names only: literals never reach it. The factory of sockets sees every address.
-    """
+    """A connector that connects to allowed addresses alone. With a proxy, to the proxy, which is not checked. Without a
+    resolver, names are looked up in threads of its own: a name server that hangs delays no other sink. The resolver
+    sees names only: literals never reach it. The factory of sockets sees every address."""
     resolver = Names() if resolver is None else resolver
     if policy.proxy is not None:
         return TCPConnector(limit=0, use_dns_cache=False, resolver=resolver)
@@ -91,10 +88,7 @@ def guarded_connector(policy: EgressPolicy, resolver: AbstractResolver | None = 
 TIMEOUT_SECONDS: Final = 20.0
 RESPONSE_BYTES_MAX: Final = 1024
 
-_MEDIA_TYPES: Final = {
-    "cloudevents": "application/cloudevents+json; charset=utf-8",
-    "standard": "application/json",
-}
+_MEDIA_TYPES: Final = {"cloudevents": "application/cloudevents+json; charset=utf-8", "standard": "application/json"}
 
 
 class WebhookSink(OneByOne):
@@ -113,9 +107,7 @@ class WebhookSink(OneByOne):
         self._url = settings.url.get_secret_value()
         self._secrets = [secret.compiled for secret in settings.secrets]
         self._format = settings.format
-        self._timeout_seconds = timeout_seconds
-        self._egress = egress
-        self._resolver = resolver
+        self._timeout_seconds, self._egress, self._resolver = timeout_seconds, egress, resolver
         self._wall_seconds = wall_seconds
         self._session: ClientSession | None = None
         url = urlsplit(self._url)

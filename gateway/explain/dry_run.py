@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 
 import orjson
 
-from gateway.app.callers import callers_of, reserved_headers
+from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.scope import ForwardAuth, TokenIssuer
 from gateway.core.identity.peer import Hop, hop_from, read_certificate

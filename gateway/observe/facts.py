@@ -8,12 +8,13 @@ observer, reported once per kind of event and otherwise ignored, so that it cann
 Label values are route names and constants of the program, never keys, scopes or paths, so the number of series is known
 at the start. Series that an alert needs exist from the start, at 0, because a series that does not exist has no rate.
 
-*Metrics* are declared as `counter name{labels}: text`. Labels are attributes of the event, or `label=attribute`; those
-of an enumeration have all series from the start, others those in `series`. A gauge has the rule by which workers are
-merged, a histogram its buckets: `gauge max name of attribute: text`. The attribute is put or observed, or is how many a
-counter counts. `of attribute each items` takes attribute and labels from each item instead, and `all items` from items
-that are tuples of labels and a number, or of a mapping; other series of a gauge are then 0. With `if attribute` it has
-to be true, with `if attribute=value` have that value. The text stands where a metric is declared first.
+*Metrics* are declared as `counter name{labels}: text`, their names without `idempotency_`. Labels are attributes of the
+event, or `label=attribute`; those of an enumeration have all series from the start, others those in `series`. A gauge
+has the rule by which workers are merged, a histogram its buckets: `gauge max name of attribute: text`. The attribute is
+put or observed, or is how many a counter counts. `of attribute each items` takes attribute and labels from each item
+instead, and `all items` from items that are tuples of labels and a number, or of a mapping; other series of a gauge are
+then 0. With `if attribute` it has to be true, with `if attribute=value` have that value. The text stands where a metric
+is declared first.
 
 *Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. Fields
 are attributes, or `field=attribute`; `field?` is left out where it is empty, and so is `field*`, made of several words.
@@ -75,10 +76,8 @@ LabelValues = Iterable[str] | Configured
 
 
 class Metric(NamedTuple):
-    """A metric that events change: a gauge if it has a `rule`, a histogram if it has `bounds`, else a counter.
-
-    `labels` has for each label the values that have their series from the start.
-    """
+    """A metric that events change: a gauge if it has a `rule`, a histogram if it has `bounds`, else a counter. `labels`
+    has for each label the values that have their series from the start."""
 
     name: str
     text: str
@@ -88,10 +87,8 @@ class Metric(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an event changes of a metric: the series that these attributes choose, as it is declared.
-
-    `how` is empty where it is one series that it changes, and a counter counts one more.
-    """
+    """What an event changes of a metric: the series that these attributes choose, as it is declared. `how` is empty
+    where it is one series that it changes, and a counter counts one more."""
 
     metric: Metric
     attributes: Sequence[str]
@@ -105,10 +102,8 @@ Value = str | int | float | UUID | None
 
 
 class Line(NamedTuple):
-    """The content of a line of the log. Fields that are None are left out.
-
-    `detail` has the fields that only the JSON format writes, because the message has them already.
-    """
+    """The content of a line of the log. Fields that are None are left out. `detail` has the fields that only the JSON
+    format writes, because the message has them already."""
 
     message: str
     fields: Mapping[str, Value] = {}
@@ -195,6 +190,7 @@ def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str
     kind, rule, buckets, name, labels, value, how, items, when, text = found.groups("")
     pairs = [each.partition("=") for each in labels.split(",") if each]
     attributes = {label: attribute or label for label, _, attribute in pairs}
+    name = f"idempotency_{name}"
     if name not in METRICS:
         values = {label: series.get(label, _values_of(label, hints)) for label in attributes}
         METRICS[name] = Metric(name, text, values, Rule[rule.upper()] if rule else None, _BUCKETS.get(buckets, ()))
@@ -253,17 +249,9 @@ class TraceContext:
     calls: list[tuple[int, StoreCalled]] | None = None
 
 
-class Kind(StrEnum):
-    """How a request on a protected route came by its reply; the first that applies.
-
-    `waited`: for another request, whatever became of it. `refused`: all that is none of the others.
-    """
-
-    EXECUTED = "executed"
-    WAITED = "waited"
-    ACCEPTED = "accepted"
-    REPLAYED = "replayed"
-    REFUSED = "refused"
+Kind = StrEnum("Kind", "EXECUTED WAITED ACCEPTED REPLAYED REFUSED")
+"""How a request on a protected route came by its reply; the first that applies. `waited`: for another request, whatever
+became of it. `refused`: all that is none of the others."""
 
 
 @event
@@ -299,17 +287,15 @@ class RequestAnswered(Fact):
     trace: TraceContext | None = None
     origin: str | None = None
     waited_seconds: float | None = None
-
     counts = """
-    counter idempotency_requests_total{route,verdict}: Requests on protected routes, by verdict
-    histogram request idempotency_request_duration_seconds{route,kind} of duration_seconds: From the arrival of a
-        request on a protected route to the head of its response, waiting included
-    counter idempotency_responses_total{route,status}: Responses to requests on protected routes, by the class of the
-        status
-    histogram own idempotency_overhead_seconds{route} of own_seconds: The same without the upstream's part, of the
-        requests that were executed
-    histogram request idempotency_fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the
-        upstream took for the response to a repeat, where it is read from there
+    counter requests_total{route,verdict}: Requests on protected routes, by verdict
+    histogram request request_duration_seconds{route,kind} of duration_seconds: From the arrival of a request on a
+        protected route to the head of its response, waiting included
+    counter responses_total{route,status}: Responses to requests on protected routes, by the class of the status
+    histogram own overhead_seconds{route} of own_seconds: The same without the upstream's part, of the requests that
+        were executed
+    histogram request fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the upstream took
+        for the response to a repeat, where it is read from there
     """
     says = """
     INFO: {self.method} {self.route} {self.status} {self.verdict}
@@ -336,12 +322,10 @@ class RequestAnswered(Fact):
 
 @event
 class RequestPassed(Fact):
-    """An unprotected request was passed through.
-
-    `verdict` says why `route` did not protect it; both are None where no route matched. `key_header` then names the key
-    header that it has all the same, if any, and `path` is its normalised path. `why` says why the upstream gave no
-    response, where that is so. `is_observed`: `route` only observes it, and `verdict` is None.
-    """
+    """An unprotected request was passed through. `verdict` says why `route` did not protect it; both are None where no
+    route matched. `key_header` then names the key header that it has all the same, if any, and `path` is its normalised
+    path. `why` says why the upstream gave no response, where that is so. `is_observed`: `route` only observes it, and
+    `verdict` is None."""
 
     verdict: Verdict | None
     method: str
@@ -363,11 +347,11 @@ class RequestPassed(Fact):
     # `no_route_keyed`: no route matches the request although its client sent a key.
     series: ClassVar = {"reason": ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")}
     counts = """
-    counter idempotency_unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through
-        without protection
-    histogram request idempotency_unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a
-        request that is passed through to the head of its response
-    counter idempotency_requests_total{route,verdict} if verdict
+    counter unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through without
+        protection
+    histogram request unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a request that
+        is passed through to the head of its response
+    counter requests_total{route,verdict} if verdict
     """
     says = "INFO: {self.method} {self.status} unprotected | reason route duration_ms why"
 
@@ -377,12 +361,8 @@ class RequestPassed(Fact):
         return "" if self.is_observed else self.reason if self.key_header is None else "no_route_keyed"
 
 
-class StatusPart(StrEnum):
-    """What a request to the status resource is for."""
-
-    STATUS = "status"
-    RESULT = "result"
-    WITHDRAWAL = "withdrawal"
+StatusPart = StrEnum("StatusPart", "STATUS RESULT WITHDRAWAL")
+"""What a request to the status resource is for."""
 
 
 @event
@@ -396,10 +376,9 @@ class StatusAnswered(Fact):
     verdict: Verdict | None = None
     route: str | None = None
     operation_id: UUID | None = None
-
     counts = """
-    counter idempotency_status_requests_total{part,status}: Requests to the status resource, by what they are for and
-        the class of the reply
+    counter status_requests_total{part,status}: Requests to the status resource, by what they are for and the class of
+        the reply
     """
     says = """
     INFO: {self.method} {self.part} of an operation {self.status} | duration_ms verdict route operation_id
@@ -408,12 +387,8 @@ class StatusAnswered(Fact):
     is_of_request = True
 
 
-class RegionResult(StrEnum):
-    """What became of a request that was sent to another region."""
-
-    ANSWERED = "answered"
-    UNREACHED = "unreached"
-    LOST = "lost"
+RegionResult = StrEnum("RegionResult", "ANSWERED UNREACHED LOST")
+"""What became of a request that was sent to another region."""
 
 
 @event
@@ -423,10 +398,9 @@ class RegionAsked(Fact):
     region: str
     result: RegionResult
     detail: str = ""
-
     counts = """
-    counter idempotency_region_requests_total{region,result}: Requests that were sent to the region that their operation
-        is at home in, by what became of them here
+    counter region_requests_total{region,result}: Requests that were sent to the region that their operation is at home
+        in, by what became of them here
     """
     # That a region cannot be reached is a line of its upstream's.
     says = "DEBUG: sent to region {self.region} | result detail"
@@ -435,35 +409,26 @@ class RegionAsked(Fact):
 @event
 class RequestObserved(Fact):
     """A request on an observed route was judged: enforcement would have given it this verdict. Nothing came of it.
-
     `is_repeat`: it was equal to an earlier one under its key, and would not have run again. `is_rekeyed`: the same
-    content came under another key shortly before.
-    """
+    content came under another key shortly before."""
 
     route: str
     verdict: Verdict
     is_repeat: bool
     is_rekeyed: bool
-
     series: ClassVar = {"route": Configured.OBSERVED_ROUTES}
     counts = """
-    counter idempotency_observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that
-        enforcement would have given
-    counter idempotency_observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one
-        under their key, and would not have run again
-    counter idempotency_observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under
-        another key within 10 minutes before
+    counter observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that enforcement would
+        have given
+    counter observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one under their key,
+        and would not have run again
+    counter observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under another key
+        within 10 minutes before
     """
 
 
-class DropReason(StrEnum):
-    """Why what was seen of an observed request was given up; see `protect.observing`."""
-
-    QUEUE = "queue"
-    MEMORY = "memory"
-    INCOMPLETE = "incomplete"
-    STORE = "store"
-    FAILED = "failed"
+DropReason = StrEnum("DropReason", "QUEUE MEMORY INCOMPLETE STORE FAILED")
+"""Why what was seen of an observed request was given up; see `protect.observing`."""
 
 
 @event
@@ -472,10 +437,8 @@ class ObservationDropped(Fact):
 
     reason: DropReason
     number: int = 1
-
     counts = """
-    counter idempotency_observations_dropped_total{reason} of number: Observed requests of which nothing is known, by
-        reason
+    counter observations_dropped_total{reason} of number: Observed requests of which nothing is known, by reason
     """
 
 
@@ -497,10 +460,9 @@ class OperationClaimed(OfClaim):
 
     attempt: int
     is_takeover: bool = False
-
     counts = """
-    counter idempotency_claims_total{route}: Claims that were granted
-    counter idempotency_takeovers_total{route} if is_takeover: Operations in doubt that were sent again
+    counter claims_total{route}: Claims that were granted
+    counter takeovers_total{route} if is_takeover: Operations in doubt that were sent again
     """
     says = "DEBUG: claimed | route operation_id token attempt"
 
@@ -511,20 +473,17 @@ class OperationTakenOver(OfClaim):
 
     attempt: int
     request: RequestInfo
-
     says = """
-    INFO: in doubt, sent again
-        | route operation_id token attempt request_id=request.request_id trace_id=request.trace_id
+    INFO: in doubt, sent again | route operation_id token attempt request_id=request.request_id
+        trace_id=request.trace_id
     """
 
 
 @event
 class EndedUnanswered(Fact):
     """An attempt ended when its caller waited no longer: the caller had got a reply such as a 504, or was gone.
-
     `verdict` and `status` are what the caller would have got; `duration_seconds` is from the claim to the end.
-    `upstream_status` as in `RequestAnswered`.
-    """
+    `upstream_status` as in `RequestAnswered`."""
 
     route: str
     verdict: Verdict
@@ -534,34 +493,28 @@ class EndedUnanswered(Fact):
     upstream_status: int | None
     attempt: int
     request: RequestInfo
-
     says = """
-    INFO: {self.request.method} {self.route} {self.status} {self.verdict}, after its caller stopped waiting
-        | upstream_status duration_ms attempt operation_id request_id=request.request_id trace_id=request.trace_id
-        | method=request.method route status verdict
+    INFO: {self.request.method} {self.route} {self.status} {self.verdict}, after its caller stopped waiting |
+        upstream_status duration_ms attempt operation_id request_id=request.request_id trace_id=request.trace_id |
+        method=request.method route status verdict
     """
     is_of_request = True
 
 
 @event
 class OperationSettled(OfClaim):
-    """The event that ended an attempt is in the record.
-
-    `upstream_seconds` is how long the upstream was waited for, also in vain; None when nothing was sent. `is_late`: the
-    first write of the event had to be repeated.
-    """
+    """The event that ended an attempt is in the record. `upstream_seconds` is how long the upstream was waited for,
+    also in vain; None when nothing was sent. `is_late`: the first write of the event had to be repeated."""
 
     event: Event
     detail: str
     upstream_seconds: float | None
     is_late: bool
-
     series: ClassVar = {"event": _ENDINGS}
     counts = """
-    counter idempotency_settlements_total{route,event}: Attempts whose end was recorded, by event
-    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for
-        an attempt
-    counter idempotency_late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
+    counter settlements_total{route,event}: Attempts whose end was recorded, by event
+    histogram request upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for an attempt
+    counter late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
     """
     says = """
     WARNING if is_late: {self.ending}, recorded late | route operation_id token event detail
@@ -580,10 +533,9 @@ class WriteRefused(OfClaim):
 
     event: Event
     state: str
-
     counts = """
-    counter idempotency_refused_writes_total{route}: Attempts whose outcome the store refused, because the record had
-        gone on without them
+    counter refused_writes_total{route}: Attempts whose outcome the store refused, because the record had gone on
+        without them
     """
     says = """
     ERROR: the store refused the outcome of an attempt: the record is {self.state} already
@@ -594,18 +546,14 @@ class WriteRefused(OfClaim):
 @event
 class OutcomeJournaled(OfClaim):
     """The durable store did not take the event that ended an attempt; it is in this host's journal instead.
-
-    `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event.
-    """
+    `upstream_seconds` as in `OperationSettled`, which follows without it when the durable store has the event."""
 
     event: Event
     detail: str
     upstream_seconds: float | None
-
     counts = """
-    counter idempotency_journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not
-        take it
-    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds
+    counter journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not take it
+    histogram request upstream_duration_seconds{route} of upstream_seconds
     """
     says = """
     WARNING: journaled: the durable store has not taken the outcome yet | route operation_id token event detail
@@ -614,17 +562,12 @@ class OutcomeJournaled(OfClaim):
 
 @event
 class JournalFailed(Fact):
-    """An outcome that the durable store did not take could not be written to the journal either.
-
-    `is_first`: the previous one could.
-    """
+    """An outcome that the durable store did not take could not be written to the journal either. `is_first`: the
+    previous one could."""
 
     detail: str
     is_first: bool
-
-    counts = """
-    counter idempotency_journal_failures_total: Outcomes that neither the durable store nor the journal took
-    """
+    counts = "counter journal_failures_total: Outcomes that neither the durable store nor the journal took"
     says = """
     ERROR if is_first: neither the durable store nor the journal takes an outcome | detail
     DEBUG: neither the durable store nor the journal takes an outcome | detail
@@ -637,28 +580,24 @@ class FlushRefused(OfClaim):
 
     event: Event
     detail: str
-
-    counts = "counter idempotency_refused_writes_total{route}"
+    counts = "counter refused_writes_total{route}"
     says = """
-    ERROR: the durable store refused a journaled outcome, which is kept in the journal
-        | route operation_id token event detail
+    ERROR: the durable store refused a journaled outcome, which is kept in the journal | route operation_id token event
+        detail
     """
 
 
 @event
 class RecordUnreadable(Fact):
-    """A record cannot be decrypted: `why`. It completed, and its response is not known any more.
-
-    `is_logged`: no such record was logged for a while.
-    """
+    """A record cannot be decrypted: `why`. It completed, and its response is not known any more. `is_logged`: no such
+    record was logged for a while."""
 
     operation_id: UUID
     why: str
     is_logged: bool
-
     counts = """
-    counter idempotency_unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or
-        they were changed
+    counter unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or they were
+        changed
     """
     says = """
     ERROR if is_logged: a record cannot be decrypted; its response is not replayed any more
@@ -674,17 +613,12 @@ class LeaseLost(Fact):
     operation_id: UUID
     token: int
     detail: str
-
-    counts = "counter idempotency_lost_leases_total: Running attempts that lost their lease"
+    counts = "counter lost_leases_total: Running attempts that lost their lease"
     says = "WARNING: the lease of a running attempt is lost | operation_id token detail"
 
 
-class ProbeFinding(StrEnum):
-    """What an upstream's response to a probe says about the operation."""
-
-    DONE = "done"
-    NEVER_HAPPENED = "never_happened"
-    ASK_AGAIN = "ask_again"
+ProbeFinding = StrEnum("ProbeFinding", "DONE NEVER_HAPPENED ASK_AGAIN")
+"""What an upstream's response to a probe says about the operation."""
 
 
 @event
@@ -699,10 +633,7 @@ class ProbeMade(Fact):
     duration_seconds: float = 0.0
     attempt: int = 0
     origin: str | None = None
-
-    counts = """
-    counter idempotency_probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding
-    """
+    counts = "counter probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding"
     says = "INFO: probed | route operation_id finding why?"
 
 
@@ -711,19 +642,14 @@ class ProbeMade(Fact):
 
 @event
 class WebhookRefused(Fact):
-    """A message to an inbox was refused before anything was stored, for this `reason`.
-
-    `missing`, `invalid` and `stale` are said of its signature, `unsupported` and `unidentified` of its event;
-    `throttled`: too many messages from its address were not signed.
-    """
+    """A message to an inbox was refused before anything was stored, for this `reason`. `missing`, `invalid` and `stale`
+    are said of its signature, `unsupported` and `unidentified` of its event; `throttled`: too many messages from its
+    address were not signed."""
 
     route: str
     reason: str
-
     series: ClassVar = {"reason": (*Fault, "unidentified", "throttled")}
-    counts = """
-    counter idempotency_inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason
-    """
+    counts = "counter inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason"
 
 
 @event
@@ -734,9 +660,7 @@ class WebhookVerified(Fact):
     secret_ids: tuple[str, ...]
 
     # By route or sink, and by the name that the configuration gives the secret.
-    counts = """
-    counter idempotency_secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed
-    """
+    counts = "counter secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed"
 
     @property
     def used_secrets(self) -> list[tuple[str, str, int]]:
@@ -752,26 +676,18 @@ class WebhookRepeated(Fact):
     operation_id: UUID
     is_changed: bool
     differs: tuple[str, ...] = ()
-
     counts = """
-    counter idempotency_inbox_duplicates_total{route}: Events that an inbox had already
-    counter idempotency_inbox_changed_total{route} if is_changed: Those of them that had another content, and were not
-        delivered
+    counter inbox_duplicates_total{route}: Events that an inbox had already
+    counter inbox_changed_total{route} if is_changed: Those of them that had another content, and were not delivered
     """
     says = """
     WARNING if is_changed: an event came again with another content, and is not delivered | route operation_id differs*
     """
 
 
-class RepeatResult(StrEnum):
-    """What became of a request that its caller sent before under another key.
-
-    `incomparable`: it lacks a value by which the route recognises repeats, so it is none.
-    """
-
-    COUNTED = "counted"
-    REFUSED = "refused"
-    INCOMPARABLE = "incomparable"
+RepeatResult = StrEnum("RepeatResult", "COUNTED REFUSED INCOMPARABLE")
+"""What became of a request that its caller sent before under another key. `incomparable`: it lacks a value by which the
+route recognises repeats, so it is none."""
 
 
 @event
@@ -784,23 +700,19 @@ class RepeatNoticed(Fact):
     operation_id: UUID
     first_operation: UUID | None
     scope: str
-
     counts = """
-    counter idempotency_repeats_total{route,result}: Requests that came again under another key, counted or refused, and
-        those that lack what is compared
+    counter repeats_total{route,result}: Requests that came again under another key, counted or refused, and those that
+        lack what is compared
     """
     # The line of a refused request says so.
     says = """
-    WARNING if result=counted: a caller sent a request again under another key
-        | route scope operation_id first_operation
+    WARNING if result=counted: a caller sent a request again under another key | route scope operation_id
+        first_operation
     """
 
 
-class FetchResult(StrEnum):
-    """What came of an attempt to fetch the keys of an issuer."""
-
-    FETCHED = "fetched"
-    FAILED = "failed"
+FetchResult = StrEnum("FetchResult", "FETCHED FAILED")
+"""What came of an attempt to fetch the keys of an issuer."""
 
 
 @event
@@ -808,8 +720,7 @@ class KeysFetched(Fact):
     """The keys of an issuer of tokens were fetched, or could not be."""
 
     result: FetchResult
-
-    counts = "counter idempotency_key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
+    counts = "counter key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
 
 class Decision(StrEnum):
@@ -826,8 +737,7 @@ class AuthorizationDecided(Fact):
     """An authorising service decided about a request, or could not."""
 
     decision: Decision
-
-    counts = "counter idempotency_forward_auth_total{decision}: Requests that an authorising service decided about"
+    counts = "counter forward_auth_total{decision}: Requests that an authorising service decided about"
 
 
 # -- deliveries and sinks ----------------------------------------------------------------------------------------------
@@ -838,18 +748,12 @@ class OperationAccepted(OfClaim):
     """A request was accepted: it is kept durably, `request_bytes` long, to be delivered later."""
 
     request_bytes: int
-
-    counts = "counter idempotency_accepted_total{route}: Requests that were accepted, to be delivered later"
+    counts = "counter accepted_total{route}: Requests that were accepted, to be delivered later"
     says = "DEBUG: accepted | route operation_id token request_bytes"
 
 
-class DeliveryResult(StrEnum):
-    """What became of an attempt to deliver an accepted request."""
-
-    COMPLETED = "completed"
-    POSTPONED = "postponed"
-    DEAD_LETTER = "dead_letter"
-    IN_DOUBT = "in_doubt"
+DeliveryResult = StrEnum("DeliveryResult", "COMPLETED POSTPONED DEAD_LETTER IN_DOUBT")
+"""What became of an attempt to deliver an accepted request."""
 
 
 @event
@@ -870,8 +774,7 @@ class DeliveryAttempted(OfClaim):
     pause_seconds: float | None = None
     request: RequestInfo | None = None
     traceparent: str | None = None
-
-    counts = "counter idempotency_deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
+    counts = "counter deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
     _line = """delivery of {self.route}: {self.result}
         | detail? upstream_status duration_ms next_attempt_seconds attempt operation_id token
         request_id trace_id | route result"""
@@ -894,17 +797,14 @@ class DeliveryAttempted(OfClaim):
 @event
 class BreakerChanged(Fact):
     """The breaker of an upstream opened, and nothing is delivered to it; or it closed, or is not needed any more.
-
-    `upstream` as in `UpstreamChanged`, `detail` is why it opened.
-    """
+    `upstream` as in `UpstreamChanged`, `detail` is why it opened."""
 
     upstream: str
     is_open: bool
     detail: str = ""
-
     counts = """
-    gauge max idempotency_breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it
-        cannot be reached
+    gauge max breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it cannot be
+        reached
     """
     says = """
     WARNING if is_open: the breaker is open: nothing is delivered | upstream detail?
@@ -928,31 +828,27 @@ class RouteWaiting:
 
 @event
 class BacklogTaken(Fact):
-    """What a service has not delivered, and which of its routes are paused.
-
-    `orphans` are the accepted operations that no route of this configuration delivers.
-    """
+    """What a service has not delivered, and which of its routes are paused. `orphans` are the accepted operations that
+    no route of this configuration delivers."""
 
     waiting: tuple[RouteWaiting, ...]
     paused: tuple[str, ...]
     orphans: int
-
     series: ClassVar = {"reason": (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)}
     # Every worker counts the whole service.
     counts = """
-    gauge max idempotency_backlog{route} of accepted each waiting: Accepted operations of the service that are not
-        delivered
-    gauge max idempotency_oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since
-        its acceptance, 0 without one
-    gauge max idempotency_backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
-    gauge max idempotency_dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up,
-        until somebody decides about them, by reason
-    gauge max idempotency_lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or
-        a dead letter, so that the others wait
-    gauge max idempotency_oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the
-        first of them has been stopped, 0 without one
-    gauge max idempotency_paused{route} all paused_routes: Whether an operator has paused the delivery
-    gauge max idempotency_orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
+    gauge max backlog{route} of accepted each waiting: Accepted operations of the service that are not delivered
+    gauge max oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since its
+        acceptance, 0 without one
+    gauge max backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
+    gauge max dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up, until
+        somebody decides about them, by reason
+    gauge max lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or a dead
+        letter, so that the others wait
+    gauge max oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the first of them
+        has been stopped, 0 without one
+    gauge max paused{route} all paused_routes: Whether an operator has paused the delivery
+    gauge max orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
     """
 
     @property
@@ -975,21 +871,16 @@ class PublicationResult(StrEnum):
 @event
 class EventsPublished(Fact):
     """Publications to a sink ended, all with the same `result`. `events` are ids and types; `detail` is why they did
-    not arrive.
-
-    `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it.
-    """
+    not arrive. `detail` may hold a part of a response, and is for operators alone. `secret_ids` signed it."""
 
     sink: str
     events: tuple[tuple[str, str], ...]
     result: PublicationResult
     detail: str = ""
     secret_ids: tuple[str, ...] = ()
-
     counts = """
-    counter idempotency_events_published_total{sink,result} of number: Publications of events to sinks, by what came of
-        them
-    counter idempotency_secret_used_total{place,id} all used_secrets
+    counter events_published_total{sink,result} of number: Publications of events to sinks, by what came of them
+    counter secret_used_total{place,id} all used_secrets
     """
 
     @property
@@ -1013,8 +904,8 @@ class SinkChanged(Fact):
 
     # What the sink answered is for operators alone.
     says = """
-    ERROR if is_suspended: a sink is suspended: its events wait until it is resumed; see: {PROGRAM} sinks
-        | sink detail=cause
+    ERROR if is_suspended: a sink is suspended: its events wait until it is resumed; see: {PROGRAM} sinks | sink
+        detail=cause
     WARNING if is_failing: a sink fails: its events wait; see: {PROGRAM} sinks | sink detail=cause
     INFO: a sink takes events again | sink
     """
@@ -1039,13 +930,10 @@ class EventsCounted(Fact):
 
     # Every worker counts the whole service.
     counts = """
-    gauge max idempotency_events_pending{sink} of pending each sinks: Events that a sink has yet to receive
-    gauge max idempotency_oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without
-        one
-    gauge max idempotency_events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers
-        them
-    gauge max idempotency_sink_suspended{sink} of is_suspended each sinks: Whether a sink gets nothing until an operator
-        resumes it
+    gauge max events_pending{sink} of pending each sinks: Events that a sink has yet to receive
+    gauge max oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without one
+    gauge max events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers them
+    gauge max sink_suspended{sink} of is_suspended each sinks: Whether a sink gets nothing until an operator resumes it
     """
 
 
@@ -1060,12 +948,10 @@ class StoreCalled(Fact):
     verb: str
     duration_seconds: float
     error: str | None = None
-
     counts = """
-    histogram store idempotency_store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took,
-        failed ones included
-    counter idempotency_store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known
-        after it
+    histogram store store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took, failed ones
+        included
+    counter store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known after it
     """
     says = "DEBUG if error: a call of the store failed | tier verb error"
 
@@ -1073,9 +959,7 @@ class StoreCalled(Fact):
 @event
 class TierChanged(Fact):
     """A store became reachable or unreachable, or is unreachable for another cause. `tier` is `durable` or `fast`.
-
-    `detail` is the cause. A tier starts as unreachable, without a cause.
-    """
+    `detail` is the cause. A tier starts as unreachable, without a cause."""
 
     tier: str
     up: bool
@@ -1084,10 +968,8 @@ class TierChanged(Fact):
 
 @event
 class UpstreamChanged(Fact):
-    """No connection to an upstream can be made, for this `reason`; without a reason, they can be made again.
-
-    `upstream` is its URL, which has no path.
-    """
+    """No connection to an upstream can be made, for this `reason`; without a reason, they can be made again. `upstream`
+    is its URL, which has no path."""
 
     upstream: str
     reason: str = ""
@@ -1105,10 +987,7 @@ class StoreMet(Fact):
     """The durable store, which can be promoted, is used from now on, on this timeline."""
 
     timeline: int
-
-    counts = """
-    gauge max idempotency_store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it
-    """
+    counts = "gauge max store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it"
 
 
 @event
@@ -1116,22 +995,16 @@ class SynchronyChanged(Fact):
     """Whether a standby has what the durable store acknowledges, from now on."""
 
     is_synchronous: bool
-
-    counts = """
-    gauge min idempotency_store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges
-    """
+    counts = "gauge min store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges"
 
 
 @event
 class GrantsChanged(Fact):
-    """Why this process grants no keys of the durable store from now on; empty: it grants them again.
-
-    `is_brief`: it waits for its standbys to know of it, which ends by itself.
-    """
+    """Why this process grants no keys of the durable store from now on; empty: it grants them again. `is_brief`: it
+    waits for its standbys to know of it, which ends by itself."""
 
     why: str = ""
     is_brief: bool = False
-
     says = """
     WARNING if is_lasting: no key is granted for now | why
     INFO if why: no key is granted for now | why
@@ -1146,41 +1019,34 @@ class GrantsChanged(Fact):
 @event
 class PromotionJudged(Fact):
     """A standby was promoted to this timeline, and this process found it `accepted`, `refused` or `waiting`.
-
-    `unvouched` gateways have not spoken yet.
-    """
+    `unvouched` gateways have not spoken yet."""
 
     timeline: int
     result: str
     why: str
     unvouched: int
-
     series: ClassVar = {"result": ("accepted", "refused")}
     counts = """
-    counter idempotency_store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway
-        judged, by whether it found that nothing was lost
-    counter idempotency_store_promotions_total{result} if result=refused
-    gauge max idempotency_store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted
-        standby lost anything
+    counter store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway judged, by
+        whether it found that nothing was lost
+    counter store_promotions_total{result} if result=refused
+    gauge max store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted standby lost
+        anything
     """
     says = "WARNING: a standby of the durable store was promoted: {self.result} | timeline why unvouched?"
 
 
 @event
 class MemoryChanged(Fact):
-    """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over.
-
-    `why` says what was noticed; `by`, who accepted the loss early.
-    """
+    """The durable store lost its memory, and absent keys are refused for `left_seconds`; or that is over. `why` says
+    what was noticed; `by`, who accepted the loss early."""
 
     is_lost: bool
     left_seconds: float
     why: str
     by: str
-
     counts = """
-    gauge max idempotency_store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are
-        refused
+    gauge max store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are refused
     """
     says = """
     ERROR if is_lost: the durable store lost its memory: requests with keys that it does not have are refused;
@@ -1195,10 +1061,8 @@ class MemoryChanged(Fact):
 
 @event
 class SweepDone(Fact):
-    """What a sweep changed. `expired` were not delivered in time, and are dead letters.
-
-    `named` has route and operation id of those that lapsed, at least of the first ones.
-    """
+    """What a sweep changed. `expired` were not delivered in time, and are dead letters. `named` has route and operation
+    id of those that lapsed, at least of the first ones."""
 
     lapsed: int
     retired: int
@@ -1206,16 +1070,15 @@ class SweepDone(Fact):
     duration_seconds: float
     named: tuple[tuple[str, UUID], ...] = ()
     expired: int = 0
-
     counts = """
-    counter idempotency_swept_total{event} all swept: Records that a sweep of this gateway moved on
-    histogram sweep idempotency_sweep_duration_seconds of duration_seconds: How long a sweep took
+    counter swept_total{event} all swept: Records that a sweep of this gateway moved on
+    histogram sweep sweep_duration_seconds of duration_seconds: How long a sweep took
     """
     series: ClassVar = {"event": (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)}
     # Leases lapse when a gateway dies, and this line helps to find out why.
     says = """
-    WARNING if expired: swept; some operations were not delivered in time, and are dead letters
-        | lapsed expired? retired collected duration_ms
+    WARNING if expired: swept; some operations were not delivered in time, and are dead letters | lapsed expired?
+        retired collected duration_ms
     INFO if lapsed: swept | lapsed expired? retired collected duration_ms
     DEBUG: swept | lapsed expired? retired collected duration_ms
     """
@@ -1237,12 +1100,12 @@ class TallyTaken(Fact):
 
     # Every worker counts the whole store; routes that the configuration no longer has, too.
     counts = """
-    gauge max idempotency_in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each
-        gateway: use the maximum, not the sum
-    gauge max idempotency_oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been
-        in doubt, 0 without one
-    gauge max idempotency_encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the
-        whole store with something encrypted with this key, of each table up to 10000
+    gauge max in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each gateway: use the
+        maximum, not the sum
+    gauge max oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been in doubt, 0
+        without one
+    gauge max encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the whole store
+        with something encrypted with this key, of each table up to 10000
     """
     says = "DEBUG if number: operations are in doubt | in_doubt=number oldest_seconds=oldest_in_doubt_seconds"
 
@@ -1254,20 +1117,14 @@ class TallyTaken(Fact):
 # -- operators and the process -----------------------------------------------------------------------------------------
 
 
-class AdminResult(StrEnum):
-    """What became of an operator's action, and of an attempt to sign in."""
-
-    DONE = "done"
-    REFUSED = "refused"
-    FAILED = "failed"
+AdminResult = StrEnum("AdminResult", "DONE REFUSED FAILED")
+"""What became of an operator's action, and of an attempt to sign in."""
 
 
 @event
 class AdminActed(Fact):
-    """An operator asked for a change through the admin port. `action` is the program's name of it.
-
-    The rest is about the one operation that it concerned: its last attempt, and the trace of that as in `ProbeMade`.
-    """
+    """An operator asked for a change through the admin port. `action` is the program's name of it. The rest is about
+    the one operation that it concerned: its last attempt, and the trace of that as in `ProbeMade`."""
 
     action: str
     result: AdminResult
@@ -1275,10 +1132,8 @@ class AdminActed(Fact):
     operation_id: UUID | None = None
     attempt: int = 0
     origin: str | None = None
-
     counts = """
-    counter idempotency_admin_actions_total{action,result}: Changes that operators asked for through the admin port, by
-        result
+    counter admin_actions_total{action,result}: Changes that operators asked for through the admin port, by result
     """
 
 
@@ -1288,9 +1143,8 @@ class SignedIn(Fact):
     often, or named by a header from an address that may not name anybody."""
 
     result: AdminResult
-
     series: ClassVar = {"result": (AdminResult.DONE, AdminResult.REFUSED)}
-    counts = "counter idempotency_admin_sign_ins_total{result}: Attempts to sign in to the console"
+    counts = "counter admin_sign_ins_total{result}: Attempts to sign in to the console"
 
 
 @event
@@ -1298,10 +1152,7 @@ class LoopStalled(Fact):
     """The event loop did not run for this long."""
 
     lag_seconds: float
-
-    counts = """
-    histogram stall idempotency_loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was
-    """
+    counts = "histogram stall loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was"
     says = "WARNING: the event loop was blocked for {self.lag_seconds:.1f} s"
 
 
@@ -1311,11 +1162,9 @@ Observer = Callable[[Any], None]
 
 
 class Counting(NamedTuple):
-    """How events of one kind are counted.
-
-    `labels_of` reads from one what chooses its `series`, which `find` finds the first time: those that count one more,
-    those that observe a value, and gauges that get one, with what reads it. `count_more` counts the other changes.
-    """
+    """How events of one kind are counted. `labels_of` reads from one what chooses its `series`, which `find` finds the
+    first time: those that count one more, those that observe a value, and gauges that get one, with what reads it.
+    `count_more` counts the other changes."""
 
     labels_of: Read
     find: Callable[[Any], Series]
@@ -1327,10 +1176,8 @@ Series = tuple[list[Row], list[tuple[Row, Sequence[float], Read]], list[tuple[Ro
 
 
 class Events:
-    """Counts each event, and passes it to every observer, in order. `count` tells how events of a kind are counted.
-
-    An observer may have a method `wants`, which says whether it ever needs events of a kind.
-    """
+    """Counts each event, and passes it to every observer, in order. `count` tells how events of a kind are counted. An
+    observer may have a method `wants`, which says whether it ever needs events of a kind."""
 
     def __init__(self, *observers: Observer, count: Callable[[type[Fact]], Counting] | None = None) -> None:
         self._observers = observers

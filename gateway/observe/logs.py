@@ -41,7 +41,6 @@ from gateway.observe.facts import (
 )
 
 # -- writer ------------------------------------------------------------------------------------------------------------
-#
 # Writes lines of the log on a descriptor, without ever blocking the code that logs.
 #
 # They are queued as what they are made of; one thread makes and writes them. A paused terminal, a full disk or a
@@ -140,24 +139,13 @@ def _safe(text: str, chars_max: int) -> str:
 
 class LogWriter(logging.Handler):
     """Queues lines, and what loggers log, and writes them to `fd` until it is closed. The caller closes `fd`.
-
-    `is_shared`: other processes write to `fd`, too.
-    """
+    `is_shared`: other processes write to `fd`, too."""
 
     def __init__(
-        self,
-        fd: int,
-        form: Form,
-        worker: int | None = None,
-        *,
-        is_shared: bool = False,
-        lines_max: int = _LINES_MAX,
+        self, fd: int, form: Form, worker: int | None = None, *, is_shared: bool = False, lines_max: int = _LINES_MAX
     ) -> None:
         super().__init__()
-        self._fd = fd
-        self._form = form
-        self._worker = worker
-        self._is_shared = is_shared
+        self._fd, self._form, self._worker, self._is_shared = fd, form, worker, is_shared
         self._lines_max = lines_max
         # Without a lock, like the queue that wakes: the garbage collector may log in the middle of another call.
         self._entries: deque[Entry] = deque()
@@ -220,7 +208,9 @@ class LogWriter(logging.Handler):
             time.sleep(0.0 if self._is_closing else _LINGER_SECONDS)
             self._write([self._made(*entries.popleft()) for _ in range(min(len(entries), _BATCH_MAX))])
             lost = self._dropped - self._reported
-            if lost and self._write([self._made(time.time(), logging.WARNING, _of_dropped(lost), None)]):
+            if lost and self._write(
+                [self._made(time.time(), logging.WARNING, Line("log lines were dropped", {"dropped": lost}), None)]
+            ):
                 self._reported += lost
 
     def _made(self, seconds: float, level: int, message: Message, traceback: str | None) -> bytes:
@@ -269,10 +259,6 @@ def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-def _of_dropped(count: int) -> Line:
-    return Line("log lines were dropped", {"dropped": count})
-
-
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -289,11 +275,8 @@ _STEADY_SECONDS: Final = 60.0
 
 
 class Logs:
-    """The log of this process, and an observer of events.
-
-    All loggers write to it until `close`. `worker` is the number that each line of this process has; `is_shared`: other
-    processes write to the descriptor, too.
-    """
+    """The log of this process, and an observer of events. All loggers write to it until `close`. `worker` is the number
+    that each line of this process has; `is_shared`: other processes write to the descriptor, too."""
 
     def __init__(
         self,
@@ -418,12 +401,10 @@ class _Outage:
 
 
 class Outages:
-    """Decides which changes of the reachability of stores and upstreams are logged. `clock` gives seconds.
-
-    An outage is logged once for each of its causes, up to a bound, and its end once. A store or upstream that comes and
-    goes (a store on a full disk, which can be read but takes no writes; an upstream with a dead address among others)
-    is logged as that once, and then not until it has stayed up for a while.
-    """
+    """Decides which changes of the reachability of stores and upstreams are logged. `clock` gives seconds. An outage is
+    logged once for each of its causes, up to a bound, and its end once. A store or upstream that comes and goes (a
+    store on a full disk, which can be read but takes no writes; an upstream with a dead address among others) is logged
+    as that once, and then not until it has stayed up for a while."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -27,7 +27,6 @@ from gateway.observe.facts import Fact, GrantsChanged, MemoryChanged, TierChange
 from gateway.observe.metrics import Exposition
 
 # -- side_port ---------------------------------------------------------------------------------------------------------
-#
 # A port beside the traffic, for operators and their programs: bounded, and silent about the software behind it.
 #
 # Owns the listener and its limits: few connections, short lines, few headers, no decompression of bodies. The
@@ -71,10 +70,7 @@ class SidePort:
         stop_seconds: float,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._name = name
-        self._headers = headers
-        self._refuse = refuse
-        self._line_bytes_max = line_bytes_max
+        self._name, self._headers, self._refuse, self._line_bytes_max = name, headers, refuse, line_bytes_max
         self._runner = web.AppRunner(app, shutdown_timeout=stop_seconds)
         self.listener: _Listener | None = None
         self._before: SidePort | None = None
@@ -165,16 +161,10 @@ class _Connection(web.RequestHandler):
         self, server: web.Server, name: str, refuse: Refuse, headers: Mapping[str, str], **options: Any
     ) -> None:
         super().__init__(server, **options)
-        self._fixed_headers = headers
-        self._name = name
-        self._refuse = refuse
+        self._fixed_headers, self._name, self._refuse = headers, name, refuse
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         level = logging.ERROR if status >= 500 else logging.DEBUG
         _LOG.log(level, "the %s port responded %d", self._name, status, exc_info=exc if status >= 500 else None)
@@ -294,10 +284,8 @@ def _up(is_up: bool) -> str:
 
 
 class StatusServer:
-    """What its `port` serves. `render` writes the metrics in the format that an `Accept` header asks for.
-
-    `update` brings `health` up to date, in a bounded time; without it, `health` always is.
-    """
+    """What its `port` serves. `render` writes the metrics in the format that an `Accept` header asks for. `update`
+    brings `health` up to date, in a bounded time; without it, `health` always is."""
 
     def __init__(
         self,
@@ -305,9 +293,7 @@ class StatusServer:
         render: Callable[[str], Awaitable[Exposition]],
         update: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._health = health
-        self._render = render
-        self._update = update
+        self._health, self._render, self._update = health, render, update
         self._scrapes = 0
         app = web.Application()
         app.add_routes(

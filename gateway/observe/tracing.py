@@ -95,10 +95,8 @@ _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 class Tracing:
     """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to.
-
     Traced is this `share` of the requests whose caller does not decide. A `traceparent` of a `trusted` peer decides,
-    and is the parent; with `accepts_all`, that of anybody.
-    """
+    and is the parent; with `accepts_all`, that of anybody."""
 
     def __init__(
         self,
@@ -122,10 +120,7 @@ class Tracing:
         self._trusted, self._accepts_all = trusted, accepts_all
         self._endpoint = endpoint
         self._headers = dict(headers)
-        self._service = service
-        self._version = version
-        self._templates = templates
-        self._upstreams = upstreams
+        self._service, self._version, self._templates, self._upstreams = service, version, templates, upstreams
         self._store_system = store_system
         self._secret = blake2b(secret, digest_size=32, person=b"trace ids").digest()
         self._drawn_below = round(share * _DRAWS)

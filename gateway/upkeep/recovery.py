@@ -32,10 +32,8 @@ _AT_ONCE: Final = 8
 
 class RecoveryWorker:
     """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`, while it `has_turn`.
-
     `resend` begins another attempt to deliver a kept request; None where this process delivers nothing. `may_recover`
-    says whether an operation in doubt may be taken over now.
-    """
+    says whether an operation in doubt may be taken over now."""
 
     def __init__(
         self,
@@ -49,12 +47,8 @@ class RecoveryWorker:
         has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 5.0,
     ) -> None:
-        self._store = store
-        self._service = service
-        self._prober = prober
-        self._may_recover = may_recover
-        self._resend = resend
-        self._has_turn = has_turn
+        self._store, self._service, self._prober, self._may_recover = store, service, prober, may_recover
+        self._resend, self._has_turn = resend, has_turn
         self._routes = recovered_by_name(routes, resends=resend is not None)
         self._pass_seconds = pass_seconds
         # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
@@ -119,11 +113,9 @@ class RecoveryWorker:
 
 
 def recovered_by_name(routes: Mapping[str, Route], *, resends: bool) -> dict[str, Route]:
-    """The routes whose operations are recovered here, by the route names in their records.
-
-    A renamed route keeps its old name as its operation, and its old records have that as their route. If several routes
-    share an operation, such records cannot be assigned.
-    """
+    """The routes whose operations are recovered here, by the route names in their records. A renamed route keeps its
+    old name as its operation, and its old records have that as their route. If several routes share an operation, such
+    records cannot be assigned."""
     recovered = {
         name: route
         for name, route in routes.items()

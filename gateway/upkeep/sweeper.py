@@ -45,14 +45,8 @@ class Sweeper:
         clock: Callable[[], float] = boot_seconds,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._store = store
-        self._events = events
-        self._has_turn = has_turn
-        self._clock_steps = clock_steps
-        self._limit = limit
-        self._pass_seconds = pass_seconds
-        self._clock = clock
-        self._sleep = sleep
+        self._store, self._events, self._has_turn, self._clock_steps = store, events, has_turn, clock_steps
+        self._limit, self._pass_seconds, self._clock, self._sleep = limit, pass_seconds, clock, sleep
         self._is_stopped = False
         # The steps of the store's clock before the last sweep, and when the next one is due.
         self._steps_before: int | None = None
@@ -64,11 +58,8 @@ class Sweeper:
 
     async def run_once(self, *, is_urgent: bool = False) -> Swept:
         """Sweep what is due, up to a bound, and return the sum; `more` when something is left. `is_urgent`: whoever has
-        the turn.
-
-        Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count of the
-        current batch is lost.
-        """
+        the turn. Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count
+        of the current batch is lost."""
         started = self._clock()
         total, batches = Swept(), 0
         try:

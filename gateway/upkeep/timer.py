@@ -38,12 +38,10 @@ async def repeat(
     at_once: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> NoReturn:
-    """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds.
-
-    The pause before the first pass is at most `pause_seconds`; with `at_once` there is none. After failures it doubles,
-    up to `pause_seconds_max`; twice the usual one if that is None, so that an outage of hours delays the first pass
-    after it no more than a short one.
-    """
+    """Run a pass for ever, until cancelled. A pass returns the pause to make after it, in seconds. The pause before the
+    first pass is at most `pause_seconds`; with `at_once` there is none. After failures it doubles, up to
+    `pause_seconds_max`; twice the usual one if that is None, so that an outage of hours delays the first pass after it
+    no more than a short one."""
     longest = 2 * pause_seconds if pause_seconds_max is None else max(pause_seconds_max, pause_seconds)
     failures = 0
     if not at_once:
@@ -68,7 +66,6 @@ async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
-#
 # Which work of upkeep this process does for all gateways of a store.
 #
 # It owns when a turn is asked for and for how long it is believed. What a turn is for, its workers know.

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.app.generations import Generations
+from gateway.app.serve import Generations
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import load
 from gateway.core.message import StoredResponse

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gateway.app.generations import Generations
 from gateway.app.reload import Reloading, reload_gateways
+from gateway.app.serve import Generations
 from gateway.app.supervisor import Supervisor
 from gateway.cli import main
 from gateway.config import Config, parse
@@ -63,6 +63,17 @@ class Reloaded:
     async def reload(self) -> tuple[int, str]:
         """Run the command; its exit code and its output."""
         return await asyncio.to_thread(_reload, self.gateway.config_file)
+
+    async def applied(self, said: str = "") -> None:
+        code, output = await self.reload()
+        assert (code, said in output) == (0, True), output
+
+    async def refused(self, said: str) -> None:
+        code, output = await self.reload()
+        assert (code, said in output) == (1, True), output
+
+    async def verdict(self, key: str, target: str = "/charges") -> str | None:
+        return (await self.send(key, target)).header("Idempotency-Status")
 
     async def send(self, key: str, target: str = "/charges", **options: Any) -> http.Response:
         headers = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
@@ -118,14 +129,13 @@ async def test_a_request_keeps_what_it_began_with(tmp_path: Path, workers: int) 
         await it.upstream.wait_for_requests(1)
         # By the preset, a 418 is stored. From now on it frees the key.
         it.rewrite(lambda document: document["routes"][0]["outcome"].update(retryable=[418]))
-        code, output = await it.reload()
-        assert (code, "routes[charge].outcome.retryable" in output) == (0, True), output
+        await it.applied("routes[charge].outcome.retryable")
         hold.set()
         assert (await first).header("Idempotency-Status") == "stored"
-        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        assert await it.verdict("k1") == "replayed"
         it.upstream.on("/charges", Answer(418))
         for number in range(6):
-            assert (await it.send(f"new-{number}")).header("Idempotency-Status") != "stored"
+            assert await it.verdict(f"new-{number}") != "stored"
 
 
 def replacing(old: str, new: str) -> Callable[[str], str]:
@@ -180,9 +190,9 @@ async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
         it.gateway.config_file.unlink()
         assert (await it.reload())[0] != 0
         assert await it.metric("idempotency_config_info") == before
-        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        assert await it.verdict("k1") == "replayed"
         it.gateway.config_file.write_text(good)
-        assert (await it.reload())[0] == 0
+        await it.applied()
         assert await it.metric("idempotency_config_last_reload_successful") == 1
         assert await it.configuration() is None
 
@@ -196,20 +206,18 @@ async def test_a_port_that_is_taken(tmp_path: Path, workers: int) -> None:
             for seconds in (1, 2):
                 good = it.gateway.config_file.read_text()
                 it.rewrite(lambda document: document.update(status=status))
-                code, output = await it.reload()
-                assert (code, "listens there already" in output) == (1, True), output
+                await it.refused("listens there already")
                 for number in range(6):
                     assert await _verdict(it, f"{seconds}-{number}") == "stored"
                 it.gateway.config_file.write_text(good)
                 it.rewrite(lambda document, seconds=seconds: document["upstream"].update(connect_timeout=f"{seconds}s"))  # type: ignore[misc]
-                code, output = await it.reload()
-                assert code == 0, output
+                await it.applied()
 
 
 async def _verdict(it: Reloaded, key: str) -> str | None:
     """None where nobody answers."""
     try:
-        return (await it.send(key)).header("Idempotency-Status")
+        return await it.verdict(key)
     except (OSError, TimeoutError):
         return None
 
@@ -219,11 +227,10 @@ async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> No
     async with running(tmp_path, 1) as it:
         await it.send("k1")
         it.rewrite(lambda document: document["routes"][0].update(name="payment"))
-        code, output = await it.reload()
-        assert (code, "charge" in output) == (1, True), output
+        await it.refused("charge")
         it.rewrite(lambda document: document["routes"][0].update(operation="charge"))
-        assert (await it.reload())[0] == 0
-        assert (await it.send("k1")).header("Idempotency-Status") == "replayed"
+        await it.applied()
+        assert await it.verdict("k1") == "replayed"
 
 
 async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
@@ -241,7 +248,7 @@ async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
             await eventually(lambda: _all_serve(it), 30.0)
         # So many that each of the workers gets some: one may have come in time for the reload, and the other not.
         for number in range(20):
-            assert (await it.send(f"k-{number}")).header("Idempotency-Status") != "stored"
+            assert await it.verdict(f"k-{number}") != "stored"
 
 
 async def test_one_worker_that_cannot_prepare_keeps_all(tmp_path: Path) -> None:
@@ -267,13 +274,12 @@ async def test_one_worker_that_cannot_prepare_keeps_all(tmp_path: Path) -> None:
         resource.prlimit(poor, resource.RLIMIT_NOFILE, limits)
         assert (code, "Too many open files" in output) == (1, True), output
         for number in range(6):
-            assert (await it.send(f"k-{number}")).header("Idempotency-Status") == "stored"
+            assert await it.verdict(f"k-{number}") == "stored"
         # What was given up is not remembered: the same route may have another scope.
         it.gateway.config_file.write_text(good)
         other = ROUTE | {"name": "refund", "match": {"path": "/refunds"}, "scope": "shared"}
         it.rewrite(lambda document: document["routes"].append(other))
-        code, output = await it.reload()
-        assert code == 0, output
+        await it.applied()
 
 
 async def _all_serve(it: Reloaded) -> bool:
@@ -358,31 +364,30 @@ async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> Non
     store = sqlite_store(tmp_path) | {"cache_max_age": "0s"}
     async with running(tmp_path, workers, store=store, secrets={"encryption": [a]}) as it:
 
-        async def reload_with(*keys: dict[str, str]) -> tuple[int, str]:
+        def write(*keys: dict[str, str]) -> None:
             it.rewrite(lambda document: document["secrets"].update(encryption=list(keys)))
-            return await it.reload()
 
         it.upstream.on("/charges", Answer(201, body=b"made"))
-        assert (await it.send("k1")).header("Idempotency-Status") == "stored"
-        code, output = await reload_with(b | {"id": "a"}, a | {"id": "old"})
-        assert (code, "another key than it was" in output) == (1, True), output
-        code, output = await reload_with(b)
-        assert (code, "1 records with key 'a'" in output) == (1, True), output
-        assert (await reload_with(b, a))[0] == 0
+        assert await it.verdict("k1") == "stored"
+        write(b | {"id": "a"}, a | {"id": "old"})
+        await it.refused("another key than it was")
+        write(b)
+        await it.refused("1 records with key 'a'")
+        write(b, a)
+        await it.applied()
         for number in range(6):
-            assert (await it.send(f"new-{number}")).header("Idempotency-Status") == "stored"
+            assert await it.verdict(f"new-{number}") == "stored"
             replay = await it.send("k1")
             assert (replay.header("Idempotency-Status"), replay.body) == ("replayed", b"made")
         with redirect_stdout(StringIO()) as said:
             assert await asyncio.to_thread(main, ["rekey", "--config", str(it.gateway.config_file)]) == 0
         assert "records: encrypted 1 with key 'b'" in said.getvalue(), said.getvalue()
-        code, output = await reload_with(b)
-        assert code == 0, output
+        write(b)
+        await it.applied()
         for key in ("k1", "new-0"):
             assert (await it.send(key)).body == b"made"
         it.rewrite(lambda document: document.pop("secrets"))
-        code, output = await it.reload()
-        assert (code, "with key 'b'" in output) == (1, True), output
+        await it.refused("with key 'b'")
 
 
 async def test_traces_are_turned_on_and_off(tmp_path: Path) -> None:
@@ -395,19 +400,19 @@ async def test_traces_are_turned_on_and_off(tmp_path: Path) -> None:
             return lambda document: document.update(traces=traces)
 
         it.rewrite(to("/one"))
-        assert (await it.reload())[0] == 0
+        await it.applied()
         await it.send("k1")
         await eventually(lambda: [request.target for request in collector.requests] == [b"/one"], 10.0)
         it.rewrite(to("/two"))
         it.rewrite(
             lambda document: document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
         )
-        assert (await it.reload())[0] == 0
+        await it.applied()
         await it.send("k2", "/refunds")
         await eventually(lambda: [request.target for request in collector.requests] == [b"/one", b"/two"], 10.0)
         assert b"POST /refunds" in collector.requests[1].body
         it.rewrite(lambda document: document.pop("traces"))
-        assert (await it.reload())[0] == 0
+        await it.applied()
         await eventually(lambda: _has_exported(it, 4))
         await it.send("k3")
         assert not it.upstream.requests[-1].values("traceparent")
@@ -432,7 +437,7 @@ async def test_nearly_all_can_change(tmp_path: Path, workers: int) -> None:
     ]
     async with running(tmp_path, workers) as it, http.Connection(it.gateway.port) as connection:
         it.upstream.on("/charges", Answer(201))
-        assert (await it.send("k1")).header("Idempotency-Status") == "stored"
+        assert await it.verdict("k1") == "stored"
         counted = 1.0
         for changed, verdict in steps:
             state_dir = yaml.safe_load(it.gateway.config_file.read_text())["state_dir"]
@@ -469,8 +474,7 @@ async def test_what_is_earlier_is_bounded(tmp_path: Path, workers: int) -> None:
             requests.append([asyncio.create_task(it.send(f"k{number}-{each}")) for each in range(8)])
             await it.upstream.wait_for_requests(8 * (number + 1))
             it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
-            code, output = await it.reload()
-            assert code == 0, output
+            await it.applied()
         oldest = [*requests[0], *requests[1]]
         await eventually(lambda: all(each.done() for each in oldest), 15.0, "those of the oldest have ended")
         ended = await asyncio.gather(*oldest)
@@ -505,11 +509,10 @@ async def test_a_store_that_is_away(tmp_path: Path, workers: int, postgres_url: 
             relay.refuse()
             relay.cut()
             it.rewrite(timeouts)
-            assert (await it.reload())[0] == 0
+            await it.applied()
             it.rewrite(lambda document: document["routes"].append(ROUTE | {"name": "new", "match": {"path": "/new"}}))
-            code, output = await it.reload()
-            assert (code, "the store has to be asked" in output) == (1, True), output
-            assert (await it.send("k2", "/new")).header("Idempotency-Status") is None
+            await it.refused("the store has to be asked")
+            assert await it.verdict("k2", "/new") is None
             await relay.listen()
             await eventually(lambda: _is_applied(it), 30.0)
             # Each connection to the store comes back by itself.
@@ -519,7 +522,7 @@ async def test_a_store_that_is_away(tmp_path: Path, workers: int, postgres_url: 
 
 async def _gets(it: Reloaded, key: str, target: str, verdict: str) -> bool:
     """Whether it gets this verdict; before that the store may not be there."""
-    found = (await it.send(key, target)).header("Idempotency-Status")
+    found = await it.verdict(key, target)
     assert found in (verdict, "store-unavailable")
     return found == verdict
 
@@ -683,15 +686,13 @@ async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
     async with running(tmp_path, workers) as it:
         listen = {"address": f"127.0.0.1:{it.gateway.port}", "tls": {"cert": str(cert), "key": str(key)}}
         it.rewrite(lambda document: document.update(listen=listen))
-        assert (await it.reload())[0] == 0
+        await it.applied()
         async with http.Connection(it.gateway.port, tls=one.client_context()) as connection:
             cert.write_bytes(second.cert.read_bytes())
-            code, output = await it.reload()
-            assert (code, "another certificate" in output) == (1, True), output
+            await it.refused("another certificate")
             assert (await it.send("k1", tls=one.client_context())).status < 500
             key.write_bytes(second.key.read_bytes())
-            code, output = await it.reload()
-            assert (code, "tls.pem (file)" in output) == (0, True), output
+            await it.applied("tls.pem (file)")
             served = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", it.gateway.port))
             assert served == second.cert.read_text(), "not the new one"
             assert (await it.send("k2", tls=other.client_context())).status < 500

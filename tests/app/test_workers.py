@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from gateway.app.channel import Channel
 from gateway.app.life import StartError, run
-from gateway.app.seats import Handed, Seating, bind_seats, close_seats, shares
-from gateway.app.share import processors, quota_processors, share_of, worker_count
+from gateway.app.share import (
+    Handed,
+    Seating,
+    bind_seats,
+    close_seats,
+    processors,
+    quota_processors,
+    share_of,
+    shares,
+    worker_count,
+)
+from gateway.app.supervisor import Channel
 from gateway.config import Config, parse
 from gateway.config.address import Address
 from gateway.http.server import ListenError
@@ -35,55 +44,26 @@ def written(root: Path, files: dict[str, str]) -> Path:
 
 
 V2, V1 = "0::/pod/gateway\n", "4:memory:/x\n3:cpu,cpuacct:/docker/abc\n"
+# What `/proc/self/cgroup` says, what files below `/sys/fs/cgroup` do, and the quota.
+QUOTAS: dict[str, tuple[str | None, dict[str, str], float | None]] = {
+    "no-groups": (None, {}, None),
+    "no-file": (V2, {}, None),
+    "no-quota": (V2, {"pod/gateway/cpu.max": "max 100000\n"}, None),
+    "own-group": (V2, {"pod/gateway/cpu.max": "250000 100000\n"}, 2.5),
+    "group-above": (V2, {"pod/gateway/cpu.max": "800000 100000\n", "pod/cpu.max": "150000 50000\n"}, 3.0),
+    "as-a-container-sees-it": ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5),
+    "version-1": (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4.0),
+    "version-1-no-quota": ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+    "nonsense": ("nonsense\n0::/\n", {"cpu.max": "\n"}, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        pytest.param({}, None, id="no-groups"),
-        pytest.param({"proc/self/cgroup": V2}, None, id="no-file"),
-        pytest.param(
-            {"proc/self/cgroup": V2, "sys/fs/cgroup/pod/gateway/cpu.max": "max 100000\n"}, None, id="no-quota"
-        ),
-        pytest.param(
-            {"proc/self/cgroup": V2, "sys/fs/cgroup/pod/gateway/cpu.max": "250000 100000\n"}, 2.5, id="own-group"
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": V2,
-                "sys/fs/cgroup/pod/gateway/cpu.max": "800000 100000\n",
-                "sys/fs/cgroup/pod/cpu.max": "150000 50000\n",
-            },
-            3.0,
-            id="group-above",
-        ),
-        pytest.param(
-            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 0.5, id="as-a-container-sees-it"
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": V1,
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
-            4.0,
-            id="version-1",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "2:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            None,
-            id="version-1-no-quota",
-        ),
-        pytest.param({"proc/self/cgroup": "nonsense\n0::/\n", "sys/fs/cgroup/cpu.max": "\n"}, None, id="nonsense"),
-    ],
-)
-def test_quota(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+@pytest.mark.parametrize(("group", "files", "quota"), QUOTAS.values(), ids=QUOTAS)
+def test_quota(tmp_path: Path, group: str | None, files: dict[str, str], quota: float | None) -> None:
     """The least of what the groups allow, in both versions of control groups."""
-    assert quota_processors(written(tmp_path, files)) == quota
+    there = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    there |= {} if group is None else {"proc/self/cgroup": group}
+    assert quota_processors(written(tmp_path, there)) == quota
 
 
 @pytest.mark.parametrize(("quota", "count"), [("50000 100000", 1), ("100000 100000", 1), ("199999 100000", 1)])

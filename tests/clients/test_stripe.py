@@ -14,7 +14,7 @@ import pytest
 import stripe
 
 from gateway.demo import World, in_front_of_cards
-from gateway.demo.upstream import EXPIRED
+from gateway.demo.world import EXPIRED
 from tests.clients.programs import NODE_MODULES
 from tests.support import http
 from tests.support.relay import Fault, Relay

@@ -6,15 +6,13 @@ from ipaddress import ip_network
 
 import pytest
 
-from gateway.app.events import outbox_of, settings_of, sink_of
+from gateway.app.stores import outbox_of, settings_of, sink_of
 from gateway.config import notices
 from gateway.core.confidential import NO_SEALING
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType, Part
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
-from gateway.events.redis_stream import RedisStreamSink
+from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
 from gateway.events.webhook import WebhookSink
 from tests.config.support import read, with_global
 

@@ -45,52 +45,36 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 RETRY: dict[str, Any] = {"delivery": {"unauthorized": "retry"}}
 
 
-@pytest.mark.parametrize(
-    ("answer", "route", "state", "failure", "pauses", "result"),
-    [
-        (Answer(201), {}, State.COMPLETED, None, None, DeliveryResult.COMPLETED),
-        (Answer(422), {}, State.COMPLETED, None, None, DeliveryResult.COMPLETED),
-        (Answer(503), {}, State.ACCEPTED, "answered_503", (0.5, 1), DeliveryResult.POSTPONED),
-        (
-            Answer(503, headers=(("Retry-After", "120"),)),
-            {},
-            State.ACCEPTED,
-            "answered_503",
-            (120, 120),
-            DeliveryResult.POSTPONED,
-        ),
-        (
-            Answer(429, headers=(("Retry-After", "soon"),)),
-            {},
-            State.ACCEPTED,
-            "answered_429",
-            (0.5, 1),
-            DeliveryResult.POSTPONED,
-        ),
-        (Answer(401), {}, State.DEAD_LETTER, "answered_401", None, DeliveryResult.DEAD_LETTER),
-        (Answer(403), RETRY, State.ACCEPTED, "answered_403", (0.5, 1), DeliveryResult.POSTPONED),
-        (Answer(502), {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
-        (LOST, {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
-        (CUT, {}, State.IN_DOUBT, None, None, DeliveryResult.IN_DOUBT),
-    ],
-    ids=["201", "422", "503", "retry-after", "no-number", "401", "403-retry", "502", "no-response", "half-a-response"],
-)
-async def test_what_an_attempt_comes_to(
-    tmp_path: Path,
-    answer: Answer,
-    route: dict[str, Any],
-    state: State,
-    failure: str | None,
-    pauses: tuple[float, float] | None,
-    result: DeliveryResult,
-) -> None:
+LATER, NO_NUMBER = (Answer(code, headers=(("Retry-After", text),)) for code, text in ((503, "120"), (429, "soon")))
+# What an answer comes to: the route, the state, and the failure with the bounds of the pause.
+COMES_TO: dict[str, tuple[Answer, dict[str, Any], State, str | None, tuple[float, float] | None]] = {
+    "201": (Answer(201), {}, State.COMPLETED, None, None),
+    "422": (Answer(422), {}, State.COMPLETED, None, None),
+    "503": (Answer(503), {}, State.ACCEPTED, "answered_503", (0.5, 1)),
+    "retry-after": (LATER, {}, State.ACCEPTED, "answered_503", (120, 120)),
+    "no-number": (NO_NUMBER, {}, State.ACCEPTED, "answered_429", (0.5, 1)),
+    "401": (Answer(401), {}, State.DEAD_LETTER, "answered_401", None),
+    "403-retry": (Answer(403), RETRY, State.ACCEPTED, "answered_403", (0.5, 1)),
+    "502": (Answer(502), {}, State.IN_DOUBT, None, None),
+    "no-response": (LOST, {}, State.IN_DOUBT, None, None),
+    "half-a-response": (CUT, {}, State.IN_DOUBT, None, None),
+}
+RESULTS = {State.ACCEPTED: DeliveryResult.POSTPONED} | {
+    State[result.name]: result for result in DeliveryResult if result is not DeliveryResult.POSTPONED
+}
+
+
+@pytest.mark.parametrize("answer", COMES_TO)
+async def test_what_an_attempt_comes_to(tmp_path: Path, answer: str) -> None:
     """Exactly as it is written down; and whoever looks at the log sees it."""
+    given, route, state, failure, pauses = COMES_TO[answer]
     async with depot(tmp_path, route=accepting(**route)) as it:
-        it.office.upstream.on("/charges", answer)
+        it.office.upstream.on("/charges", given)
         await it.accept()
         await it.poll()
         assert it.office.state is state
         (told,) = it.office.told(DeliveryAttempted)
+        result = RESULTS[state]
         assert (told.result, told.attempt, told.route) == (result, 1, "charge")
         if failure is not None:
             assert (it.kept.failure, it.kept.answers) == (failure, 1)
@@ -219,10 +203,7 @@ async def test_scopes_take_turns(tmp_path: Path) -> None:
 
 async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
     """However much of it is older, and however few places it has."""
-    routes = [
-        accepting(name="slow", delivery={"max_in_flight": 1}),
-        accepting(name="quick", match={"path": "/quick"}),
-    ]
+    routes = [accepting(name="slow", delivery={"max_in_flight": 1}), accepting(name="quick", match={"path": "/quick"})]
     async with depot(tmp_path, routes=routes) as it:
         await it.accept_many(200)
         _, quick = it.office.parts.routes

@@ -17,9 +17,9 @@ import pytest
 import stripe
 
 from gateway.app.life import StartError
-from gateway.demo import demo, in_front_of_cards, setting, traffic
-from gateway.demo.client import Caller
-from gateway.demo.upstream import CARDS, CardService
+from gateway.demo import demo, in_front_of_cards, setting
+from gateway.demo import story as traffic
+from gateway.demo.world import CARDS, Caller, CardService
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.curl import curl, curl_lines

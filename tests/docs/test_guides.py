@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.demo.upstream import CARDS, CardService
+from gateway.demo.world import CARDS, CardService
 from tests.support import http
 from tests.support.curl import curl
 from tests.support.demo import DemoProcess

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_network
+from typing import Any
 
 import pytest
 from aiohttp import ClientConnectorError, ClientError, ClientSession
@@ -43,20 +46,27 @@ class FixedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         addresses = self._answers[min(self.asked, len(self._answers) - 1)]
         self.asked += 1
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in addresses
-        ]
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        shared: Any = {"hostname": host, "port": port, "proto": 0, "flags": socket.AI_NUMERICHOST}
+        return [ResolveResult(host=a, family=f, **shared) for a, f in zip(addresses, families, strict=True)]
 
     async def close(self) -> None:
         pass
+
+
+@asynccontextmanager
+async def opened(
+    url: str, policy: EgressPolicy, resolver: AbstractResolver | None = None
+) -> AsyncIterator[WebhookSink]:
+    sink = WebhookSink(webhook_at(url, SECRET), policy, resolver=resolver)
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+ALLOWED = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
@@ -111,27 +121,15 @@ async def test_one_forbidden_address_of_a_name_is_enough() -> None:
 
 async def test_a_name_is_resolved_once_for_a_connection() -> None:
     """An answer that changes between check and connection (DNS rebinding) changes nothing; the name stays in Host."""
-    allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
     resolver = FixedResolver(("127.0.0.1",), ("127.0.0.2",))
     async with Receiver() as receiver:
-        sink = WebhookSink(
-            webhook_at(f"http://consumer.test:{receiver.port}/hooks", SECRET), allowed, resolver=resolver
-        )
-        await sink.open()
-        try:
+        host = f"consumer.test:{receiver.port}"
+        async with opened(f"http://{host}/hooks", ALLOWED, resolver) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
-        finally:
-            await sink.close()
         assert resolver.asked == 1
-        assert receiver.received[0].headers["host"] == f"consumer.test:{receiver.port}"
-        sink = WebhookSink(
-            webhook_at(f"http://consumer.test:{receiver.port}/hooks", SECRET), allowed, resolver=resolver
-        )
-        await sink.open()
-        try:
+        assert receiver.received[0].headers["host"] == host
+        async with opened(f"http://{host}/hooks", ALLOWED, resolver) as sink:
             refused = await publish(sink, new_event())
-        finally:
-            await sink.close()
         assert isinstance(refused, Failed)
         assert "127.0.0.2 is not a public address" in refused.why
         assert len(receiver.received) == 1
@@ -142,38 +140,29 @@ async def test_a_name_server_that_hangs_delays_this_sink_alone(
     monkeypatch: pytest.MonkeyPatch, proxy: str | None
 ) -> None:
     """What callers and other sinks need threads for is done meanwhile."""
-    allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
-    stuck = WebhookSink(webhook_at("http://sink.hangs/hooks", SECRET), replace(allowed, proxy=proxy))
-    async with silent_name_server(monkeypatch) as names, Receiver() as receiver:
-        other = WebhookSink(webhook_at(f"http://localhost:{receiver.port}/hooks", SECRET), allowed)
-        await stuck.open()
-        await other.open()
-        try:
-            waiting = [asyncio.create_task(publish(stuck, new_event())) for _ in range(16)]
-            await eventually(lambda: names.running == 2)
-            async with asyncio.timeout(5):
-                await asyncio.to_thread(lambda: None)
-                assert isinstance(await publish(other, new_event()), Delivered)
-            names.over.set()
-            for each in await asyncio.gather(*waiting):
-                assert isinstance(each, Failed)
-                assert "Temporary failure in name resolution" in each.why
-        finally:
-            await stuck.close()
-            await other.close()
+    async with (
+        silent_name_server(monkeypatch) as names,
+        Receiver() as receiver,
+        opened("http://sink.hangs/hooks", replace(ALLOWED, proxy=proxy)) as stuck,
+        opened(f"http://localhost:{receiver.port}/hooks", ALLOWED) as other,
+    ):
+        waiting = [asyncio.create_task(publish(stuck, new_event())) for _ in range(16)]
+        await eventually(lambda: names.running == 2)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(lambda: None)
+            assert isinstance(await publish(other, new_event()), Delivered)
+        names.over.set()
+        for each in await asyncio.gather(*waiting):
+            assert isinstance(each, Failed)
+            assert "Temporary failure in name resolution" in each.why
 
 
 async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in an environment variable is not used."""
-    allowed = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
     async with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        sink = WebhookSink(webhook_at(receiver.url, SECRET), allowed)
-        await sink.open()
-        try:
+        async with opened(receiver.url, ALLOWED) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
-        finally:
-            await sink.close()
         assert (len(receiver.received), len(proxy.received)) == (1, 0)
 
 
@@ -181,10 +170,6 @@ async def test_a_proxy_is_connected_to_and_not_checked() -> None:
     """It sees the addresses, and gets the whole URL."""
     async with Receiver() as proxy:
         policy = EgressPolicy(https_only=False, proxy=f"http://127.0.0.1:{proxy.port}")
-        sink = WebhookSink(webhook_at("http://consumer.test/hooks", SECRET), policy)
-        await sink.open()
-        try:
+        async with opened("http://consumer.test/hooks", policy) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
-        finally:
-            await sink.close()
         assert proxy.received[0].headers["host"] == "consumer.test"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,10 +26,8 @@ KEEP_SECONDS = 1000.0
 
 @dataclass
 class ScriptedSink:
-    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none.
-
-    `batches` has the number of events of each publication.
-    """
+    """Gives these results one after the other, then `Delivered`; while `gate` is not set, none. `batches` has the
+    number of events of each publication."""
 
     batch_max: int = 1
     batches: list[int] = field(default_factory=list)
@@ -102,6 +101,16 @@ async def house() -> AsyncIterator[House]:
         await relay.close()
 
 
+@asynccontextmanager
+async def running(relay: Relay) -> AsyncIterator[None]:
+    task = asyncio.create_task(relay.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def pump(relay: Relay) -> None:
     """One poll, the publications that it began, and the report of them."""
     await relay.run_once()
@@ -149,10 +158,8 @@ async def test_a_backlog_is_published_without_waiting_for_a_poll(house: House) -
     relay = await house.relay(places=4, busy_seconds=3600.0)
     await house.complete(400)
     await relay.run_once()
-    running = asyncio.create_task(relay.run())
-    await eventually(lambda: min(len(house.a.published), len(house.b.published)) == 400)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(relay):
+        await eventually(lambda: min(len(house.a.published), len(house.b.published)) == 400)
     assert len({event.id for event, _ in house.a.published}) == 400
 
 
@@ -164,10 +171,8 @@ async def test_a_line_is_published_without_waiting_for_a_poll() -> None:
     for _ in range(50):
         await do(house.store, Hand(), lambda hand: replace(hand.accept(), lane=b"l" * 32))
     await relay.run_once()
-    running = asyncio.create_task(relay.run())
-    await eventually(lambda: len(house.a.published) == len(house.b.published) == 50)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(relay):
+        await eventually(lambda: len(house.a.published) == len(house.b.published) == 50)
     await relay.close()
     places = [event.attributes()["sequence"] for event, _ in house.a.published]
     assert places == sorted(places)
@@ -179,10 +184,8 @@ async def test_a_sink_that_hangs_keeps_no_other_from_its_backlog(house: House) -
     house.a.gate.clear()
     await house.complete(400)
     await relay.run_once()
-    running = asyncio.create_task(relay.run())
-    await eventually(lambda: len(house.b.published) == 400)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(relay):
+        await eventually(lambda: len(house.b.published) == 400)
     assert len(house.a.published) == 4
 
 
@@ -406,12 +409,10 @@ async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
     pauses = [await relay.run_once() for _ in range(4)]
     assert pauses == [2.0, 4.0, 5.0, 5.0]
     assert len(calls) == 4
-    running = asyncio.create_task(relay.run())
-    await house.complete()
-    relay.wake()
-    await eventually(lambda: len(house.a.published) == 1)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(relay):
+        await house.complete()
+        relay.wake()
+        await eventually(lambda: len(house.a.published) == 1)
 
 
 async def test_a_store_that_fails_is_left_alone_however_much_happens(house: House) -> None:
@@ -424,12 +425,10 @@ async def test_a_store_that_fails_is_left_alone_however_much_happens(house: Hous
         raise NotApplied("away")
 
     house.store.lease_events = fails  # type: ignore[method-assign,assignment]
-    running = asyncio.create_task(relay.run())
-    relay.wake()
-    await eventually(lambda: calls)
-    for _ in range(100):
+    async with running(relay):
         relay.wake()
-        await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+        await eventually(lambda: calls)
+        for _ in range(100):
+            relay.wake()
+            await asyncio.sleep(0)
     assert len(calls) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.rekeying import rekey_stores
+from gateway.app.operating import rekey_stores
 from gateway.config import parse
 from gateway.store import sealed
 from tests.support.accepting import ASYNC

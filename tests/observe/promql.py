@@ -55,9 +55,7 @@ class PromqlError(ValueError):
 @dataclass
 class Selector:
     """One selection of series, and what becomes of it on the way out: functions from the inside, then groupings.
-
-    `matchers` has the labels that must have one value, `patterns` those that must match a whole regular expression.
-    """
+    `matchers` has the labels that must have one value, `patterns` those that must match a whole regular expression."""
 
     metric: str
     matchers: dict[str, str] = field(default_factory=dict)

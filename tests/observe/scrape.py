@@ -43,9 +43,7 @@ class Scrape:
 
     def changed_since(self, before: Scrape) -> dict[tuple[str, ...], float]:
         """By how much what this project counts changed, by name and label values in the order of the labels' names.
-
-        Buckets are left out.
-        """
+        Buckets are left out."""
         was = {(series.name, *series.labels.values()): series.value for series in before.series}
         now = {(series.name, *series.labels.values()): series.value for series in self.series}
         return {

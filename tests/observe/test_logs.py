@@ -188,66 +188,47 @@ def test_the_configuration_says_which_requests_get_a_line(
     assert [line["message"] for line in paper.objects()] == said
 
 
-@pytest.mark.parametrize(
-    ("fact", "level", "words"),
-    [
-        pytest.param(OperationClaimed("r", OPERATION, 5, 1), "debug", "claimed", id="claimed"),
-        pytest.param(OperationTakenOver("r", OPERATION, 5, 2, REQUEST), "info", "in doubt, sent again", id="again"),
-        pytest.param(
-            OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, False),
-            "debug", "settled", id="settled",
-        ),
-        pytest.param(
-            OperationSettled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1, True),
-            "warning", "settled, recorded late", id="settled-late",
-        ),
-        pytest.param(
-            OperationSettled("r", OPERATION, 5, Event.ABANDON, "timeout: no answer", 0.1, False),
-            "warning", "timeout: no answer", id="in-doubt",
-        ),
-        pytest.param(WriteRefused("r", OPERATION, 5, Event.COMPLETE, "in_doubt"), "error", "refused", id="refused"),
-        pytest.param(
-            OutcomeJournaled("r", OPERATION, 5, Event.COMPLETE, "answered 200", 0.1),
-            "warning", "journaled", id="journaled",
-        ),
-        pytest.param(JournalFailed("no space", is_first=True), "error", "no space", id="journal-failed"),
-        pytest.param(JournalFailed("no space", is_first=False), "debug", "no space", id="journal-fails-on"),
-        pytest.param(
-            FlushRefused("r", OPERATION, 5, Event.COMPLETE, "the record is absent without it"),
-            "error", str(OPERATION), id="flush-refused",
-        ),
-        pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease", id="lease-lost"),
-        pytest.param(StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite", id="store-error"),
-        pytest.param(TierChanged("durable", False), "warning", "durable store is down", id="store-down"),
-        pytest.param(TierChanged("durable", True), "info", "durable store is up", id="store-up"),
-        pytest.param(SweepDone(0, 2, 3, 0.5), "debug", "swept", id="swept"),
-        pytest.param(SweepDone(1, 0, 0, 0.5), "info", "lapsed", id="swept-lapsed"),
-        pytest.param(SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters", id="swept-expired"),
-        pytest.param(TallyTaken((("r", 3),), 90.0), "debug", "in doubt", id="tally"),
-        pytest.param(OperationAccepted("r", OPERATION, 5, 700), "debug", "accepted", id="accepted"),
-        pytest.param(
-            StatusAnswered(StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
-            "info", "DELETE withdrawal of an operation 200", id="status",
-        ),
-        pytest.param(WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content", id="changed"),
-        pytest.param(
-            RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be", id="repeat"
-        ),
-        pytest.param(delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed", id="postponed"),
-        pytest.param(delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter", id="dead-letter"),
-        pytest.param(BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused", id="open"),
-        pytest.param(BreakerChanged("http://x", False), "info", "the breaker is closed", id="closed"),
-        pytest.param(
-            SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503", id="sink-fails"
-        ),
-        pytest.param(
-            SinkChanged("ledger", is_suspended=True, cause="HTTP 410"),
-            "error", "see: idempotency-gateway sinks", id="sink-suspended",
-        ),
-        pytest.param(LoopStalled(12.0), "warning", "12.0 s", id="stalled"),
-        pytest.param(KEYED, "warning", "/v1/refunds", id="keyed-without-a-route"),
-    ],
-)  # fmt: skip
+OF: Any = ("r", OPERATION, 5)
+DONE: Any = (*OF, Event.COMPLETE, "answered 200", 0.1)
+LINES: dict[str, tuple[Fact, str, str]] = {
+    "claimed": (OperationClaimed(*OF, 1), "debug", "claimed"),
+    "again": (OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
+    "settled": (OperationSettled(*DONE, False), "debug", "settled"),
+    "settled-late": (OperationSettled(*DONE, True), "warning", "settled, recorded late"),
+    "in-doubt": (OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
+    "refused": (WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
+    "journaled": (OutcomeJournaled(*DONE), "warning", "journaled"),
+    "journal-failed": (JournalFailed("no space", is_first=True), "error", "no space"),
+    "journal-fails-on": (JournalFailed("no space", is_first=False), "debug", "no space"),
+    "flush-refused": (FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
+    "lease-lost": (LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
+    "store-error": (StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
+    "store-down": (TierChanged("durable", False), "warning", "durable store is down"),
+    "store-up": (TierChanged("durable", True), "info", "durable store is up"),
+    "swept": (SweepDone(0, 2, 3, 0.5), "debug", "swept"),
+    "swept-lapsed": (SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
+    "swept-expired": (SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
+    "tally": (TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
+    "accepted": (OperationAccepted(*OF, 700), "debug", "accepted"),
+    "status": (
+        StatusAnswered(StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
+        "info",
+        "DELETE withdrawal of an operation 200",
+    ),
+    "changed": (WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
+    "repeat": (RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be"),
+    "postponed": (delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
+    "dead-letter": (delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
+    "open": (BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
+    "closed": (BreakerChanged("http://x", False), "info", "the breaker is closed"),
+    "sink-fails": (SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
+    "sink-suspended": (SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
+    "stalled": (LoopStalled(12.0), "warning", "12.0 s"),
+    "keyed-without-a-route": (KEYED, "warning", "/v1/refunds"),
+}
+
+
+@pytest.mark.parametrize(("fact", "level", "words"), LINES.values(), ids=LINES)
 def test_a_fact_has_its_level(paper: Paper, logs: Callable[..., Logs], fact: Fact, level: str, words: str) -> None:
     """What needs somebody is a warning or worse; the rest is there for who looks."""
     logs(level="debug")(fact)

@@ -69,274 +69,115 @@ def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered
     return RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)
 
 
-@pytest.mark.parametrize(
-    ("fact", "changes"),
-    [
-        pytest.param(
-            answered(Verdict.FETCHED, kind=Kind.REPLAYED, upstream_seconds=0.2),
-            {
-                ("idempotency_requests_total", "create_payment", "fetched"): 1,
-                ("idempotency_responses_total", "create_payment", "2xx"): 1,
-                ("idempotency_request_duration_seconds_count", "replayed", "create_payment"): 1,
-                ("idempotency_request_duration_seconds_sum", "replayed", "create_payment"): 0.25,
-                ("idempotency_fetch_duration_seconds_count", "create_payment"): 1,
-                ("idempotency_fetch_duration_seconds_sum", "create_payment"): 0.2,
-            },
-            id="fetched",
-        ),
-        pytest.param(
-            answered(upstream_seconds=0.2),
-            {
-                ("idempotency_requests_total", "create_payment", "stored"): 1,
-                ("idempotency_responses_total", "create_payment", "2xx"): 1,
-                ("idempotency_request_duration_seconds_count", "executed", "create_payment"): 1,
-                ("idempotency_request_duration_seconds_sum", "executed", "create_payment"): 0.25,
-                ("idempotency_overhead_seconds_count", "create_payment"): 1,
-                ("idempotency_overhead_seconds_sum", "create_payment"): 0.05,
-            },
-            id="answered-by-the-upstream",
-        ),
-        pytest.param(
-            answered(Verdict.REPLAYED, kind=Kind.REPLAYED),
-            {
-                ("idempotency_requests_total", "create_payment", "replayed"): 1,
-                ("idempotency_responses_total", "create_payment", "2xx"): 1,
-                ("idempotency_request_duration_seconds_count", "replayed", "create_payment"): 1,
-                ("idempotency_request_duration_seconds_sum", "replayed", "create_payment"): 0.25,
-            },
-            id="replayed",
-        ),
-        pytest.param(
-            AdminActed("purge", AdminResult.REFUSED),
-            {("idempotency_admin_actions_total", "purge", "refused"): 1},
-            id="an-action-refused",
-        ),
-        pytest.param(
-            SignedIn(AdminResult.DONE),
-            {("idempotency_admin_sign_ins_total", "done"): 1},
-            id="signed-in",
-        ),
-        pytest.param(
-            KeysFetched(FetchResult.FAILED),
-            {("idempotency_key_set_fetches_total", "failed"): 1},
-            id="keys-not-fetched",
-        ),
-        pytest.param(
-            RequestPassed(None, "GET", 200, 0.1),
-            {
-                ("idempotency_unprotected_requests_total", "no_route"): 1,
-                ("idempotency_unprotected_duration_seconds_count",): 1,
-                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
-            },
-            id="no-route",
-        ),
-        pytest.param(
-            RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
-            {
-                ("idempotency_unprotected_requests_total", "no_route_keyed"): 1,
-                ("idempotency_unprotected_duration_seconds_count",): 1,
-                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
-            },
-            id="no-route-with-a-key",
-        ),
-        pytest.param(
-            RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route="create_order"),
-            {
-                ("idempotency_unprotected_requests_total", "unkeyed"): 1,
-                ("idempotency_unprotected_duration_seconds_count",): 1,
-                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
-                ("idempotency_requests_total", "create_order", "unkeyed"): 1,
-            },
-            id="unkeyed",
-        ),
-        pytest.param(
-            RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route="create_order"),
-            {
-                ("idempotency_unprotected_requests_total", "store_unavailable"): 1,
-                ("idempotency_unprotected_duration_seconds_count",): 1,
-                ("idempotency_unprotected_duration_seconds_sum",): 0.1,
-                ("idempotency_requests_total", "create_order", "unprotected"): 1,
-            },
-            id="store-unavailable-forwarded",
-        ),
-        pytest.param(
-            OperationClaimed("create_order", OPERATION, 5, 1),
-            {("idempotency_claims_total", "create_order"): 1},
-            id="claimed",
-        ),
-        pytest.param(
-            OperationSettled("create_order", OPERATION, 5, Event.COMPLETE, "answered 200", 0.5, is_late=True),
-            {
-                ("idempotency_settlements_total", "complete", "create_order"): 1,
-                ("idempotency_late_writes_total", "create_order"): 1,
-                ("idempotency_upstream_duration_seconds_count", "create_order"): 1,
-                ("idempotency_upstream_duration_seconds_sum", "create_order"): 0.5,
-            },
-            id="completed-late",
-        ),
-        pytest.param(
-            OperationSettled(
-                "create_order", OPERATION, 5, Event.RELEASE, "refused: nobody listens", None, is_late=False
-            ),
-            {("idempotency_settlements_total", "release", "create_order"): 1},
-            id="released-without-the-upstream",
-        ),
-        pytest.param(
-            WriteRefused("create_order", OPERATION, 5, Event.COMPLETE, "in_doubt"),
-            {("idempotency_refused_writes_total", "create_order"): 1},
-            id="write-refused",
-        ),
-        pytest.param(
-            OutcomeJournaled("create_order", OPERATION, 5, Event.COMPLETE, "answered 200", 0.5),
-            {
-                ("idempotency_journaled_total", "create_order"): 1,
-                ("idempotency_upstream_duration_seconds_count", "create_order"): 1,
-                ("idempotency_upstream_duration_seconds_sum", "create_order"): 0.5,
-            },
-            id="journaled",
-        ),
-        pytest.param(
-            JournalFailed("no space is left", is_first=True),
-            {("idempotency_journal_failures_total",): 1},
-            id="journal-failed",
-        ),
-        pytest.param(
-            FlushRefused("create_order", OPERATION, 5, Event.COMPLETE, "the record is absent without it"),
-            {("idempotency_refused_writes_total", "create_order"): 1},
-            id="flush-refused",
-        ),
-        pytest.param(LeaseLost(OPERATION, 5, "in_doubt"), {("idempotency_lost_leases_total",): 1}, id="lease-lost"),
-        pytest.param(
-            StoreCalled("durable", "claim", 0.002, "Indefinite"),
-            {
-                ("idempotency_store_duration_seconds_count", "durable", "claim"): 1,
-                ("idempotency_store_duration_seconds_sum", "durable", "claim"): 0.002,
-                ("idempotency_store_errors_total", "Indefinite", "durable", "claim"): 1,
-            },
-            id="store-call-failed",
-        ),
-        pytest.param(
-            StoreCalled("durable", "check_memory", 0.002),
-            {
-                ("idempotency_store_duration_seconds_count", "durable", "check_memory"): 1,
-                ("idempotency_store_duration_seconds_sum", "durable", "check_memory"): 0.002,
-            },
-            id="store-call-in-plain-words",
-        ),
-        pytest.param(StoreMet(3), {("idempotency_store_timeline",): 3}, id="store-met"),
-        pytest.param(SynchronyChanged(True), {("idempotency_store_synchronous",): 1}, id="synchronous"),
-        pytest.param(
-            PromotionJudged(2, "waiting", "gateway g", 2),
-            {("idempotency_store_unvouched_gateways",): 2},
-            id="unvouched",
-        ),
-        pytest.param(
-            PromotionJudged(2, "accepted", "all 2 gateways", 0),
-            {("idempotency_store_promotions_total", "accepted"): 1},
-            id="promotion",
-        ),
-        pytest.param(
-            SweepDone(1, 2, 3, 0.5, expired=4),
-            {
-                ("idempotency_swept_total", "expire"): 4,
-                ("idempotency_swept_total", "lapse"): 1,
-                ("idempotency_swept_total", "retire"): 2,
-                ("idempotency_swept_total", "collect"): 3,
-                ("idempotency_sweep_duration_seconds_count",): 1,
-                ("idempotency_sweep_duration_seconds_sum",): 0.5,
-            },
-            id="swept",
-        ),
-        pytest.param(
-            TallyTaken((("create_order", 3), ("renamed", 1)), 90.0),
-            {
-                ("idempotency_in_doubt", "create_order"): 3,
-                ("idempotency_in_doubt", "renamed"): 1,
-                ("idempotency_oldest_in_doubt_seconds",): 90,
-            },
-            id="tally",
-        ),
-        pytest.param(
-            OperationAccepted("create_payment", OPERATION, 5, 700),
-            {("idempotency_accepted_total", "create_payment"): 1},
-            id="accepted",
-        ),
-        pytest.param(
-            StatusAnswered(StatusPart.RESULT, "GET", 404, 0.1),
-            {("idempotency_status_requests_total", "result", "4xx"): 1},
-            id="status",
-        ),
-        pytest.param(
-            WebhookRefused("create_payment", "stale"),
-            {("idempotency_inbox_rejected_total", "stale", "create_payment"): 1},
-            id="webhook-refused",
-        ),
-        pytest.param(
-            WebhookVerified("create_payment", ("a", "b")),
-            {
-                ("idempotency_secret_used_total", "a", "create_payment"): 1,
-                ("idempotency_secret_used_total", "b", "create_payment"): 1,
-            },
-            id="webhook-verified",
-        ),
-        pytest.param(
-            RepeatNoticed("create_payment", RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
-            {("idempotency_repeats_total", "refused", "create_payment"): 1},
-            id="repeat",
-        ),
-        pytest.param(
-            WebhookRepeated("create_payment", OPERATION, is_changed=True),
-            {
-                ("idempotency_inbox_duplicates_total", "create_payment"): 1,
-                ("idempotency_inbox_changed_total", "create_payment"): 1,
-            },
-            id="webhook-changed",
-        ),
-        pytest.param(
-            DeliveryAttempted(
-                "create_payment", OPERATION, 6, 1, DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5
-            ),
-            {("idempotency_deliveries_total", "postponed", "create_payment"): 1},
-            id="delivery",
-        ),
-        pytest.param(
-            BreakerChanged("http://127.0.0.1:9000", True, "connect_refused"),
-            {("idempotency_breaker_open", "http://127.0.0.1:9000"): 1},
-            id="breaker",
-        ),
-        pytest.param(
-            BacklogTaken(
-                (RouteWaiting("create_order", 2, 900, 60.0, (("deadline", 1), ("unauthorized", 3)), 5, 70.0),),
-                ("create_payment",),
-                orphans=4,
-            ),
-            {
-                ("idempotency_backlog", "create_order"): 2,
-                ("idempotency_backlog_bytes", "create_order"): 900,
-                ("idempotency_oldest_backlog_seconds", "create_order"): 60,
-                ("idempotency_dead_letters", "deadline", "create_order"): 1,
-                ("idempotency_dead_letters", "unauthorized", "create_order"): 3,
-                ("idempotency_lanes_stopped", "create_order"): 5,
-                ("idempotency_oldest_stopped_lane_seconds", "create_order"): 70,
-                ("idempotency_paused", "create_payment"): 1,
-                ("idempotency_orphans",): 4,
-            },
-            id="backlog",
-        ),
-        pytest.param(
-            LoopStalled(12.0),
-            {("idempotency_loop_stall_seconds_count",): 1, ("idempotency_loop_stall_seconds_sum",): 12},
-            id="loop-stalled",
-        ),
-    ],
-)
-async def test_a_fact_changes_its_numbers_and_no_others(
-    metrics: Metrics, fact: Fact, changes: dict[tuple[str, ...], float]
-) -> None:
+PAY, ORDER = "create_payment", "create_order"
+OF = (ORDER, OPERATION, 5)
+LATE = OperationSettled(*OF, Event.COMPLETE, "answered 200", 0.5, is_late=True)
+RELEASED = OperationSettled(*OF, Event.RELEASE, "refused: nobody listens", None, is_late=False)
+WAITING = RouteWaiting(ORDER, 2, 900, 60.0, (("deadline", 1), ("unauthorized", 3)), 5, 70.0)
+POSTPONED = DeliveryAttempted(PAY, OPERATION, 6, 1, DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5)
+PASSED = "unprotected_duration_seconds_count=1 unprotected_duration_seconds_sum=0.1"
+REPLAYED = "request_duration_seconds_count,replayed,PAY=1 request_duration_seconds_sum,replayed,PAY=0.25"
+# A fact, and by how much it changes which numbers: name, and values of labels in the order of the labels' names.
+CHANGES: dict[str, tuple[Fact, str]] = {
+    "fetched": (
+        answered(Verdict.FETCHED, kind=Kind.REPLAYED, upstream_seconds=0.2),
+        f"requests_total,PAY,fetched=1 responses_total,PAY,2xx=1 {REPLAYED} fetch_duration_seconds_count,PAY=1 "
+        "fetch_duration_seconds_sum,PAY=0.2",
+    ),
+    "answered-by-the-upstream": (
+        answered(upstream_seconds=0.2),
+        "requests_total,PAY,stored=1 responses_total,PAY,2xx=1 request_duration_seconds_count,executed,PAY=1 "
+        "request_duration_seconds_sum,executed,PAY=0.25 overhead_seconds_count,PAY=1 overhead_seconds_sum,PAY=0.05",
+    ),
+    "replayed": (
+        answered(Verdict.REPLAYED, kind=Kind.REPLAYED),
+        f"requests_total,PAY,replayed=1 responses_total,PAY,2xx=1 {REPLAYED}",
+    ),
+    "an-action-refused": (AdminActed("purge", AdminResult.REFUSED), "admin_actions_total,purge,refused=1"),
+    "signed-in": (SignedIn(AdminResult.DONE), "admin_sign_ins_total,done=1"),
+    "keys-not-fetched": (KeysFetched(FetchResult.FAILED), "key_set_fetches_total,failed=1"),
+    "no-route": (RequestPassed(None, "GET", 200, 0.1), f"unprotected_requests_total,no_route=1 {PASSED}"),
+    "no-route-with-a-key": (
+        RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
+        f"unprotected_requests_total,no_route_keyed=1 {PASSED}",
+    ),
+    "unkeyed": (
+        RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route=ORDER),
+        f"unprotected_requests_total,unkeyed=1 {PASSED} requests_total,ORDER,unkeyed=1",
+    ),
+    "store-unavailable-forwarded": (
+        RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route=ORDER),
+        f"unprotected_requests_total,store_unavailable=1 {PASSED} requests_total,ORDER,unprotected=1",
+    ),
+    "claimed": (OperationClaimed(*OF, 1), "claims_total,ORDER=1"),
+    "completed-late": (
+        LATE,
+        "settlements_total,complete,ORDER=1 late_writes_total,ORDER=1 upstream_duration_seconds_count,ORDER=1 "
+        "upstream_duration_seconds_sum,ORDER=0.5",
+    ),
+    "released-without-the-upstream": (RELEASED, "settlements_total,release,ORDER=1"),
+    "write-refused": (WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "refused_writes_total,ORDER=1"),
+    "journaled": (
+        OutcomeJournaled(*OF, Event.COMPLETE, "answered 200", 0.5),
+        "journaled_total,ORDER=1 upstream_duration_seconds_count,ORDER=1 upstream_duration_seconds_sum,ORDER=0.5",
+    ),
+    "journal-failed": (JournalFailed("no space is left", is_first=True), "journal_failures_total=1"),
+    "flush-refused": (FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "refused_writes_total,ORDER=1"),
+    "lease-lost": (LeaseLost(OPERATION, 5, "in_doubt"), "lost_leases_total=1"),
+    "store-call-failed": (
+        StoreCalled("durable", "claim", 0.002, "Indefinite"),
+        "store_duration_seconds_count,durable,claim=1 store_duration_seconds_sum,durable,claim=0.002 "
+        "store_errors_total,Indefinite,durable,claim=1",
+    ),
+    "store-call-in-plain-words": (
+        StoreCalled("durable", "check_memory", 0.002),
+        "store_duration_seconds_count,durable,check_memory=1 store_duration_seconds_sum,durable,check_memory=0.002",
+    ),
+    "store-met": (StoreMet(3), "store_timeline=3"),
+    "synchronous": (SynchronyChanged(True), "store_synchronous=1"),
+    "unvouched": (PromotionJudged(2, "waiting", "gateway g", 2), "store_unvouched_gateways=2"),
+    "promotion": (PromotionJudged(2, "accepted", "all 2 gateways", 0), "store_promotions_total,accepted=1"),
+    "swept": (
+        SweepDone(1, 2, 3, 0.5, expired=4),
+        "swept_total,expire=4 swept_total,lapse=1 swept_total,retire=2 swept_total,collect=3 "
+        "sweep_duration_seconds_count=1 sweep_duration_seconds_sum=0.5",
+    ),
+    "tally": (
+        TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0),
+        "in_doubt,ORDER=3 in_doubt,renamed=1 oldest_in_doubt_seconds=90",
+    ),
+    "accepted": (OperationAccepted(PAY, OPERATION, 5, 700), "accepted_total,PAY=1"),
+    "status": (StatusAnswered(StatusPart.RESULT, "GET", 404, 0.1), "status_requests_total,result,4xx=1"),
+    "webhook-refused": (WebhookRefused(PAY, "stale"), "inbox_rejected_total,stale,PAY=1"),
+    "webhook-verified": (WebhookVerified(PAY, ("a", "b")), "secret_used_total,a,PAY=1 secret_used_total,b,PAY=1"),
+    "repeat": (
+        RepeatNoticed(PAY, RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
+        "repeats_total,refused,PAY=1",
+    ),
+    "webhook-changed": (
+        WebhookRepeated(PAY, OPERATION, is_changed=True),
+        "inbox_duplicates_total,PAY=1 inbox_changed_total,PAY=1",
+    ),
+    "delivery": (POSTPONED, "deliveries_total,postponed,PAY=1"),
+    "breaker": (BreakerChanged("http://x", True, "connect_refused"), "breaker_open,http://x=1"),
+    "backlog": (
+        BacklogTaken((WAITING,), (PAY,), orphans=4),
+        "backlog,ORDER=2 backlog_bytes,ORDER=900 oldest_backlog_seconds,ORDER=60 dead_letters,deadline,ORDER=1 "
+        "dead_letters,unauthorized,ORDER=3 lanes_stopped,ORDER=5 oldest_stopped_lane_seconds,ORDER=70 paused,PAY=1 "
+        "orphans=4",
+    ),
+    "loop-stalled": (LoopStalled(12.0), "loop_stall_seconds_count=1 loop_stall_seconds_sum=12"),
+}
+
+
+@pytest.mark.parametrize(("fact", "changes"), CHANGES.values(), ids=CHANGES)
+async def test_a_fact_changes_its_numbers_and_no_others(metrics: Metrics, fact: Fact, changes: str) -> None:
     """Each fact is counted under its own names, once."""
     before = await scrape(metrics)
     publish(metrics, fact)
-    assert (await scrape(metrics)).changed_since(before) == changes
+    rows = (change.replace("PAY", PAY).replace("ORDER", ORDER).rpartition("=") for change in changes.split())
+    expected = {tuple(f"idempotency_{series}".split(",")): float(number) for series, _, number in rows}
+    assert (await scrape(metrics)).changed_since(before) == expected
 
 
 async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Metrics) -> None:
@@ -356,23 +197,17 @@ async def test_only_tiers_that_exist_can_be_down(has_fast_tier: bool, tiers: set
     assert {series.labels["tier"] for series in fresh.series if series.name == "idempotency_store_up"} == tiers
 
 
-async def test_what_is_no_longer_in_doubt_goes_back_to_zero(metrics: Metrics) -> None:
-    """A tally replaces the one before it, also for routes that the configuration does not have."""
-    publish(metrics, TallyTaken((("create_order", 3), ("renamed", 1)), 90.0))
-    publish(metrics, TallyTaken((("create_payment", 1),), 5.0))
+async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> None:
+    """A tally replaces the one before it, also for routes that the configuration does not have, and for keys: then an
+    operator may take one out of the configuration."""
+    publish(metrics, TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0, (("new", 1), ("old", 2))))
+    publish(metrics, TallyTaken(((PAY, 1),), 5.0, (("new", 3),)))
     now = await scrape(metrics)
     in_doubt = {series.labels["route"]: series.value for series in now.series if series.name == "idempotency_in_doubt"}
-    assert in_doubt == {"create_payment": 1, "create_order": 0, "renamed": 0}
+    assert in_doubt == {PAY: 1, ORDER: 0, "renamed": 0}
     assert now.value("idempotency_oldest_in_doubt_seconds") == 5
-
-
-async def test_a_key_that_nothing_needs_goes_back_to_zero(metrics: Metrics) -> None:
-    """That is when an operator may take it out of the configuration."""
-    publish(metrics, TallyTaken((), 0.0, (("new", 1), ("old", 2))))
-    publish(metrics, TallyTaken((), 0.0, (("new", 3),)))
-    counted = {each.labels["key_id"]: each.value for each in (await scrape(metrics)).series
-               if each.name == "idempotency_encrypted_operations"}  # fmt: skip
-    assert counted == {"new": 3, "old": 0}
+    for key_id, value in (("new", 3), ("old", 0)):
+        assert now.value("idempotency_encrypted_operations", key_id=key_id) == value
 
 
 async def test_what_does_not_wait_any_more_goes_back_to_zero(metrics: Metrics) -> None:
@@ -422,53 +257,30 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
         "journal_bytes": 9,
         "journal_oldest_seconds": 2.5,
     }
-    readings = iter(
-        [
-            {
-                "in_flight": {"create_order": 3},
-                "oldest_in_flight_seconds": 1.5,
-                "copy_lookups_total": {("fast", "hit"): 8},
-            },
-            kept,
-        ]
-    )
+    lookups = {("fast", "hit"): 8}
+    running = {"in_flight": {ORDER: 3}, "oldest_in_flight_seconds": 1.5, "copy_lookups_total": lookups}
+    readings = iter([running, kept])
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
-    assert first.value("idempotency_in_flight", route="create_order") == 3
+    assert first.value("idempotency_in_flight", route=ORDER) == 3
     assert first.value("idempotency_oldest_in_flight_seconds") == 1.5
     assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
-    assert second.value("idempotency_in_flight", route="create_order") == 0
-    assert second.value("idempotency_fast_writes_dropped_total") == 2
-    names = ("waiting", "refused", "bytes", "oldest_seconds")
-    assert [second.value(f"idempotency_journal_{name}") for name in names] == [4, 1, 9, 2.5]
+    assert second.value("idempotency_in_flight", route=ORDER) == 0
+    assert {name: second.value(f"idempotency_{name}") for name in kept} == kept
 
 
 async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
     """What the clients of the upstreams count is exported under the names of what it is."""
-    readings = {
-        "upstream_connections": {"http://x": 1, "http://y": 0},
-        "upstream_connections_opened_total": {"http://x": 2},
-        "upstream_connections_reused_total": {"http://x": 3},
-        "upstream_connections_died_on_reuse_total": {"http://x": 4},
-        "upstream_exchanges_total": {
-            ("http://x", "answered"): 5,
-            ("http://y", "answered"): 8,
-            ("http://x", "lost"): 6,
-            ("http://x", "not_sent"): 7,
-        },
+    exchanges = {("http://x", "answered"): 5, ("http://y", "answered"): 8, ("http://x", "lost"): 6}
+    numbers = {"": 1, "_opened_total": 2, "_reused_total": 3, "_died_on_reuse_total": 4}
+    readings: dict[str, Any] = {f"upstream_connections{name}": {"http://x": each} for name, each in numbers.items()}
+    before = await scrape(metrics)
+    metrics.read_with(lambda: readings | {"upstream_exchanges_total": exchanges})
+    expected: dict[tuple[str, ...], float] = {
+        (f"idempotency_upstream_connections{name}", "http://x"): each for name, each in numbers.items()
     }
-    metrics.read_with(lambda: readings)
-    before = await scrape(Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3"))
-    assert (await scrape(metrics)).changed_since(before) == {
-        ("idempotency_upstream_connections", "http://x"): 1,
-        ("idempotency_upstream_connections_opened_total", "http://x"): 2,
-        ("idempotency_upstream_connections_reused_total", "http://x"): 3,
-        ("idempotency_upstream_connections_died_on_reuse_total", "http://x"): 4,
-        ("idempotency_upstream_exchanges_total", "answered", "http://x"): 5,
-        ("idempotency_upstream_exchanges_total", "answered", "http://y"): 8,
-        ("idempotency_upstream_exchanges_total", "lost", "http://x"): 6,
-        ("idempotency_upstream_exchanges_total", "not_sent", "http://x"): 7,
-    }
+    expected |= {("idempotency_upstream_exchanges_total", word, url): each for (url, word), each in exchanges.items()}
+    assert (await scrape(metrics)).changed_since(before) == expected
 
 
 async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:

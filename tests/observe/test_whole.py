@@ -7,7 +7,12 @@ import fcntl
 import json
 import os
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import uvloop
@@ -22,6 +27,44 @@ from tests.support.eventually import eventually
 from tests.support.house import JSON, config_text, house
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, RecordingUpstream
+
+
+@dataclass
+class Logged:
+    """A gateway, and the file of its log."""
+
+    port: int
+    file: Path
+
+    async def send(
+        self, target: str = "/charges", *headers: tuple[str, str], key: str = "k1", body: str = "{}"
+    ) -> http.Response:
+        fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", key), *headers]
+        return await http.request(self.port, "POST", target, fields, body.encode())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+
+@asynccontextmanager
+async def logged(
+    directory: Path, url: str, fd: int | None = None, changes: Any = MappingProxyType({}), **log: Any
+) -> AsyncIterator[Logged]:
+    """In front of a service at this address; it logs to `fd`, or else to a file."""
+    file = directory / "log"
+    own = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    store = {"durable": f"sqlite://{directory}/operations.db"}
+    logs = Logs(fd=own if fd is None else fd, **log)
+    try:
+        gateway = Gateway(parse(config_text(url, store, directory, **changes)), (logs,), lambda: logs.dropped)
+        await gateway.start()
+        try:
+            yield Logged(gateway.address[1], file)
+        finally:
+            await gateway.stop()
+    finally:
+        logs.close()
+        os.close(own)
 
 
 async def test_the_books_balance(tmp_path: Path) -> None:
@@ -69,29 +112,16 @@ async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
     """At the most talkative settings no line holds a key, a body, a credential, a scope, a query or an answer."""
     secrets = ["CANARY-key", "CANARY-body", "CANARY-credential", "CANARY-scope", "CANARY-query", "CANARY-answer"]
     key, body, credential, scope, query, answer = secrets
-    file = tmp_path / "log"
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    headers = [JSON, ("Authorization", f"Bearer {credential}"), ("X-Tenant", scope), ("X-Request-Id", "req-7")]
     async with RecordingUpstream() as upstream:
         upstream.on(None, Answer(201, "Created", body=answer.encode()))
-        logs = Logs(level="debug", format=shape, requests="all", fd=fd)  # type: ignore[arg-type]
-        try:
-            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (logs,), lambda: logs.dropped)
-            await gateway.start()
-            try:
-                port = gateway.address[1]
-                for target in (f"/charges?{query}", f"/elsewhere?{query}"):
-                    for one_key in (key, key, f"{key} with a space"):
-                        keyed = [*headers, ("Idempotency-Key", one_key)]
-                        await http.request(port, "POST", target, keyed, f'{{"amount":"{body}"}}'.encode())
-                await eventually(lambda: "/elsewhere" in file.read_text(), what="the last request's line")
-            finally:
-                await gateway.stop()
-        finally:
-            logs.close()
-            os.close(fd)
-    written = file.read_text()
+        async with logged(tmp_path, upstream.url, level="debug", format=shape, requests="all") as it:
+            about = (("Authorization", f"Bearer {credential}"), ("X-Tenant", scope), ("X-Request-Id", "req-7"))
+            for target in (f"/charges?{query}", f"/elsewhere?{query}"):
+                for one_key in (key, key, f"{key} with a space"):
+                    fields = [JSON, *about, ("Idempotency-Key", one_key)]
+                    await http.request(it.port, "POST", target, fields, f'{{"amount":"{body}"}}'.encode())
+            await eventually(lambda: "/elsewhere" in it.file.read_text(), what="the last request's line")
+    written = it.file.read_text()
     assert [secret for secret in secrets if secret in written] == []
     lines = written.splitlines()
     if shape == "json":
@@ -104,56 +134,37 @@ async def test_a_log_that_nobody_reads_holds_up_no_request(tmp_path: Path) -> No
     """Requests are served while the log is stuck in a full pipe; its lines come out once somebody reads."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    logs = Logs(fd=writing)
     try:
-        async with RecordingUpstream() as upstream:
-            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (logs,), lambda: logs.dropped)
-            await gateway.start()
-            try:
-                for number in range(50):
-                    fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", f"k{number}")]
-                    assert (await http.request(gateway.address[1], "POST", "/charges", fields, b"{}")).status == 200
-            finally:
-                await gateway.stop()
-        data = b""
-        while data.count(b'"verdict":"stored"') < 50:
-            data += await asyncio.to_thread(os.read, reading, 65536)
+        async with RecordingUpstream() as upstream, AsyncExitStack() as stack:
+            it = await stack.enter_async_context(logged(tmp_path, upstream.url, writing))
+            for number in range(50):
+                assert (await it.send(key=f"k{number}")).status == 200
+            ending = asyncio.create_task(stack.aclose())
+            data = b""
+            while data.count(b'"verdict":"stored"') < 50:
+                data += await asyncio.to_thread(os.read, reading, 65536)
+            await ending
     finally:
-        logs.close()
         os.close(reading)
         os.close(writing)
-    assert logs.dropped == 0
+    assert b"dropped" not in data
 
 
 async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_path: Path) -> None:
     """Once when that begins and once when it is over, and in the line of each request, protected or not."""
-    file = tmp_path / "log"
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
     port = free_port()
-    logs = Logs(requests="all", fd=fd)
-    try:
-        gateway = Gateway(parse(config_text(f"http://127.0.0.1:{port}", store, tmp_path)), (logs,))
-        await gateway.start()
-        try:
-            fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", "k1")]
-            for target in ("/charges", "/charges", "/elsewhere?secret"):
-                assert (await http.request(gateway.address[1], "POST", target, fields, b"{}")).status == 502
-            async with RecordingUpstream(port=port):
-                assert (await http.request(gateway.address[1], "POST", "/charges", fields, b"{}")).status == 200
-        finally:
-            await gateway.stop()
-    finally:
-        logs.close()
-        os.close(fd)
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    async with logged(tmp_path, f"http://127.0.0.1:{port}", requests="all") as it:
+        for target in ("/charges", "/charges", "/elsewhere?secret"):
+            assert (await it.send(target)).status == 502
+        async with RecordingUpstream(port=port):
+            assert (await it.send()).status == 200
+    lines = it.lines()
     assert [line["why"].split(":")[0] for line in lines if "why" in line] == ["refused"] * 3
     down, up = [line for line in lines if f":{port} " in line["message"]]
     assert (down["level"], down["message"]) == ("warning", f"http://127.0.0.1:{port} is down")
     assert down["detail"].startswith("connecting to 127.0.0.1")
     assert (up["level"], up["message"]) == ("info", f"http://127.0.0.1:{port} is up")
-    assert "secret" not in file.read_text()
+    assert "secret" not in it.file.read_text()
 
 
 def test_durations_are_finer_than_a_millisecond(tmp_path: Path) -> None:
@@ -194,46 +205,28 @@ def _durations(fact: Fact) -> list[tuple[str, float | None]]:
 
 async def test_an_operation_that_outlives_its_caller_has_its_line(tmp_path: Path) -> None:
     """One that ends after its caller's 504, and one that is sent again, can be found by the ids of their requests."""
-    file = tmp_path / "log"
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    traced = [JSON, ("X-Tenant", "t1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")]
+    traced = ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")
     changes = {"route": {"recovery": "resend"}, "upstream": {"answer_within": "100ms"}}
+    hold = asyncio.Event()
+    async with RecordingUpstream() as upstream, logged(tmp_path, upstream.url, changes=changes) as it:
 
-    def lines() -> list[dict[str, object]]:
-        return [json.loads(line) for line in file.read_text().splitlines()]
+        async def ended() -> dict[str, Any] | None:
+            return next((line for line in it.lines() if "stopped waiting" in str(line["message"])), None)
 
-    async def ended() -> dict[str, object] | None:
-        return next((line for line in lines() if "stopped waiting" in str(line["message"])), None)
-
-    async with RecordingUpstream() as upstream:
-        hold = asyncio.Event()
         upstream.on("/charges", Answer(502, hold=hold), Answer(201, body=b"CANARY-answer"))
-        logs = Logs(fd=fd)
-        try:
-            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path, **changes)), (logs,))
-            await gateway.start()
-            try:
-                port = gateway.address[1]
-                keyed = [*traced, ("Idempotency-Key", "CANARY-key")]
-                late = await http.request(port, "POST", "/charges", [*keyed, ("X-Request-Id", "req-1")], b"{}")
-                assert late.status == 504
-                operation_id = late.json()["operation_id"]
-                hold.set()
-                line = await eventually(ended)
-                again = await http.request(port, "POST", "/charges", [*keyed, ("X-Request-Id", "req-2")], b"{}")
-                assert again.status == 201
-            finally:
-                await gateway.stop()
-        finally:
-            logs.close()
-            os.close(fd)
+        late = await it.send("/charges", traced, ("X-Request-Id", "req-1"), key="CANARY-key")
+        assert late.status == 504
+        operation_id = late.json()["operation_id"]
+        hold.set()
+        line = await eventually(ended)
+        again = await it.send("/charges", traced, ("X-Request-Id", "req-2"), key="CANARY-key")
+        assert again.status == 201
     which = {"route": "charge", "operation_id": operation_id, "trace_id": trace}
     said = {"verdict": "in-doubt", "status": 502, "upstream_status": 502, "attempt": 1, "request_id": "req-1"}
     assert line is not None
     assert line.items() >= {**which, **said}.items()
     assert isinstance(line["duration_ms"], float)
-    (taken,) = [line for line in lines() if line["message"] == "in doubt, sent again"]
+    (taken,) = [line for line in it.lines() if line["message"] == "in doubt, sent again"]
     assert taken.items() >= {**which, "level": "info", "attempt": 2, "request_id": "req-2"}.items()
-    assert "CANARY" not in file.read_text()
+    assert "CANARY" not in it.file.read_text()

@@ -27,7 +27,7 @@ from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.layout import ERA_BYTES, decode, encode
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.flusher import Flusher
+from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, state
 from tests.store.copies import client, fast_tier, key_of
 from tests.store.postgres_sessions import session

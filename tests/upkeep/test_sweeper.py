@@ -98,16 +98,8 @@ async def test_a_pause_follows_each_batch_as_long_as_the_batch(store: Scripted, 
     assert told.duration_seconds == pytest.approx(60.3 + 5.21)
 
 
-async def test_stopped_it_leaves_the_store_alone(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
-    """A gateway that drains has better uses for its store."""
-    sweeper.stop()
-    assert await sweeper.run_once() == Swept()
-    assert store.limits == []
-    assert ear.facts == []
-
-
-async def test_stopped_during_a_pass_no_batch_follows(store: Scripted, sweeper: Sweeper) -> None:
-    """A stop is heard between two batches."""
+async def test_stopped_during_a_pause_no_batch_follows(store: Scripted, sweeper: Sweeper, ear: Ear) -> None:
+    """A stop is heard between two batches, and a gateway that drains leaves the store alone."""
 
     async def batch() -> Swept:
         sweeper.stop()
@@ -115,32 +107,25 @@ async def test_stopped_during_a_pass_no_batch_follows(store: Scripted, sweeper: 
 
     store.sweeps = [batch, FULL]
     assert (await sweeper.run_once()).retired == 500
-    assert len(store.limits) == 1
+    assert await sweeper.run_once() == Swept()
+    assert (len(store.limits), len(ear.facts)) == (1, 1)
 
 
 @pytest.mark.parametrize("error", [NotApplied("down"), Indefinite("lost")], ids=["not-applied", "indefinite"])
 async def test_what_was_done_before_an_error_is_told(
     store: Scripted, sweeper: Sweeper, ear: Ear, error: StoreError
 ) -> None:
-    """The books balance although a pass failed half-way."""
-    store.sweeps = [FULL, error]
+    """The books balance although a pass failed half-way, or was cancelled."""
+    alarm = Alarm()
+    store.sweeps = [FULL, error, FULL, FULL]
     with pytest.raises(type(error)):
         await sweeper.run_once()
-    (told,) = ear.facts
-    assert isinstance(told, SweepDone)
-    assert told.retired == 500
-
-
-async def test_cancelled_it_tells_what_was_done(store: Scripted, ear: Ear) -> None:
-    """A shutdown in the middle of a pass loses no number but that of the batch under way."""
-    alarm = Alarm()
-    store.sweeps = [FULL, FULL]
     task = asyncio.create_task(Sweeper(store, Events(ear), sleep=alarm.sleep).run_once())
     await alarm.wait_asleep()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert [type(fact) for fact in ear.facts] == [SweepDone]
+    assert [told.retired for told in ear.facts if isinstance(told, SweepDone)] == [500, 500]
 
 
 class Hours:

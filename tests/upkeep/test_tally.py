@@ -36,10 +36,7 @@ async def test_the_tally_counts_what_no_sweep_wrote_down_yet(store: Scripted) ->
     await tally_taker.run_once()
     store.memory.clock.advance(LEASE_SECONDS + 30.0)
     await tally_taker.run_once()
-    assert ear.facts == [
-        TallyTaken((), 0.0),
-        TallyTaken((("create_order", 1), ("create_payment", 2)), 30.0),
-    ]
+    assert ear.facts == [TallyTaken((), 0.0), TallyTaken((("create_order", 1), ("create_payment", 2)), 30.0)]
 
 
 async def test_an_error_states_nothing(store: Scripted) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.observe.facts import BacklogTaken, Events, EventsCounted, SweepDone, TallyTaken
+from gateway.observe.facts import BacklogTaken, Events, EventsCounted, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Swept, Tally
 from gateway.upkeep.sweeper import Sweeper
@@ -123,16 +123,6 @@ async def test_a_holder_asks_early_enough_to_ask_again(store: Scripted) -> None:
     _, without, held, failed = alarm.asked
     assert without <= 6 <= held
     assert held + failed < LEASE_SECONDS - 3
-
-
-async def test_without_the_turn_nothing_is_swept(store: Scripted) -> None:
-    """And soon after it has come, it is."""
-    ear, alarm, turns = Ear(), Alarm(), [False, False, True, True]
-    sweeper = Sweeper(store, Events(ear), has_turn=lambda: turns.pop(0), sleep=alarm.sleep)
-    await stepped(sweeper.run, alarm, 3)
-    assert store.limits == [500]
-    assert [type(fact) for fact in ear.facts] == [SweepDone]
-    assert all(seconds < 2 for seconds in alarm.asked[1:3])
 
 
 async def test_a_sweep_ends_with_the_turn(store: Scripted) -> None:

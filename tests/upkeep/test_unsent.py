@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.operation import Identity, State
 from gateway.observe.facts import Events, Fact, OperationSettled
 from gateway.store.base import EndedWorker, MarkedAttempt
-from gateway.upkeep.unsent import UnsentWorker
-from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, do
+from gateway.upkeep.leftover import UnsentWorker
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, Speech, do
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -73,15 +74,10 @@ class Bench:
     facts: list[Fact]
     now: list[float]
 
-    def left(self, hand: Hand) -> Left:
-        """A worker ended, and had sent nothing under this hand's last claim."""
-        left = Left((MarkedAttempt(hand.operation_id, hand.attempt_id),))
-        self.marks.ended.append(left)
-        return left
-
-    def left_sent(self, hand: Hand) -> Left:
-        """A worker ended, and may have sent something under this hand's last claim."""
-        left = Left((), (MarkedAttempt(hand.operation_id, hand.attempt_id),))
+    def left(self, hand: Hand, *, is_sent: bool = False) -> Left:
+        """A worker ended, and had sent nothing under this hand's last claim, or may have."""
+        attempts = (MarkedAttempt(hand.operation_id, hand.attempt_id),)
+        left = Left((), attempts) if is_sent else Left(attempts)
         self.marks.ended.append(left)
         return left
 
@@ -97,14 +93,8 @@ async def bench(remember_us: Callable[[Identity], int | None] = lambda _: REMEMB
     facts: list[Fact] = []
     store = FaultyStore(MemoryStore(memory))
     await store.start()
-    worker = UnsentWorker(
-        store,
-        marks,
-        Events(facts.append),
-        remember_us=remember_us,
-        arrival_seconds=ARRIVAL_SECONDS,
-        clock=lambda: now[0],
-    )
+    times: Any = {"arrival_seconds": ARRIVAL_SECONDS, "clock": lambda: now[0]}
+    worker = UnsentWorker(store, marks, Events(facts.append), remember_us=remember_us, **times)
     yield Bench(memory, store, worker, marks, facts, now)
     await store.close()
 
@@ -130,7 +120,7 @@ async def test_what_was_sent_is_in_doubt_at_once() -> None:
         hand, kept = Hand(), Hand()
         await do(it.store, hand, Hand.claim)
         await do(it.store, kept, Hand.accept, Hand.dispatch)
-        lefts = [it.left_sent(hand), it.left_sent(kept)]
+        lefts = [it.left(hand, is_sent=True), it.left(kept, is_sent=True)]
         await it.worker.run_once()
         for each, left in zip((hand, kept), lefts, strict=True):
             assert left.is_removed
@@ -147,7 +137,7 @@ async def test_what_was_sent_under_another_claim_is_not_touched() -> None:
         completed, doubted, taken = Hand(), Hand(), Hand()
         for hand in (completed, doubted, taken):
             await do(it.store, hand, Hand.claim)
-            it.left_sent(hand)
+            it.left(hand, is_sent=True)
         await do(it.store, completed, Hand.complete)
         await do(it.store, doubted, Hand.abandon)
         await do(it.store, taken, Hand.abandon, Hand.takeover)
@@ -157,36 +147,43 @@ async def test_what_was_sent_under_another_claim_is_not_touched() -> None:
         assert it.state(taken) is State.CLAIMED
 
 
-async def test_what_was_sent_is_tried_again_while_the_store_is_away() -> None:
+KEPT = (Hand.accept, Hand.dispatch)
+ENDS: dict[str, tuple[tuple[Speech, ...], State]] = {
+    "a kept request waits to be delivered again": (KEPT, State.ACCEPTED),
+    "what an earlier attempt did stays in doubt": ((Hand.claim, Hand.abandon, Hand.takeover), State.IN_DOUBT),
+}
+
+
+@pytest.mark.parametrize(("said", "state"), ENDS.values(), ids=ENDS)
+async def test_what_a_claim_without_a_byte_comes_to(said: tuple[Speech, ...], state: State) -> None:
+    """By what came before it."""
+    async with bench() as it:
+        hand = Hand()
+        await do(it.store, hand, *said)
+        it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is state
+
+
+@pytest.mark.parametrize(
+    ("is_sent", "state"), [(False, State.RELEASED), (True, State.IN_DOUBT)], ids=["unsent", "sent"]
+)
+@pytest.mark.parametrize("verb", ["read", "write"])
+async def test_while_the_store_is_away_nothing_is_forgotten(is_sent: bool, state: State, verb: str) -> None:
+    """It is tried again, however long that takes."""
     async with bench() as it:
         hand = Hand()
         await do(it.store, hand, Hand.claim)
-        left = it.left_sent(hand)
-        it.store.break_("abandon", fault=refused())
+        left = it.left(hand, is_sent=is_sent)
+        it.store.break_(*(["read"] if verb == "read" else ["abandon", "release"]), fault=refused())
+        it.now[0] = 100 * ARRIVAL_SECONDS
         await it.worker.run_once()
         assert not left.is_removed
         it.store.mend()
+        it.now[0] *= 2
         await it.worker.run_once()
         assert left.is_removed
-        assert it.state(hand) is State.IN_DOUBT
-
-
-async def test_a_kept_request_waits_to_be_delivered_again() -> None:
-    async with bench() as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.accept, Hand.dispatch)
-        it.left(hand)
-        await it.worker.run_once()
-        assert it.state(hand) is State.ACCEPTED
-
-
-async def test_what_an_earlier_attempt_did_stays_in_doubt() -> None:
-    async with bench() as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.claim, Hand.abandon, Hand.takeover)
-        it.left(hand)
-        await it.worker.run_once()
-        assert it.state(hand) is State.IN_DOUBT
+        assert it.state(hand) is state
 
 
 async def test_a_disk_that_stalls_holds_nobody_up() -> None:
@@ -227,22 +224,6 @@ async def test_a_claim_that_arrives_late_ends_too() -> None:
         assert not left.is_removed
         await do(it.store, hand, Hand.claim)
         it.now[0] = ARRIVAL_SECONDS - 1
-        await it.worker.run_once()
-        assert it.state(hand) is State.RELEASED
-        assert left.is_removed
-
-
-async def test_while_the_store_is_away_nothing_is_forgotten() -> None:
-    async with bench() as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.claim)
-        left = it.left(hand)
-        it.store.break_("read", fault=refused())
-        it.now[0] = 100 * ARRIVAL_SECONDS
-        await it.worker.run_once()
-        assert not left.is_removed
-        it.store.mend()
-        it.now[0] *= 2
         await it.worker.run_once()
         assert it.state(hand) is State.RELEASED
         assert left.is_removed

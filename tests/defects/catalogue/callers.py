@@ -60,11 +60,11 @@ nothing-is-handed-on: the service behind does not learn who calls
 -if found.headers:
 +if not found:
 certificate-of-the-proxy: all callers behind a proxy are one
-  callers/client_certificate.py tests/http/gateway/test_client_certificates.py::test_through_a_proxy
+  callers/tokens.py tests/http/gateway/test_client_certificates.py::test_through_a_proxy
 -if peer is not None and any(
 +if peer is None and any(
 certificate-has-expired: a connection makes a certificate last for ever
-  callers/client_certificate.py tests/http/gateway/test_client_certificates.py::test_one_that_expires_on_its_connection
+  callers/tokens.py tests/http/gateway/test_client_certificates.py::test_one_that_expires_on_its_connection
 -if certificate.until <=
 +if certificate.until < 0 <=
 certificate-is-optional: clients without a certificate connect where one is required

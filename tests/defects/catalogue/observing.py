@@ -35,7 +35,7 @@ forged-trace-is-sampled: a trace id that a caller forged has the deliveries and 
 -(trace_id is not None and self._is_ours(trace_id))
 +(trace_id is not None and int(trace_id[16:], 16) < self._drawn_below)
 reload-forgets-what-was-sampled: without a secret, what began before a reload is taken for a stranger's after it
-  app/parts.py tests/observe/test_tracing.py::test_what_was_sampled_is_followed_after_a_reload
+  app/traffic.py tests/observe/test_tracing.py::test_what_was_sampled_is_followed_after_a_reload
 -if keys else _OWN_SECRET
 +if keys else os.urandom(32)
 stranger-decides-what-is-traced: the traceparent of a peer that is not trusted is the parent, and decides

@@ -54,8 +54,8 @@ everybody-sweeps: each gateway sweeps, whoever has the turn
 +has_turn=lambda: True
 one-recovers-for-other-routes: operations of routes that the one in charge does not have are never recovered
   app/parts.py tests/app/test_upkeep.py::test_gateways_with_other_routes_have_other_turns
--{config.service} {_digest_of(recovered)}
-+{config.service}
+-{service} {_digest_of(recovered)}
++{service}
 tally-outlives-its-turn: what a gateway counted last stands beside what another one counts now
   upkeep/tally.py tests/upkeep/test_turns.py::test_whoever_counts_no_more_reports_nothing
 -            self._take_back()

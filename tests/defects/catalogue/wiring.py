@@ -7,9 +7,9 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 encryption-left-out: a gateway with keys has its store keep everything in clear
   app/parts.py tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]
--            self.serving,
--            sealing=sealing,
-+            self.serving,
+-        serving,
+-        sealing=sealing,
++        serving,
 no-time-to-settle: a probe's 404 frees the key as soon as the lease ends, with the request still on its way
   config/upstream.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
 -settle_us=microseconds(upstream.settle if self.settle is None else self.settle),
@@ -58,16 +58,20 @@ sequence-moved-by-two: gateways that note a lost memory at once can take the seq
 -                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
 claims-of-another-length: claims last as long as somebody thought, whatever the configuration says
   app/parts.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[store.lease-10s]
--            lease_seconds=config.store.lease,
-+            lease_seconds=30.0,
+-        lease_seconds=lease_seconds,
+-        grace
++        lease_seconds=30.0,
++        grace
 amnesia-for-as-long-as-the-default: after a loss absent keys are refused for another time than was asked for
   app/stores.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[store.amnesia_window-1m]
 -longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
 +longest_seconds
 deliveries-of-a-stalled-loop: a gateway that stood still goes on claiming what is to be delivered
   app/parts.py tests/deliver/test_worker.py::test_a_stalled_loop_delivers_nothing
--            is_stalled=self.leases.is_stalled,
-+            is_stalled=lambda: False,
+-        is_stalled=leases.is_stalled,
+-        clock=clock,
++        is_stalled=lambda: False,
++        clock=clock,
 journals-of-every-database: what waits in the journal for one database is written into another one
   app/stores.py tests/app/test_gateway.py::test_whose_journals_these_are[database]
 -urlsplit(dsn.get_secret_value()).path.strip('/')
@@ -140,13 +144,13 @@ reload-drops-a-key-in-use: a key is taken out by a reload while records need it
 -if why := why_unreadable(
 +if False and why_unreadable(
 renewed-authorities-are-not-read: the authorities of an upstream are those of the start, whatever its file has become
-  app/tls_files.py tests/app/test_reload.py::test_files_are_looked_at[one-process]
+  app/host.py tests/app/test_reload.py::test_files_are_looked_at[one-process]
 -        for files in _named(config)
 +        for files in _named(config)
 +        if files.path == "listen.tls"
 reload-keeps-every-generation: what served before a reload, with its stores, stays as long as a request lasts, however
     many there are
-  app/generations.py tests/app/test_reload.py::test_what_is_earlier_is_bounded[one-process]
+  app/serve.py tests/app/test_reload.py::test_what_is_earlier_is_bounded[one-process]
 -[:-_EARLIER_MAX]
 +[:0]
 hang-up-is-a-reload: a gateway whose terminal is gone goes on without one

@@ -1,23 +1,91 @@
-"""The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
-
-Charges, payment intents and payouts have the form of Stripe's API, so that Stripe's own libraries can make them:
-parameters as a form (or as JSON), and errors that the libraries raise as they raise Stripe's.
-
-Every request that reaches it has an effect of its own, so its ledger shows what was really executed. The ledger is in
-memory, and knows by which operation of the gateway each entry was made.
-"""
+"""Those around the gateway of the demonstration: a caller, the service that charges cards, a consumer of events."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
+import aiohttp
 from aiohttp import web
+
+from gateway.core.message import bracketed
+from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, Verified, verify
+
+# -- caller ------------------------------------------------------------------------------------------------------------
+# A client for the demonstration: one connection per request, no retries, and able to lose a response.
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response; the names of its headers are found in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def verdict(self) -> str:
+        """The gateway's verdict; empty without one."""
+        return self.headers.get("Idempotency-Status", "")
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Calls the gateway on this host and port. Raises `OSError` when no complete response comes."""
+
+    host: str
+    port: int
+
+    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
+        """Send a request and read its response."""
+        url = f"http://{bracketed(self.host)}:{self.port}{target}"
+        try:
+            # A session of its own: nothing is sent again on a connection that was idle.
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+                session.request(method, url, headers=headers, data=body or None) as response,
+            ):
+                return Response(response.status, response.headers, await response.read())
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"no complete response came: {error}") from error
+
+    async def send_and_lose(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        until: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Send a request, wait `until` it had an effect, and break the connection, whatever has come by then."""
+        sending = asyncio.create_task(self.send(method, target, headers, body))
+        try:
+            await until()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
+# -- service -----------------------------------------------------------------------------------------------------------
+# The service of the demonstration: it charges cards, takes webhooks, and knows nothing of idempotency.
+#
+# Charges, payment intents and payouts have the form of Stripe's API, so that Stripe's own libraries can make them:
+# parameters as a form (or as JSON), and errors that the libraries raise as they raise Stripe's.
+#
+# Every request that reaches it has an effect of its own, so its ledger shows what was really executed. The ledger is in
+# memory, and knows by which operation of the gateway each entry was made.
 
 _LEDGER_CHARGES_MAX: Final = 10_000
 _SLOW_SECONDS: Final = 3.0
@@ -45,10 +113,8 @@ class _Entry:
 
 
 class Service:
-    """`async with service`: serves these routes on host and `port`; port 0 is any free one.
-
-    What is in progress at the end has `stop_seconds`. Raises `OSError` when it cannot listen.
-    """
+    """`async with service`: serves these routes on host and `port`; port 0 is any free one. What is in progress at the
+    end has `stop_seconds`. Raises `OSError` when it cannot listen."""
 
     def __init__(self, host: str, port: int, routes: Sequence[web.RouteDef], stop_seconds: float) -> None:
         self.port = port
@@ -60,9 +126,7 @@ class Service:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -132,7 +196,8 @@ class CardService(Service):
         parameters = await _parameters(request)
         amount, currency = parameters.get("amount"), parameters.get("currency")
         if type(amount) is not int or amount <= 0 or not isinstance(currency, str):
-            return _error(400, f"send amount=1200 (a whole number of cents), currency=eur{_and_card(parameter)}")
+            as_well = "" if parameter is None else f" and {parameter}=tok_visa"
+            return _error(400, f"send amount=1200 (a whole number of cents), currency=eur{as_well}")
         card = "tok_visa" if parameter is None else parameters.get(parameter)
         fate = card.replace("pm_card_", "tok_") if isinstance(card, str) else ""
         if fate not in CARDS:
@@ -185,15 +250,62 @@ async def _parameters(request: web.Request) -> dict[str, Any]:
         return {}
 
 
-def _and_card(parameter: str | None) -> str:
-    return "" if parameter is None else f" and {parameter}=tok_visa"
-
-
 def _found(made: dict[str, Any] | None) -> web.Response:
-    return (
-        web.json_response(made) if made is not None else _error(404, "there is no such object", code="resource_missing")
-    )
+    missing = _error(404, "there is no such object", code="resource_missing")
+    return missing if made is None else web.json_response(made)
 
 
 def _error(status: int, message: str, kind: str = "invalid_request_error", **further: str) -> web.Response:
     return web.json_response({"error": {"type": kind, "message": message, **further}}, status=status)
+
+
+# -- consumer ----------------------------------------------------------------------------------------------------------
+# The consumer of the demonstration: it follows events that are posted to it, each id once.
+
+_TOLERANCE_SECONDS: Final = 300.0
+
+
+class Consumer(Service):
+    """`async with Consumer(host, port, secret) as consumer`: takes events on `/events`. What is not signed by `secret`
+    gets 401. Raises `OSError` when it cannot listen."""
+
+    def __init__(self, host: str, port: int, secret: Secret) -> None:
+        super().__init__(host, port, (web.post("/events", self._take),), stop_seconds=1.0)
+        self.deliveries: list[str] = []
+        """The id of each event that came, in order of arrival."""
+        self.effects: set[str] = set()
+        """What it acted on: it ignores ids that it knows."""
+        self.acknowledges = asyncio.Event()
+        """While this is not set, it leaves events without a response."""
+        self.acknowledges.set()
+        self._secret = secret
+        self._news = asyncio.Condition()
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.acknowledges.set()
+        await super().__aexit__(*raised)
+
+    async def wait_deliveries(self, number: int, seconds: float) -> None:
+        """Return once so many have come, or after this time."""
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(lambda: len(self.deliveries) >= number)
+        except TimeoutError:
+            return
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = tuple(request.raw_headers)
+        now = time.time()
+        found = verify(
+            (STANDARD_WEBHOOKS,), (self._secret,), headers, body, now=now, tolerance_seconds=_TOLERANCE_SECONDS
+        )
+        if not isinstance(found, Verified):
+            return web.Response(status=401)
+        event_id = request.headers["webhook-id"]
+        async with self._news:
+            self.deliveries.append(event_id)
+            self.effects.add(event_id)
+            self._news.notify_all()
+        await self.acknowledges.wait()
+        return web.Response(status=204)

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat
-from gateway.core.identity.operation_id import (
-    derive_operation_id,
-    identity_of,
-    identity_recipe,
-    is_of,
-    single_headers,
-)
+from gateway.core.identity.operation_id import derive_operation_id, identity_of, identity_recipe, is_of, single_headers
 from gateway.core.identity.scope import ApiKeyScope, ComposedScope, HeaderScope, Scope, SharedScope
 
 parts = st.lists(st.binary(max_size=12), max_size=5)

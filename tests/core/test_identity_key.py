@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.body import parse_pointer
-from gateway.core.identity.key import (
-    BodyPart,
-    ComposedKey,
-    HeaderKey,
-    HeaderPart,
-    Key,
-    KeyFault,
-    KeyFormat,
-    KeySpec,
-)
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, Key, KeyFault, KeyFormat, KeySpec
 from gateway.core.message import IndexedHeaders
 
 visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)

@@ -268,11 +268,9 @@ def test_the_tolerance_holds_on_both_sides(preset: str, skew: int) -> None:
 def test_a_time_is_a_plain_number(preset: str, time: str) -> None:
     """Other spellings of a number are refused, also where they were signed."""
     spelled = time.encode("utf-8").decode("latin-1")
-    content = {
-        "standard_webhooks": f"msg_1.{spelled}.",
-        "stripe": f"{spelled}.",
-        "slack": f"v0:{spelled}:",
-    }[preset].encode("latin-1") + body_of(preset)
+    content = {"standard_webhooks": f"msg_1.{spelled}.", "stripe": f"{spelled}.", "slack": f"v0:{spelled}:"}[
+        preset
+    ].encode("latin-1") + body_of(preset)
     heads = dict(signed(preset, body_of(preset)))
     match preset:
         case "standard_webhooks":

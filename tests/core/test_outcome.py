@@ -225,12 +225,7 @@ def test_event_and_word_of_every_answer(preset: Preset) -> None:
         STATUSES, (False, True), (False, True), (False, True)
     ):
         outcome = conclude_answered(
-            status,
-            {},
-            policy,
-            carries_doubt=carries_doubt,
-            is_first_attempt=is_first,
-            is_stored=is_stored,
+            status, {}, policy, carries_doubt=carries_doubt, is_first_attempt=is_first, is_stored=is_stored
         )
         meant = expected_by_preset(preset, status)
         case = (status, carries_doubt, is_first, is_stored)

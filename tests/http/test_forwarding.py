@@ -27,11 +27,7 @@ POLICY = ForwardingPolicy(authority=b"upstream:9000", trusted_proxies=(ip_networ
 OPERATION_ID = UUID("6f1c1f3e-8a5b-5a6f-9c0d-2b7a3e4d5c6b")
 OPERATION = str(OPERATION_ID).encode()
 VIA = (b"Via", b"1.1 idempotency-gateway")
-ADDED = (
-    (b"Idempotency-Operation", OPERATION),
-    (b"Idempotency-Fencing-Token", b"42"),
-    (b"Idempotency-Attempt", b"3"),
-)
+ADDED = ((b"Idempotency-Operation", OPERATION), (b"Idempotency-Fencing-Token", b"42"), (b"Idempotency-Attempt", b"3"))
 
 
 # What of a record matters to the upstream.

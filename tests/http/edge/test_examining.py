@@ -141,10 +141,7 @@ def test_paths_in_fields_take_no_longer_than_one_in_its_place() -> None:
     fields = tuple((b"X-Original-URL", DEAR[: len(DEAR) // parts]) for parts in (8, 8, 8, 8, 2))
     one = least_seconds(lambda: asked(DEAR))
     assert least_seconds(lambda: asked(b"/ping", more=fields)) < 3 * one
-    assert asked(b"/ping", more=(*fields, fields[0])) == (
-        None,
-        Fault(400, "What names another target is too long."),
-    )
+    assert asked(b"/ping", more=(*fields, fields[0])) == (None, Fault(400, "What names another target is too long."))
 
 
 # Read in four ways, in each of which dot segments may be resolved in two.

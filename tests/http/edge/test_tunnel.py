@@ -202,11 +202,7 @@ async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
 
 async def test_an_upgrade_that_is_declined_leaves_http() -> None:
     """The answer is an ordinary one, and the next request on the connection is served."""
-    async with (
-        RecordingUpstream() as upstream,
-        serving(upstream=upstream) as edge,
-        Connection(edge.port) as connection,
-    ):
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge, Connection(edge.port) as connection:
         for _ in range(2):
             await connection.send(HANDSHAKE)
             response = await connection.read_response()

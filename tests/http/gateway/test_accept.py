@@ -339,9 +339,7 @@ async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}],
-    ids=min,
+    "limit", [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}], ids=min
 )
 async def test_an_old_count_takes_no_more_than_a_new_one(
     limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch

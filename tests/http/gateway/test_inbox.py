@@ -16,18 +16,7 @@ import standardwebhooks
 import stripe
 
 from gateway.app.parts import Environment
-from gateway.core.operation import (
-    Audit,
-    Claim,
-    Command,
-    Disprove,
-    Erase,
-    Purge,
-    Record,
-    Release,
-    State,
-    Withdraw,
-)
+from gateway.core.operation import Audit, Claim, Command, Disprove, Erase, Purge, Record, Release, State, Withdraw
 from gateway.store.operations import Query
 from tests.support import http
 from tests.support.eventually import eventually

@@ -199,12 +199,7 @@ async def test_tls_between_regions(places: Map, tmp_path: Path) -> None:
     """Each side verifies the other by the authority that is named, also where the name is another than the URL's."""
     authority = Authority(tmp_path)
     server, client = authority.issue("gateway.us"), authority.issue_to(common_name="gateway of eu")
-    tls = {
-        "ca": str(authority.ca_file),
-        "cert": str(client.cert),
-        "key": str(client.key),
-        "server_name": "gateway.us",
-    }
+    tls = {"ca": str(authority.ca_file), "cert": str(client.cert), "key": str(client.key), "server_name": "gateway.us"}
     places.urls["us"] = places.urls["us"].replace("http:", "https:")
     section = places.section("eu")
     section["homes"][1]["tls"] = tls

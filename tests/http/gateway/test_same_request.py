@@ -52,10 +52,7 @@ PURPOSE, FILE = ('name="purpose"', "dispute_evidence"), ('name="file"; filename=
 SENDERS: Final = [
     Sender("stripe-python", _stripe(ORDER), _stripe(TURNED), _stripe(OTHER)),
     Sender(
-        "stripe-python-lists",
-        _stripe(ORDER),
-        _stripe(TURNED),
-        _stripe(ORDER | {"expand": ["invoice", "customer"]}),
+        "stripe-python-lists", _stripe(ORDER), _stripe(TURNED), _stripe(ORDER | {"expand": ["invoice", "customer"]})
     ),
     Sender(
         "stripe-python-objects",

@@ -141,15 +141,11 @@ def test_method_and_host_decide() -> None:
 
 
 def test_a_request_without_a_host_is_for_the_default_one() -> None:
-    """A rule for the host that a request is forwarded with takes in the one that names no host itself."""
+    """A rule for the host that a request is forwarded with takes in the one that names none; a port counts nowhere."""
     rules = [(rule("/a", "POST", host="api.example.com"), 0)]
     assert found_in(RouteTable(rules, b"api.example.com:8080"), b"POST", b"/a", None) == 0
     assert found_in(RouteTable(rules, b"api.example.com:8080"), b"POST", b"/a", b"other") is None
     assert found_in(RouteTable(rules, b"other"), b"POST", b"/a", None) is None
-
-
-def test_host_in_brackets() -> None:
-    """The port of an IPv6 host is not taken for a part of it."""
     assert found_in(table(rule("/a", host="[::1]")), b"POST", b"/a", b"[::1]:80") == 0
 
 

@@ -187,7 +187,7 @@ DEFECTS = (
         (Edit("http/server.py", "ssl_shutdown_timeout=_TLS_CLOSE_SECONDS", "ssl_shutdown_timeout=None"),),
         (
             "tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer"
-            "[asyncio-to-be-closed]",
+            "[asyncio-to-be-closed-tls]",
         ),
     ),
     Defect(

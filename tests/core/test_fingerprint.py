@@ -25,12 +25,9 @@ from gateway.core.verdict import Match, compare
 
 JSON = b'{"amount":1000,"currency":"eur"}'
 HEADERS: Headers = (
-    (b"Host", b"api.example.com"),
-    (b"Content-Type", b"application/json"),
-    (b"X-Region", b"eu"),
-    (b"Idempotency-Key", b"k"),
-    (b"Authorization", b"Bearer sk"),
-)
+    (b"Host", b"api.example.com"), (b"Content-Type", b"application/json"), (b"X-Region", b"eu"),
+    (b"Idempotency-Key", b"k"), (b"Authorization", b"Bearer sk"),
+)  # fmt: skip
 HEAD = RequestHead(b"POST", b"/v1/charges?expand=1", IndexedHeaders(HEADERS))
 PLAIN = FingerprintSpec()
 SECRET = b"0123456789abcdef"
@@ -229,11 +226,8 @@ def test_raw_is_no_canonical_form() -> None:
 def test_raw_digest_ignores_settings() -> None:
     """The raw digest is over the same parts whatever the route says."""
     specs = [
-        PLAIN,
-        FingerprintSpec(body=BodyForm.NONE),
-        FingerprintSpec(only=(("a",),)),
-        FingerprintSpec(headers=(b"X",)),
-    ]
+        PLAIN, FingerprintSpec(body=BodyForm.NONE), FingerprintSpec(only=(("a",),)), FingerprintSpec(headers=(b"X",)),
+    ]  # fmt: skip
     assert len({digests(spec=spec).raw for spec in specs}) == 1
     assert len({digests(spec=spec).canonical for spec in specs}) == 4
 
@@ -284,13 +278,9 @@ def test_keyed_digests_reveal_nothing() -> None:
 def test_recipe_follows_settings() -> None:
     """The recipe changes with every setting, and not with the order or the case in which they are written."""
     specs = [
-        PLAIN,
-        FingerprintSpec(body=BodyForm.JSON),
-        FingerprintSpec(ignore=(("a",),)),
-        FingerprintSpec(only=(("a",),)),
-        FingerprintSpec(ignore=(("a", "b"),)),
-        FingerprintSpec(headers=(b"a",)),
-    ]
+        PLAIN, FingerprintSpec(body=BodyForm.JSON), FingerprintSpec(ignore=(("a",),)), FingerprintSpec(only=(("a",),)),
+        FingerprintSpec(ignore=(("a", "b"),)), FingerprintSpec(headers=(b"a",)),
+    ]  # fmt: skip
     assert len({Fingerprinter(spec).alternatives(digests())[0].recipe for spec in specs}) == len(specs)
     one = FingerprintSpec(headers=(b"X-A", b"x-b"), ignore=(("a",), ("b",)))
     other = FingerprintSpec(headers=(b"X-B", b"x-a", b"Host"), ignore=(("b",), ("a",), ("b",)))

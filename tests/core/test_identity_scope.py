@@ -147,12 +147,9 @@ def test_composed() -> None:
 def test_kinds_never_meet() -> None:
     """The same value is another scope in another field or of another kind."""
     specs: list[ScopeSpec] = [
-        HeaderScope(b"X-A", None),
-        HeaderScope(b"X-B", None),
-        ApiKeyScope(b"X-A"),
-        SharedScope(),
+        HeaderScope(b"X-A", None), HeaderScope(b"X-B", None), ApiKeyScope(b"X-A"), SharedScope(),
         ComposedScope((HeaderScope(b"X-A", None),)),
-    ]
+    ]  # fmt: skip
     assert len({scope(spec, (b"X-A", b"v"), (b"X-B", b"v")).digest for spec in specs}) == len(specs)
 
 

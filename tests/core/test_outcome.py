@@ -86,16 +86,12 @@ def test_code_beats_class_beats_preset(status: int, meant: Meaning) -> None:
 @pytest.mark.parametrize(
     ("values", "meant"),
     [
-        ([b"final"], Meaning.FINAL),
-        ([b"final", b"final"], Meaning.FINAL),
-        ([b"Retryable "], Meaning.RETRYABLE),
-        ([b"in-doubt"], Meaning.IN_DOUBT),
-        ([b"perhaps"], Meaning.IN_DOUBT),
-        ([b""], Meaning.IN_DOUBT),
+        ([b"final"], Meaning.FINAL), ([b"final", b"final"], Meaning.FINAL), ([b"Retryable "], Meaning.RETRYABLE),
+        ([b"in-doubt"], Meaning.IN_DOUBT), ([b"perhaps"], Meaning.IN_DOUBT), ([b""], Meaning.IN_DOUBT),
         ([b"final", b"retryable"], Meaning.IN_DOUBT),
     ],
     ids=["final", "said-twice", "retryable-spelt", "in-doubt", "unknown-verdict", "empty", "contradicting"],
-)
+)  # fmt: skip
 def test_upstream_says_it_per_response(values: list[bytes], meant: Meaning) -> None:
     """What the upstream declares beats codes and preset, also for 401, but not under doubt; unknown words are doubt."""
     policy = StatusPolicy(Preset.STANDARD, {201: Meaning.FINAL, 500: Meaning.RETRYABLE, 403: Meaning.FINAL})

@@ -76,14 +76,11 @@ PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=
 @pytest.mark.parametrize(
     ("now_us", "reachable_us", "doubt", "may"),
     [
-        (129, 1_000, LAPSED_DOUBT, False),
-        (130, 1_000, LAPSED_DOUBT, True),
-        (1_000, 29, LAPSED_DOUBT, False),
-        (1_000, 30, LAPSED_DOUBT, True),
-        (100, 0, "timeout", True),
+        (129, 1_000, LAPSED_DOUBT, False), (130, 1_000, LAPSED_DOUBT, True), (1_000, 29, LAPSED_DOUBT, False),
+        (1_000, 30, LAPSED_DOUBT, True), (100, 0, "timeout", True),
     ],
     ids=["lease-just-over", "grace-over", "store-just-back", "store-back", "said-by-the-holder"],
-)
+)  # fmt: skip
 def test_grace_of_the_owner(now_us: int, reachable_us: int, doubt: str, may: bool) -> None:
     """A lapsed claim is left alone until its owner could have flushed, a doubt that it stated is not; all else is."""
     snapshot = Snapshot(replace(RECORD, doubt=doubt), now_us)

@@ -218,18 +218,6 @@ async def test_how_much_of_a_found_answer_is_kept(
         assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
 
 
-@pytest.mark.parametrize("bytes_max", [0, 500], ids=["before-its-head", "in-its-body"])
-async def test_an_answer_that_is_cut_off(tmp_path: Path, bytes_max: int) -> None:
-    """It says nothing, and the operation is left alone for a while."""
-    cut = replace(DONE, body=b"x" * 1000, bytes_max=bytes_max, ending=Ending.CLOSE)
-    async with in_doubt(tmp_path, cut) as case:
-        assert await case.probe() is None
-        assert case.office.state is State.IN_DOUBT
-        assert case.findings == [ProbeFinding.ASK_AGAIN]
-        assert await case.prober.probe_once(case.office.route, case.snapshot, is_urgent=False) is None
-        assert case.probes == 1
-
-
 @pytest.mark.parametrize("fault", [lost(), refused()], ids=["effect", "no-effect"])
 async def test_a_finding_is_written_until_it_is_known_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault

@@ -54,20 +54,12 @@ def test_a_coding_that_is_not_accepted_is_decoded(name: str) -> None:
 @pytest.mark.parametrize(
     ("accepted", "is_decoded"),
     [
-        ([], False),
-        ([b"gzip"], False),
-        ([b"br, GZIP;q=0.5"], False),
-        ([b"*"], False),
-        ([b"br", b"gzip"], False),
-        ([b"identity;q=0, gzip;q=0"], False),
-        ([b""], True),
-        ([b"gzip;q=0"], True),
-        ([b"br"], True),
-        ([b"gzip;q=0, *"], True),
-        ([b"*;q=0, identity"], True),
+        ([], False), ([b"gzip"], False), ([b"br, GZIP;q=0.5"], False), ([b"*"], False), ([b"br", b"gzip"], False),
+        ([b"identity;q=0, gzip;q=0"], False), ([b""], True), ([b"gzip;q=0"], True), ([b"br"], True),
+        ([b"gzip;q=0, *"], True), ([b"*;q=0, identity"], True),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_coding_that_is_refused_is_decoded(accepted: list[bytes], is_decoded: bool) -> None:
     """Not to name a coding and to give it no weight are the same (RFC 9110 section 12.5.3); what is accepted, or where
     everything is refused, stays byte for byte."""
@@ -89,12 +81,9 @@ def test_several_codings_are_decoded_as_far_as_needed(named: tuple[bytes, ...]) 
 def test_what_speaks_of_the_coded_bytes_goes_and_the_validator_is_weak() -> None:
     """Digests and lengths of the coded body would be wrong of the decoded one (RFC 9530, RFC 9110 section 8.8.1)."""
     gone = (
-        (b"Content-Digest", b"sha-256=:x:"),
-        (b"Repr-Digest", b"sha-256=:x:"),
-        (b"Digest", b"sha-256=x"),
-        (b"Content-MD5", b"x"),
-        (b"Content-Length", b"9"),
-    )
+        (b"Content-Digest", b"sha-256=:x:"), (b"Repr-Digest", b"sha-256=:x:"), (b"Digest", b"sha-256=x"),
+        (b"Content-MD5", b"x"), (b"Content-Length", b"9"),
+    )  # fmt: skip
     headers = headers_of(b"gzip", *gone, (b"ETag", b'"1"'), (b"X", b"\xff"))
     changed, _ = decode_unaccepted(headers, gzip.compress(TEXT), [b"identity"])
     assert changed == ((b"Content-Type", b"application/json"), (b"ETag", b'W/"1"'), (b"X", b"\xff"))

@@ -132,14 +132,11 @@ async def test_a_body_is_passed_on_as_it_arrives(length: int | None) -> None:
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
-        ((b"01234",), 10),
-        ((b"01234", b"567890"), 10),
-        ((b"01234", ConnectionResetError()), 10),
-        ((b"01234", ValueError()), None),
-        ((ValueError(),), None),
+        ((b"01234",), 10), ((b"01234", b"567890"), 10), ((b"01234", ConnectionResetError()), 10),
+        ((b"01234", ValueError()), None), ((ValueError(),), None),
     ],
     ids=["too-short", "too-long", "source-fails-declared", "source-fails-chunked", "source-fails-at-once"],
-)
+)  # fmt: skip
 async def test_a_body_that_breaks_off_is_never_a_complete_request(
     parts: tuple[bytes | Exception, ...], length: int | None
 ) -> None:

@@ -70,26 +70,25 @@ def test_a_response_is_bound_to_its_place(part: str, change: str) -> None:
     """Of one that was moved or changed, the status is known, and it is reported."""
     unreadable: list[tuple[UUID, str]] = []
     by = sealing(NEW, unreadable=unreadable)
-    hand = Hand()
-    record = stored(hand, by, Hand.claim, Hand.complete_grant)
+    record = stored(Hand(), by, Hand.claim, Hand.complete_grant)
     response = record.response
     assert response is not None
     assert response.body is not None
-    (name, headers), *rest = response.headers
+    ((name, headers),) = response.headers
     if change == "operation":
         record = replace(record, identity=replace(record.identity, operation_id=UUID(int=1)))
     elif change == "token":
         record = replace(record, token=record.token + 1)
     else:
-        value = headers if part == "headers" else response.body
+        value, other = (headers, response.body) if part == "headers" else (response.body, headers)
         changed = {
-            "part": response.body if part == "headers" else headers,
+            "part": other,
             "cut": value[:-1],
             "emptied": value[:1],
             "flipped": value[:-1] + bytes((value[-1] ^ 1,)),
         }[change]
-        new = (changed, response.body) if part == "headers" else (headers, changed)
-        record = replace(record, response=replace(response, headers=((name, new[0]), *rest), body=new[1]))
+        new = ((name, changed), response.body) if part == "headers" else ((name, headers), changed)
+        record = replace(record, response=replace(response, headers=new[:1], body=new[1]))
     opened = by.opened(record)
     assert opened.response is not None
     assert (opened.response.status, opened.response.headers, opened.response.body) == (201, (), None)

@@ -57,13 +57,9 @@ class World:
             return (None, self.truths)
         delivery = record.delivery
         return (
-            record.state,
-            record.last_event,
-            record.carries_doubt,
-            delivery is not None,
-            len(self.truths) - record.attempts,
-            self.truths,
-        )
+            record.state, record.last_event, record.carries_doubt, delivery is not None,
+            len(self.truths) - record.attempts, self.truths,
+        )  # fmt: skip
 
     @property
     def may_have_effect(self) -> bool:

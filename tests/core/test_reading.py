@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -135,8 +134,8 @@ def test_a_version_is_what_route_or_request_name() -> None:
     assert version_of(header, ()) == version_of(None, ((b"API-Version", b"v3"),)) == b""
     values = [((b"API-Version", value),) for value in (b"1", b"2", b"x" * 1_000_000)]
     versions = [version_of(header, each) for each in (*values, values[0] + values[1])]
+    assert {len(version) for version in set(versions)} == {16}
     assert len(set(versions)) == len(versions)
-    assert {len(version) for version in versions} == {16}
 
 
 def rule(*statuses: int, **where: str) -> ResponseRule:
@@ -145,15 +144,10 @@ def rule(*statuses: int, **where: str) -> ResponseRule:
 
 
 def test_a_rule_covers_what_it_matches_at_least() -> None:
-    """By fewer conditions, more values or more statuses, each alone or all together."""
+    """By fewer conditions, more values or more statuses, each alone or all together; what is absent matches nothing."""
     narrow = rule(200, a="x", b="y")
     for wider in (rule(200, a="x"), rule(200, a="x z", b="y"), rule(200, 201, a="x", b="y"), narrow):
         assert wider.covers(narrow)
     for one, other in permutations((rule(200, a="x"), rule(200, b="x"), rule(201, a="x"), rule(200, a="y")), 2):
         assert not one.covers(other)
-
-
-@pytest.mark.parametrize("document", [MISSING, None, [], "x", {}])
-def test_what_is_absent_matches_nothing(document: Any) -> None:
-    """A body that could not be read has no values."""
-    assert not rule(200, a="x null").fits(200, document)
+    assert not any(rule(200, a="x null").fits(200, document) for document in (MISSING, None, [], "x", {}))

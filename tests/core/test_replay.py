@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead
-from gateway.core.replay import (
-    KeepPolicy,
-    accepted_codings,
-    accepts,
-    has_no_body,
-    is_event_stream,
-    stored_response,
-)
+from gateway.core.replay import KeepPolicy, accepted_codings, accepts, has_no_body, is_event_stream, stored_response
 
 FIELDS: Headers = (
     (b"Content-Type", b"application/json"),
@@ -51,22 +44,20 @@ def kept(method: bytes = b"POST", status: int = 200, policy: KeepPolicy | None =
 def test_kept_in_order_and_to_the_byte() -> None:
     """End-to-end fields stay in order, with repeats, spelling and bytes; what belongs to a moment or a caller goes."""
     assert kept() == (
-        (b"Content-Type", b"application/json"),
-        (b"X-Twice", b"1"),
-        (b"x-twice", b"\xff2"),
-        (b"Location", b"/charges/1"),
-        (b"X-Internal", b"secret"),
-        (b"Vary", b"*"),
-    )
+        (b"Content-Type", b"application/json"), (b"X-Twice", b"1"), (b"x-twice", b"\xff2"),
+        (b"Location", b"/charges/1"), (b"X-Internal", b"secret"), (b"Vary", b"*"),
+    )  # fmt: skip
 
 
 def test_route_keeps_and_strips() -> None:
-    """A route may keep personal fields, each line of them, and leave out more."""
+    """A route may keep personal fields, each line of them, and leave out more; fields stay where no body is kept."""
     policy = KeepPolicy(strip=frozenset({b"x-internal"}), keep=frozenset({b"set-cookie"}))
     names = [name for name, _ in kept(policy=policy)]
     assert names.count(b"Set-Cookie") == 2
-    assert b"WWW-Authenticate" not in names
-    assert b"X-Internal" not in names
+    assert not {b"WWW-Authenticate", b"X-Internal"} & set(names)
+    stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())
+    assert (stored.status, stored.reason, stored.body) == (201, b"Made", None)
+    assert (b"Location", b"/charges/1") in stored.headers
 
 
 @pytest.mark.parametrize(
@@ -86,13 +77,6 @@ def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) ->
     head = ResponseHead(400, b"", IndexedHeaders(sent))
     assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
     assert KeepPolicy().kept_headers(b"POST", head) == sent
-
-
-def test_stored_response_without_body() -> None:
-    """A response whose body is not kept keeps its status and its fields."""
-    stored = stored_response(b"POST", ResponseHead(201, b"Made", FIELDS), None, KeepPolicy())
-    assert (stored.status, stored.reason, stored.body) == (201, b"Made", None)
-    assert (b"Location", b"/charges/1") in stored.headers
 
 
 @pytest.mark.parametrize(
@@ -132,21 +116,14 @@ def test_event_stream(value: bytes, is_stream: bool) -> None:
         ([b"br", b"gzip"], b"gzip", True),
         ([b"gzip"], b"x-gzip", True),
         ([b"identity"], b"gzip", False),
+        # What is beyond what anybody names or gives is not looked at: every replay of a coded answer reads it anew.
+        ([b"x," * 63 + b"gzip"], b"gzip", True),
+        ([b"x," * 64 + b"gzip"], b"gzip", False),
+        ([b"gzip" + b";x" * 3 + b";q=0"], b"gzip", False),
+        ([b"gzip" + b";x" * 4 + b";q=0"], b"gzip", True),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_accepts(values: list[bytes], coding: bytes, accepted: bool) -> None:
     """RFC 9110 section 12.5.3: an absent field accepts anything, an empty one nothing but identity."""
     assert accepts(coding, accepted_codings(values)) is accepted
-
-
-@pytest.mark.parametrize(("before", "accepted"), [(63, True), (64, False)])
-def test_codings_beyond_what_anybody_names_are_not_looked_at(before: int, accepted: bool) -> None:
-    """Every replay of a coded answer reads the list anew, and it may be as long as a head."""
-    assert accepts(b"gzip", accepted_codings([b"x," * before + b"gzip"])) is accepted
-
-
-@pytest.mark.parametrize(("before", "accepted"), [(3, False), (4, True)])
-def test_parameters_beyond_what_anybody_gives_are_not_looked_at(before: int, accepted: bool) -> None:
-    """A coding has one at most, and thousands of them would be read for every replay too."""
-    assert accepts(b"gzip", accepted_codings([b"gzip" + b";x" * before + b";q=0"])) is accepted

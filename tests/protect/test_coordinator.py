@@ -19,17 +19,16 @@ from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled, RequestAnswered, WriteRefused
-from gateway.protect import claiming, duplicates, operation
+from gateway.protect import claiming, operation
 from gateway.protect.operation import Operation
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Cut, Reply, RequestCut
 from gateway.protect.request import Request, Untouched
-from gateway.store.base import Amnesic, Indefinite, Unstorable
+from gateway.store.base import Amnesic, Unstorable
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.house import BODY
 from tests.support.memory_store import MemoryStore
-from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending
 
 WINDOW_US = 10**12
@@ -43,23 +42,23 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "_PAUSE_SECONDS_MIN", 0.001)
 
 
-def text(reply: Reply) -> str:
-    assert isinstance(reply.body, bytes)
-    return reply.body.decode()
+STREAMED: Any = {"response": {"max_stored_bytes": 0}}
+LOST = Answer(bytes_max=0, ending=Ending.CLOSE)
+THEIRS = StoredResponse(202, b"Accepted", (), b"theirs")
+TOO_LONG = Fault(Unstorable("too long"), has_effect=False)
 
 
-async def read(reply: Reply) -> bytes:
-    """The whole body, streamed or not."""
-    if isinstance(reply.body, bytes):
-        return reply.body
-    data = b""
-    while piece := await reply.body.read():
-        data += piece
-    return data
+def endless(**how: Any) -> Answer:
+    """An answer whose end does not come."""
+    return Answer(body=(b"a", asyncio.Event(), b"z"), **how)
 
 
 async def idle(office: Office) -> None:
     await eventually(lambda: office.coordinator.in_flight == 0, what="no run is left")
+
+
+async def given_up(office: Office) -> None:
+    await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
 
 
 async def left_after(steps: int, task: asyncio.Task[Reply | Untouched]) -> None:
@@ -135,55 +134,93 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         await office.journal.close()
         reply = await office.reply()
         assert heard(reply) == (503, Verdict.IN_DOUBT)
-        assert "answered" not in text(reply)
-        again = office.ask()
+        assert isinstance(reply.body, bytes)
+        assert b"answered" not in reply.body
         office.store.mend()
-        assert heard(await again) in [(200, Verdict.REPLAYED), (503, Verdict.IN_DOUBT)]
         await idle(office)
         assert heard(await office.reply()) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "silent"])
 @pytest.mark.parametrize(
     ("status", "event", "verdict"),
     [(200, "complete", Verdict.JOURNALED), (503, "release", Verdict.RELEASED), (502, "abandon", Verdict.IN_DOUBT)],
 )
-async def test_a_store_that_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, verdict: Verdict
+async def test_an_outcome_that_the_store_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, verdict: Verdict, silent: bool
 ) -> None:
-    """It is waited for no longer than one that says that it cannot: the journal takes the outcome."""
+    """The journal does, as soon where the store says nothing. One that cannot be read keeps repeats from the store."""
     monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(operation, "_APPLY_SECONDS_MAX", 0.01)
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(status))
-        office.store.stop_before(event)
+        if silent:
+            office.store.stop_before(event)
+        else:
+            office.store.break_(event, fault=refused())
         assert heard(await office.reply()) == (status, verdict)
         assert office.journal.tally.waiting == 1
+        if status == 200:
+            await office.journal.close()
+            office.store.said.clear()
+            assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
+            assert office.store.said == []
+            await office.journal.start()
+            assert heard(await office.reply()) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
-async def test_a_stream_that_nobody_will_get_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its caller was told that the store is away, the upstream need not wait with the rest of its answer."""
-    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
-        office.store.break_("complete", fault=refused())
-        await office.journal.close()
-        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
-        await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
-        office.store.mend()
+@pytest.mark.parametrize("is_less_taken", [True, False], ids=["taken-without-its-body", "never-taken"])
+async def test_an_answer_that_the_store_can_never_take(tmp_path: Path, is_less_taken: bool) -> None:
+    """It is recorded with less, or kept in the journal; it is never executed again."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(201, body=b"charged"))
+        if is_less_taken:
+            office.store.on("complete", TOO_LONG)
+            reply = await office.reply()
+            assert (heard(reply), reply.body) == ((201, Verdict.RESPONSE_NOT_STORED), b"charged")
+        else:
+            office.store.break_("complete", fault=TOO_LONG)
+            assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
+            await idle(office)
+            assert office.journal.tally.waiting == 1
+        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
+        assert len(office.upstream.requests) == 1
 
 
-async def test_nothing_sent_is_true_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that never left is known to have had no effect, whether or not that can be recorded now."""
+@pytest.mark.parametrize("why", ["store-away", "fenced", "out-of-time"])
+async def test_a_stream_that_nobody_will_get_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Once its caller was told something else, the upstream need not wait with the rest of its answer."""
     monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    async with coordination(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as office:
-        office.store.break_("release", fault=refused())
-        await office.journal.close()
-        assert heard(await office.reply()) == (502, Verdict.UPSTREAM_UNREACHABLE)
+    async with coordination(tmp_path, route=STREAMED) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", endless(hold=hold))
+        if why == "out-of-time":
+            hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
+            assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
+            hold.set()
+            await idle(office)
+            assert office.state is State.COMPLETED
+        elif why == "store-away":
+            hold.set()
+            office.store.break_("complete", fault=refused())
+            await office.journal.close()
+            assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
+        else:
+            hold.set()
+            gate = office.store.stop_before("complete")
+            task = office.ask()
+            await gate.reached.wait()
+            office.pass_time(LEASE_SECONDS)
+            say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
+            claimed_by_another(office)
+            gate.opened.set()
+            assert heard(await task) == (409, Verdict.IN_FLIGHT)
+        await given_up(office)
         office.store.mend()
-        await idle(office)
-        assert office.state is State.RELEASED
 
 
 async def test_a_defect_while_recording(tmp_path: Path) -> None:
@@ -196,53 +233,42 @@ async def test_a_defect_while_recording(tmp_path: Path) -> None:
         assert heard(await office.reply()) == (200, Verdict.REPLAYED)
 
 
-async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
-    """Its caller gets it all the same; it is recorded without what the store refused, and never executed again."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(201, body=b"charged"))
-        office.store.on("complete", Fault(Unstorable("too long"), has_effect=False))
-        reply = await office.reply()
-        assert (heard(reply), text(reply)) == ((201, Verdict.RESPONSE_NOT_STORED), "charged")
-        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
-        assert len(office.upstream.requests) == 1
-
-
-async def test_an_outcome_that_the_store_can_never_take(tmp_path: Path) -> None:
-    """Where there is nothing less to say, its caller hears that nobody knows, and the journal keeps it."""
-    async with coordination(tmp_path) as office:
-        office.store.break_("complete", fault=Fault(Unstorable("too long"), has_effect=False))
-        assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
-        await idle(office)
-        assert office.journal.tally.waiting == 1
-        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
-        assert len(office.upstream.requests) == 1
-
-
 # Fences
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        "nothing",
-        "disproved",
-        "disproved-claimed",
-        "disproved-claimed-released",
-        "disproved-claimed-completed",
-        "proved",
-    ],
-)
+AFTER_ITS_LEASE: dict[str, tuple[tuple[int, Verdict], State, tuple[int, Verdict]]] = {
+    # What others did: what the first caller hears, the state, and what one hears who waited.
+    "nothing": ((200, Verdict.STORED), State.COMPLETED, (200, Verdict.REPLAYED)),
+    "disproved": ((200, Verdict.STORED), State.COMPLETED, (200, Verdict.REPLAYED)),
+    "disproved-claimed": ((409, Verdict.IN_FLIGHT), State.CLAIMED, (409, Verdict.IN_FLIGHT)),
+    "disproved-claimed-released": ((502, Verdict.IN_DOUBT), State.RELEASED, (503, Verdict.RELEASED)),
+    "disproved-claimed-completed": ((202, Verdict.REPLAYED), State.COMPLETED, (202, Verdict.REPLAYED)),
+    "proved": ((202, Verdict.RECOVERED), State.COMPLETED, (202, Verdict.RECOVERED)),
+}
+
+
+def others_did(office: Office, what: str) -> None:
+    """Say what others say of the operation, whose lease is over."""
+    operation_id, token = office.record.identity.operation_id, office.record.token
+    if what == "proved":
+        say(office, Prove(operation_id, token, uuid4(), THEIRS, WINDOW_US, WINDOW_US))
+    elif what != "nothing":
+        say(office, Disprove(operation_id, token, uuid4(), WINDOW_US))
+    if "claimed" in what:
+        other = claimed_by_another(office)
+        ids = (operation_id, other.token, other.attempt_id)
+        if what.endswith("released"):
+            say(office, Release(*ids, WINDOW_US))
+        if what.endswith("completed"):
+            say(office, Complete(*ids, THEIRS, WINDOW_US, WINDOW_US))
+    if what.endswith("erased"):
+        office.memory.records.clear()
+
+
+@pytest.mark.parametrize("others", AFTER_ITS_LEASE)
 async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
     """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 19."""
-    expected = {
-        "nothing": (200, Verdict.STORED, State.COMPLETED),
-        "disproved": (200, Verdict.STORED, State.COMPLETED),
-        "disproved-claimed": (409, Verdict.IN_FLIGHT, State.CLAIMED),
-        "disproved-claimed-released": (502, Verdict.IN_DOUBT, State.RELEASED),
-        "disproved-claimed-completed": (202, Verdict.REPLAYED, State.COMPLETED),
-        "proved": (202, Verdict.RECOVERED, State.COMPLETED),
-    }[others]
-    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
+    first, state, waited = AFTER_ITS_LEASE[others]
     async with coordination(tmp_path) as office:
         gate = office.store.stop_before("complete")
         task = office.ask()
@@ -250,31 +276,12 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
         waiter = office.ask()
         await office.wait_for_waiters()
         office.pass_time(LEASE_SECONDS)
-        ids = (office.record.identity.operation_id, office.record.token)
-        if others == "proved":
-            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
-        elif others != "nothing":
-            say(office, Disprove(*ids, uuid4(), WINDOW_US))
-        if "claimed" in others:
-            other = claimed_by_another(office)
-            their_ids = (ids[0], other.token, other.attempt_id)
-            if others.endswith("released"):
-                say(office, Release(*their_ids, WINDOW_US))
-            if others.endswith("completed"):
-                say(office, Complete(*their_ids, theirs, WINDOW_US, WINDOW_US))
+        others_did(office, others)
         gate.opened.set()
         reply = await task
-        assert (*heard(reply), office.state) == expected
-        if expected[0] == 202:
-            assert reply.body == b"theirs"
-        waited = await waiter
-        if others in ("nothing", "disproved"):
-            assert heard(waited) == (200, Verdict.REPLAYED)
-        elif others.endswith("released"):
-            assert heard(waited) == (503, Verdict.RELEASED)
-        else:
-            assert heard(waited) == expected[:2]
-        assert len(office.told(WriteRefused)) == (0 if others in ("nothing", "disproved") else 1)
+        assert (heard(reply), office.state, heard(await waiter)) == (first, state, waited)
+        assert first[0] != 202 or (isinstance(reply, Reply) and reply.body == b"theirs")
+        assert len(office.told(WriteRefused)) == (others not in ("nothing", "disproved"))
         assert len(office.upstream.requests) == 1
 
 
@@ -294,25 +301,10 @@ async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
         assert heard(await first) == heard(await other) == (502, Verdict.IN_DOUBT)
 
 
-async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
-    """An answer that may not be given does not keep its connection."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
-        gate = office.store.stop_before("complete")
-        task = office.ask()
-        await gate.reached.wait()
-        office.pass_time(LEASE_SECONDS)
-        say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
-        claimed_by_another(office)
-        gate.opened.set()
-        assert heard(await task) == (409, Verdict.IN_FLIGHT)
-        await eventually(lambda: office.open_connections == 0)
-
-
 @pytest.mark.parametrize(
     ("ended", "in_time", "too_late"),
     [
-        (Answer(bytes_max=0, ending=Ending.CLOSE), (502, Verdict.IN_DOUBT), (503, Verdict.STORE_UNAVAILABLE)),
+        (LOST, (502, Verdict.IN_DOUBT), (503, Verdict.STORE_UNAVAILABLE)),
         (Answer(503), (503, Verdict.RELEASED), (503, Verdict.STORE_UNAVAILABLE)),
         (Answer(), (200, Verdict.REPLAYED), (200, Verdict.REPLAYED)),
     ],
@@ -320,12 +312,7 @@ async def test_a_fenced_stream_is_cut_off(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("is_over", [False, True], ids=["within-its-lease", "after-its-lease"])
 async def test_how_it_ended_while_the_store_was_away(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ended: Answer,
-    in_time: tuple[int, Verdict],
-    too_late: tuple[int, Verdict],
-    is_over: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Answer, in_time: object, too_late: object, is_over: bool
 ) -> None:
     """Those who waited are not told of an end that others may have gone on from; an answer is final."""
     monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
@@ -361,34 +348,15 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
         assert heard(await first) == (200, Verdict.STORED)
 
 
-async def test_a_duplicate_that_a_slow_store_has_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the store took to say that nobody else went on is part of the wait, and not before it."""
-    monkeypatch.setattr(duplicates, "_READ_SECONDS_MIN", 60.0)
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin()
-        office.pass_time(LEASE_SECONDS)
-        office.leases.run_once()
-        gate = office.store.stop_before("read")
-        duplicate = office.ask(headers=[("Prefer", "wait=1")])
-        await gate.reached.wait()
-        over = asyncio.get_running_loop().time() + 1
-        await eventually(lambda: asyncio.get_running_loop().time() > over, what="the duplicate has waited long enough")
-        gate.opened.set()
-        await gate.passed.wait()
-        hold.set()
-        assert heard(await duplicate) == (409, Verdict.IN_FLIGHT)
-        await first
-
-
 @pytest.mark.parametrize(
     ("others", "heard_now"),
     [
         ("nothing", (409, Verdict.IN_FLIGHT)),
         ("proved", (202, Verdict.RECOVERED)),
         ("disproved", (503, Verdict.RELEASED)),
-        ("erased", (503, Verdict.RELEASED)),
-        ("claimed", (409, Verdict.IN_FLIGHT)),
-        ("completed", (202, Verdict.REPLAYED)),
+        ("disproved-erased", (503, Verdict.RELEASED)),
+        ("disproved-claimed", (409, Verdict.IN_FLIGHT)),
+        ("disproved-claimed-completed", (202, Verdict.REPLAYED)),
     ],
 )
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["came-after", "waited"])
@@ -396,24 +364,13 @@ async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
     tmp_path: Path, others: str, heard_now: tuple[int, Verdict], is_waiting: bool
 ) -> None:
     """Once the lease is over it hears what the record says, while the attempt still runs here; and executes nothing."""
-    theirs = StoredResponse(202, b"Accepted", (), b"theirs")
     async with coordination(tmp_path) as office:
         first, hold = await office.begin()
         if is_waiting:
             duplicate = office.ask(headers=[("Prefer", "wait=1")])
             await office.wait_for_waiters()
         office.pass_time(LEASE_SECONDS)
-        ids = (office.record.identity.operation_id, office.record.token)
-        if others == "proved":
-            say(office, Prove(*ids, uuid4(), theirs, WINDOW_US, WINDOW_US))
-        elif others != "nothing":
-            say(office, Disprove(*ids, uuid4(), WINDOW_US))
-        if others == "erased":
-            office.memory.records.clear()
-        if others in ("claimed", "completed"):
-            other = claimed_by_another(office)
-            if others == "completed":
-                say(office, Complete(ids[0], other.token, other.attempt_id, theirs, WINDOW_US, WINDOW_US))
+        others_did(office, others)
         # The loop was not stuck.
         office.leases.run_once()
         if not is_waiting:
@@ -454,20 +411,6 @@ async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Pa
         assert [fact.why for fact in office.told(RequestAnswered)] == [None, None, why, None]
 
 
-async def test_a_duplicate_while_the_journal_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the answer is there is known, and the store knows less: it is not asked, and the repeat is to come back."""
-    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    async with coordination(tmp_path) as office:
-        office.store.break_("complete", fault=refused())
-        assert heard(await office.reply()) == (200, Verdict.JOURNALED)
-        await office.journal.close()
-        office.store.said.clear()
-        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
-        assert (office.store.said, len(office.upstream.requests)) == ([], 1)
-        await office.journal.start()
-        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
-
-
 # Leases
 
 
@@ -483,46 +426,7 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
-async def test_a_lease_that_is_over_before_it_is_sent_again(tmp_path: Path) -> None:
-    """Whatever kept a takeover from being sent, its caller hears of the doubt that it carries."""
-    async with coordination(tmp_path, route={"recovery": "resend"}) as office:
-        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
-        first = await office.reply()
-        assert heard(first) == (502, Verdict.IN_DOUBT)
-        gate = office.store.stop_after("takeover")
-        task = office.ask()
-        await gate.reached.wait()
-        office.pass_time(LEASE_SECONDS - 4)
-        gate.opened.set()
-        again = await task
-        assert isinstance(again, Reply)
-        assert (heard(again), again.headers, again.body) == (heard(first), first.headers, first.body)
-        assert (office.state, len(office.upstream.requests)) == (State.IN_DOUBT, 1)
-
-
 # Those who wait
-
-
-async def test_who_comes_after_a_look_is_not_told_what_it_saw(tmp_path: Path) -> None:
-    """Whoever claims, and a duplicate that joins the claim, hears what became known since, not what the claim saw."""
-    async with (
-        coordination(tmp_path) as office,
-        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
-    ):
-        running, hold = await office.begin()
-        office.pass_time(LEASE_SECONDS + 1)
-        gate = other.store.stop_after("claim")
-        early = other.ask()
-        await gate.reached.wait()
-        hold.set()
-        assert heard(await running) == (200, Verdict.STORED)
-        late = other.ask()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        gate.opened.set()
-        assert heard(await early) == (200, Verdict.REPLAYED)
-        assert heard(await late) == (200, Verdict.REPLAYED)
-        assert len(office.upstream.requests) == 1
 
 
 async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
@@ -532,22 +436,17 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
         office.upstream.on("/charges", Answer(hold=hold))
         firsts = [office.ask(key) for key in ("a", "b")]
         await office.upstream.wait_for_requests(2)
-        elsewhere = replace(office.route)
         async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
             waiting = [office.ask(key) for key in ("a", "b", "a", "b", "a")]
-            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             await eventually(lambda: sum(task.done() for task in waiting) == 2)
             assert office.coordinator.waiters == 3
-            route = replace(elsewhere, in_flight=other.route.in_flight.model_copy(update={"max_waiters": 1}))
+            route = replace(office.route, in_flight=other.route.in_flight.model_copy(update={"max_waiters": 1}))
             remote = [other.ask(key, route=route) for key in ("a", "b")]
             await eventually(lambda: sum(task.done() for task in remote) == 1)
             hold.set()
             answers = [heard(await task) for task in (*firsts, *waiting, *remote)]
-        assert answers.count((200, Verdict.STORED)) == 2
-        assert answers.count((200, Verdict.REPLAYED)) == 4
-        assert answers.count((409, Verdict.IN_FLIGHT)) == 3
-        assert done
-        assert pending
+        words = [(200, Verdict.STORED), (200, Verdict.REPLAYED), (409, Verdict.IN_FLIGHT)]
+        assert [answers.count(each) for each in words] == [2, 4, 3]
 
 
 async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
@@ -566,40 +465,6 @@ async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
         assert spooled_files(tmp_path) == []
 
 
-@pytest.mark.parametrize(("preference", "said"), [("wait=0", b"wait=0"), ("wait=999999999", b"wait=30")])
-async def test_a_preference_about_waiting(tmp_path: Path, preference: str, said: bytes) -> None:
-    """Who prefers not to wait does not, and nobody waits longer than the route allows; both are told so."""
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin()
-        waiter = office.ask(headers=[("Prefer", preference)])
-        if preference != "wait=0":
-            await office.wait_for_waiters()
-            hold.set()
-        reply = await waiter
-        hold.set()
-        await first
-        assert heard(reply) == ((409, Verdict.IN_FLIGHT) if preference == "wait=0" else (200, Verdict.REPLAYED))
-        assert header_values(reply.headers, b"preference-applied") == [said]
-
-
-async def test_a_long_wait_is_part_of_the_advice(tmp_path: Path) -> None:
-    """Who waited in vain for another gateway hears of all the time that it has run, not of that before the wait."""
-    async with (
-        coordination(tmp_path) as office,
-        coordination(tmp_path, memory=office.memory, behind=office.upstream) as other,
-    ):
-        first, hold = await office.begin()
-        waiter = other.ask(headers=[("Prefer", "wait=1")])
-        await other.wait_for_waiters()
-        other.store.said.clear()
-        office.pass_time(10)
-        reply = await waiter
-        hold.set()
-        await first
-        assert heard(reply) == (409, Verdict.IN_FLIGHT)
-        assert header_values(reply.headers, b"retry-after") == [b"10"]
-
-
 PROBED = {
     "recovery": {
         "probe": {
@@ -615,7 +480,7 @@ PROBED = {
 async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office]:
     """An office with an operation in doubt; a probe is answered that it was done, once this is set."""
     async with coordination(directory, route=PROBED) as office:
-        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        office.upstream.on("/charges", LOST)
         assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
         office.upstream.on(None, Answer(200, hold=hold, effect=False))
         yield office
@@ -623,32 +488,28 @@ async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office
 
 @pytest.mark.parametrize("is_found", [True, False], ids=["found", "too-late"])
 async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> None:
-    """Who waits for a probe is told how its preference was taken, as who waits for an answer."""
+    """Who waits for a probe is told how its preference was taken; the waiters of a route are bounded here, too."""
     hold = asyncio.Event()
     async with in_doubt(tmp_path, hold) as office:
+        full = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_waiters": 0}))
+        assert heard(await office.reply(route=full)) == (409, Verdict.IN_DOUBT)
+        assert len(office.upstream.requests) == 1
         asked = office.ask(headers=[("Prefer", "wait=30" if is_found else "wait=1")])
         await office.upstream.wait_for_requests(2)
         if is_found:
             hold.set()
         reply = await asked
         hold.set()
+        assert isinstance(reply, Reply)
         assert heard(reply) == ((200, Verdict.RECOVERED) if is_found else (409, Verdict.IN_DOUBT))
         assert header_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
-
-
-async def test_who_has_no_place_to_wait_waits_for_no_probe(tmp_path: Path) -> None:
-    """The waiters of a route are bounded, whatever they wait for."""
-    async with in_doubt(tmp_path, asyncio.Event()) as office:
-        route = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_waiters": 0}))
-        assert heard(await office.reply(route=route)) == (409, Verdict.IN_DOUBT)
-        assert len(office.upstream.requests) == 1
 
 
 @pytest.mark.parametrize("route", [{"recovery": "resend"}, PROBED], ids=["resend", "probe"])
 async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, route: dict[str, Any]) -> None:
     """A route that accepts records from before a change answers from them: it recovers nothing for what may differ."""
     async with coordination(tmp_path, route=route) as office:
-        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE), Answer())
+        office.upstream.on("/charges", LOST, Answer())
         assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
         otherwise = Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",)))
         accepting = replace(office.route, fingerprinter=otherwise, accepts_recipe_change=True)
@@ -676,21 +537,6 @@ async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
         assert loop.time() - probed < wait_seconds
         assert heard(reply) == (409, Verdict.IN_FLIGHT)
         assert header_values(reply.headers, b"preference-applied") == [b"wait=2"]
-
-
-async def test_an_outcome_recognised_after_its_window(tmp_path: Path) -> None:
-    """The first caller gets its answer, and no time until which it is replayed where that is over."""
-    async with coordination(tmp_path, route={"retention": {"replay": "1m", "remember": "1d"}}) as office:
-        gate = Gate()
-        office.store.on("complete", Fault(Indefinite("the answer was lost"), after=gate))
-        asked = office.ask()
-        await gate.reached.wait()
-        office.pass_time(120)
-        gate.opened.set()
-        reply = await asked
-        assert heard(reply) == (200, Verdict.STORED)
-        assert header_values(reply.headers, b"idempotency-expires") == []
-        assert office.state is State.TOMBSTONE
 
 
 async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
@@ -752,36 +598,11 @@ async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_
         assert heard(await second) == (503, Verdict.STORE_UNAVAILABLE)
 
 
-@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
-async def test_claims_without_an_answer_keep_others_from_being_begun(tmp_path: Path, is_here: bool) -> None:
-    """As many as may be in flight at once are pursued at most, whoever comes meanwhile."""
-    async with coordination(tmp_path, in_flight_max=1) as office:
-        office.store.break_("claim", fault=lost())
-        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
-        reply = await office.reply("k2", BODY if is_here else Pieces(BODY))
-        assert heard(reply) == (503, Verdict.OVERLOADED)
-        assert office.claiming.pursued == 1
-
-
-async def test_forwarded_without_a_store(tmp_path: Path) -> None:
-    """The body of a request that is forwarded unprotected stays open for it, and its lost claim ends in doubt."""
-    async with coordination(tmp_path, route={"store_unavailable": "forward"}) as office:
-        office.store.break_("claim", fault=lost())
-        answer = await office.ask(body=SPOOLED)
-        assert isinstance(answer, Untouched)
-        assert answer.verdict is Verdict.UNPROTECTED
-        assert b"".join([chunk async for chunk in answer.request.body.stream()]) == SPOOLED
-        answer.request.body.close()
-        office.store.mend()
-        await office.claiming.wait_pursuits_ended()
-        assert office.state is State.IN_DOUBT
-
-
 @pytest.mark.parametrize(
     "faults",
     [
-        [Fault(Unstorable("too long"), has_effect=False)],
-        [lost(), *[Fault(Unstorable("too long"), has_effect=False)] * 2],
+        [TOO_LONG],
+        [lost(), TOO_LONG, TOO_LONG],
         [Fault(Amnesic("it forgot"), has_effect=False)],
         [Fault(ZeroDivisionError("defect"), has_effect=False)],
     ],
@@ -797,6 +618,23 @@ async def test_what_a_store_refuses_is_forwarded_nowhere(tmp_path: Path, faults:
         assert office.state in (State.ABSENT, State.RELEASED)
 
 
+async def test_without_a_store(tmp_path: Path) -> None:
+    """What is forwarded keeps its body, and its lost claim ends in doubt; pursued claims keep others from beginning."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}, in_flight_max=1) as office:
+        office.store.break_("claim", fault=lost())
+        answer = await office.ask(body=SPOOLED)
+        assert isinstance(answer, Untouched)
+        assert answer.verdict is Verdict.UNPROTECTED
+        assert b"".join([chunk async for chunk in answer.request.body.stream()]) == SPOOLED
+        answer.request.body.close()
+        for body in (BODY, Pieces(BODY)):
+            assert heard(await office.reply("k2", body)) == (503, Verdict.OVERLOADED)
+        assert office.claiming.pursued == 1
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert office.state is State.IN_DOUBT
+
+
 # Bodies
 
 
@@ -808,48 +646,73 @@ async def test_no_room_for_a_body(tmp_path: Path) -> None:
         assert office.memory.records == {}
 
 
+class Slow(Pieces):
+    """A body that gives way to whoever asks for its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+        self._cut = asyncio.Event()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        self.reached.set()
+        await self._cut.wait()
+        raise RequestCut(Cut.CROWDED_OUT)
+        yield b""
+
+    def crowd_out(self) -> bool:
+        self._cut.set()
+        return True
+
+
+async def test_bodies_on_their_way_keep_no_short_request_out(tmp_path: Path) -> None:
+    """A request that is here whole needs none of their places; one that is not takes a slow one's."""
+    async with coordination(tmp_path, in_flight_max=1) as office:
+        slow = Slow()
+        first = office.ask("slow", slow)
+        await slow.reached.wait()
+        for key, body in (("k1", BODY), ("k2", Pieces(b"{}"))):
+            assert heard(await office.reply(key, body)) == (200, Verdict.STORED)
+        crowded_out = await first
+        assert isinstance(crowded_out, Reply)
+        assert heard(crowded_out) == (503, Verdict.OVERLOADED)
+        assert (b"Retry-After", b"1") in crowded_out.headers
+        rest = asyncio.Event()
+        late = office.ask("late", Pieces(b"{", rest, b"}"))
+        running, hold = await office.begin("k3")
+        rest.set()
+        assert heard(await late) == (503, Verdict.OVERLOADED)
+        hold.set()
+        assert heard(await running) == (200, Verdict.STORED)
+        assert len(office.memory.records) == 3
+
+
 # Callers who leave
 
 
-async def test_a_stream_that_begins_after_its_caller_s_time(tmp_path: Path) -> None:
-    """Its caller was answered otherwise, so nobody takes it: it is recorded without its body, and given up."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
-        hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
-        assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
-        hold.set()
-        await idle(office)
-        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
-        assert office.state is State.COMPLETED
-
-
 @pytest.mark.parametrize("steps", range(40))
-@pytest.mark.parametrize("max_stored_bytes", [0, 1000], ids=["streamed", "stored"])
-async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, max_stored_bytes: int, steps: int) -> None:
+@pytest.mark.parametrize("route", [STREAMED, {}], ids=["streamed", "stored"])
+async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, route: Any, steps: int) -> None:
     """What was begun for it runs to its end and is recorded; no body, stream or run is left."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": max_stored_bytes}}) as office:
-        office.upstream.on(
-            "/charges", Answer(body=(b"a" * 100_000, asyncio.Event(), b"z")) if not max_stored_bytes else Answer()
-        )
-        task = office.ask(body=SPOOLED if steps % 2 else b"{}")
-        await left_after(steps, task)
+    async with coordination(tmp_path, route=route) as office:
+        long = Answer(body=(b"a" * 100_000, asyncio.Event(), b"z"))
+        office.upstream.on("/charges", long if route else Answer())
+        await left_after(steps, office.ask(body=SPOOLED if steps % 2 else b"{}"))
         await idle(office)
         assert office.state in (State.ABSENT, State.COMPLETED)
         assert len(office.upstream.requests) == (0 if office.state is State.ABSENT else 1)
         await eventually(lambda: spooled_files(tmp_path) == [], what="bodies are closed")
-        if not max_stored_bytes:
-            await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        if route:
+            await given_up(office)
 
 
 @pytest.mark.parametrize("when", ["before-the-grant", "with-the-grant", "in-the-exchange", "in-the-write"])
 async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path, when: str) -> None:
     """Nobody takes it any more: it is recorded without its body, and its connection is closed."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
+    async with coordination(tmp_path, route=STREAMED) as office:
         hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z"), hold=hold))
-        claim = office.store.stop_before("claim")
-        complete = office.store.stop_before("complete")
+        office.upstream.on("/charges", endless(hold=hold))
+        claim, complete = office.store.stop_before("claim"), office.store.stop_before("complete")
         task = office.ask()
         await claim.reached.wait()
         if when == "before-the-grant":
@@ -857,7 +720,7 @@ async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path
             await asyncio.gather(task, return_exceptions=True)
         claim.opened.set()
         if when == "with-the-grant":
-            # The claim is in the record now, and its caller has not heard of it yet.
+            # The claim is in the record, and its caller has not heard of it yet.
             await claim.passed.wait()
             task.cancel()
         if when == "in-the-exchange":
@@ -871,23 +734,8 @@ async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path
         with pytest.raises(asyncio.CancelledError):
             await task
         await idle(office)
-        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
+        await given_up(office)
         assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
-
-
-@pytest.mark.parametrize("steps", range(12))
-async def test_a_caller_leaves_as_a_stream_comes(tmp_path: Path, steps: int) -> None:
-    """Whoever waited for others on the way and is gone in the turn in which the answer is there leaves none behind."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
-        complete = office.store.stop_after("complete")
-        task = office.ask(body=Pieces(BODY))
-        await complete.reached.wait()
-        complete.opened.set()
-        await left_after(steps, task)
-        await idle(office)
-        await eventually(lambda: office.open_connections == 0, what="the stream is given up")
-        assert office.state is State.COMPLETED
 
 
 @pytest.mark.parametrize("steps", range(12))
@@ -905,17 +753,6 @@ async def test_a_caller_leaves_as_its_claim_is_refused(tmp_path: Path, steps: in
         await idle(office)
         assert spooled_files(tmp_path) == []
         assert len(office.upstream.requests) == 1
-
-
-async def test_a_body_that_never_ends_is_no_run(tmp_path: Path) -> None:
-    """A caller that leaves while its body comes in has asked for nothing."""
-    async with coordination(tmp_path) as office:
-        task = office.ask(body=Pieces(SPOOLED, b"more", asyncio.Event()))
-        await eventually(lambda: spooled_files(tmp_path) != [])
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert office.memory.records == {}
-        assert spooled_files(tmp_path) == []
 
 
 async def test_nothing_of_a_request_is_left_to_the_collector(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,7 +21,7 @@ from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
 from gateway.store.base import MarkedAttempt
 from gateway.store.files import AttemptFiles
-from tests.support.coordination import LEASE_SECONDS, Pieces, coordination, heard
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
 from tests.support.memory_store import MemoryStore
@@ -37,6 +38,14 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the store never takes is tried for a tenth of a second."""
     monkeypatch.setattr(runs, "_FINAL_COMMAND_SECONDS", 0.1)
+
+
+async def sent(office: Office, *answers: Answer) -> asyncio.Task[Reply | Untouched]:
+    """A request that the upstream has, and answers so; without an answer, never."""
+    office.upstream.on("/charges", *(answers or (Answer(hold=asyncio.Event()),)))
+    task = office.ask()
+    await office.upstream.wait_for_requests(1)
+    return task
 
 
 def left_by_ended(directory: Path) -> list[MarkedAttempt]:
@@ -67,22 +76,14 @@ async def silent_tls() -> AsyncIterator[str]:
 
 
 async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:
-    """Who comes during or after a drain may repeat elsewhere."""
-    async with coordination(tmp_path) as office:
-        assert await office.coordinator.drain(10) == Drained()
-        assert heard(await office.reply()) == (503, Verdict.OVERLOADED)
-        assert office.store.said == []
-
-
-async def test_a_body_that_is_still_coming_in(tmp_path: Path) -> None:
-    """A request that was let in before the drain, and is whole only after it, begins nothing."""
+    """Who comes during or after a drain may repeat elsewhere, and so may one whose body is whole only after it."""
     async with coordination(tmp_path) as office:
         rest = asyncio.Event()
         task = office.ask(body=Pieces(b'{"a":', rest, b"1}"))
         await asyncio.sleep(0)
         assert await office.coordinator.drain(0) == Drained()
         rest.set()
-        assert heard(await task) == (503, Verdict.OVERLOADED)
+        assert heard(await office.reply()) == heard(await task) == (503, Verdict.OVERLOADED)
         assert office.store.said == []
 
 
@@ -141,40 +142,19 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
         assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
 
 
-async def test_in_the_exchange(tmp_path: Path) -> None:
-    """What was sent and not answered is in doubt, for its caller and for the record."""
+@pytest.mark.parametrize("body", [None, (b"a", asyncio.Event(), b"z")], ids=["before-its-answer", "in-its-answer"])
+async def test_in_the_exchange(tmp_path: Path, body: Any) -> None:
+    """What was sent and not answered whole is in doubt, for its caller and for the record, which say why."""
     async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
-        task = office.ask()
-        await office.upstream.wait_for_requests(1)
+        task = await sent(office, *([] if body is None else [Answer(body=body)]))
+        if body is not None:
+            await eventually(lambda: office.client.stats.answered == 1)
         assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, Verdict.IN_DOUBT)
         assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
-        await eventually(lambda: office.open_connections == 0)
-
-
-async def test_what_was_said_for_an_attempt_is_told(tmp_path: Path) -> None:
-    """Whoever asks why an operation is in doubt finds that its gateway was stopped."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
-        task = office.ask()
-        await office.upstream.wait_for_requests(1)
-        await office.coordinator.drain(0)
-        await task
         (told,) = office.told(OperationSettled)
         assert (told.event, told.detail) == (Event.ABANDON, "the gateway stopped")
         assert told.operation_id == office.record.identity.operation_id
-
-
-async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
-    """Half an answer is none."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
-        task = office.ask()
-        await eventually(lambda: office.client.stats.answered == 1)
-        assert await office.coordinator.drain(0) == Drained(recorded=1)
-        assert heard(await task) == (503, Verdict.IN_DOUBT)
-        assert office.state is State.IN_DOUBT
         await eventually(lambda: office.open_connections == 0)
 
 
@@ -188,28 +168,24 @@ async def test_in_the_body_of_the_answer(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("side", ["before", "after"])
-async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict) -> None:
-    """The outcome is said once more, whether or not it had taken effect: the same outcome, by the same attempt."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(status))
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_in_the_write(
+    tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict, streamed: bool
+) -> None:
+    """The outcome is said once more, whether or not it had taken effect: the same one, by the same attempt. Nobody gets
+    a stream any more: the connection on which it comes is closed."""
+    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0 if streamed else 1000}}) as office:
+        office.upstream.on(
+            "/charges", Answer(status, body=(b"a", asyncio.Event(), b"z")) if streamed else Answer(status)
+        )
         gate = office.store.stop_before(event) if side == "before" else office.store.stop_after(event)
         task = office.ask()
         await gate.reached.wait()
         assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, verdict)
         assert (office.state, office.store.said) == (state, ["claim", event, event])
-
-
-async def test_in_the_write_of_a_stream(tmp_path: Path) -> None:
-    """Nobody gets it any more: the connection on which it comes is closed."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0}}) as office:
-        office.upstream.on("/charges", Answer(body=(b"a", asyncio.Event(), b"z")))
-        gate = office.store.stop_before("complete")
-        task = office.ask()
-        await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained(recorded=1)
-        assert heard(await task) == (503, Verdict.IN_DOUBT)
-        await eventually(lambda: office.open_connections == 0)
+        if streamed:
+            await eventually(lambda: office.open_connections == 0)
 
 
 async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> None:
@@ -237,9 +213,7 @@ async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> No
 async def test_a_final_command_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
     """One failure sends it to no journal, which nobody would empty until the gateway is back."""
     async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
-        task = office.ask()
-        await office.upstream.wait_for_requests(1)
+        task = await sent(office)
         office.store.on("abandon", fault)
         assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert office.state is State.IN_DOUBT
@@ -250,9 +224,7 @@ async def test_a_final_command_that_the_store_takes_in_the_end(tmp_path: Path, f
 async def test_a_final_command_that_no_store_takes(tmp_path: Path, impatience: None, is_journal_there: bool) -> None:
     """It goes to the journal, or is counted as unrecorded and left to lapse; either way the drain ends."""
     async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
-        task = office.ask()
-        await office.upstream.wait_for_requests(1)
+        task = await sent(office)
         office.store.break_("abandon", fault=refused())
         if not is_journal_there:
             await office.journal.close()
@@ -278,9 +250,7 @@ async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
     """They hear that the operation is still running, at once."""
     async with coordination(tmp_path, route={"in_flight": {"wait": "20s"}}) as office:
-        office.upstream.on("/charges", Answer(hold=asyncio.Event()))
-        first = office.ask()
-        await office.upstream.wait_for_requests(1)
+        first = await sent(office)
         async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
             waiter = other.ask(route=replace(other.route, in_flight=office.route.in_flight))
             await other.wait_for_waiters()

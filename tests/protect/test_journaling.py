@@ -154,48 +154,33 @@ async def test_a_disk_that_does_not_answer(desk: Desk, monkeypatch: pytest.Monke
     assert await desk.journaling.knows(hand.operation_id)
 
 
-async def test_a_response_that_the_store_has(desk: Desk) -> None:
-    """Then the store alone is asked, also before it is out of the journal."""
-    hand = await desk.keep()
-    await do(desk.store, hand, Hand.complete)
-    assert await desk.found(hand) is None
-    (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
-    await desk.journal.forget([entry.entry_id])
-    assert not desk.journaling.holds(hand.operation_id)
-
-
-async def test_a_response_after_a_wrong_word(desk: Desk) -> None:
-    """That nothing happened was not true: the key is not free here."""
-    hand = await desk.keep()
-    await do(desk.store, hand, Hand.abandon, Hand.disprove)
-    assert await desk.found(hand) is State.COMPLETED
-
-
 async def test_a_response_that_was_refused(desk: Desk) -> None:
-    """While the record is in doubt by this very attempt, it is how that ended."""
-    hand = await desk.keep()
-    (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
-    await desk.journal.refuse([(entry.entry_id, "too long")])
-    assert await desk.found(hand) is State.COMPLETED
-    desk.store.break_("read", fault=refused())
-    with pytest.raises(NotApplied):
-        await desk.found(hand)
+    """While the record is in doubt by this very attempt it is how that ended, whoever said that nothing happened."""
+    for speeches in ((), (Hand.abandon, Hand.disprove)):
+        hand = await desk.keep()
+        await do(desk.store, hand, *speeches)
+        entry = (await desk.journal.waiting(None, limit=2, bytes_max=1_000_000))[-1]
+        if not speeches:
+            await desk.journal.refuse([(entry.entry_id, "too long")])
+        assert await desk.found(hand) is State.COMPLETED
+        if not speeches:
+            desk.store.break_("read", fault=refused())
+            with pytest.raises(NotApplied):
+                await desk.found(hand)
+            desk.store.mend()
 
 
-@pytest.mark.parametrize("what", ["another memory", "no note", "window over", "clock set back"])
-async def test_a_response_that_may_not_be_told_without_the_store(desk: Desk, what: str) -> None:
+@pytest.mark.parametrize(
+    ("memory", "later_us"),
+    [("another", 0), ("", 0), ("memory", microseconds(REPLAY_SECONDS)), ("memory", -1)],
+    ids=["another memory", "no note", "window over", "clock set back"],
+)
+async def test_a_response_that_may_not_be_told_without_the_store(desk: Desk, memory: str, later_us: int) -> None:
     """The store may be another one, or its window over: repeats are asked to come back."""
     hand = await desk.keep()
     desk.store.break_("read", fault=refused())
-    match what:
-        case "another memory":
-            desk.memory = "another"
-        case "no note":
-            desk.memory = ""
-        case "window over":
-            desk.now_us += microseconds(REPLAY_SECONDS)
-        case _:
-            desk.now_us -= 1
+    desk.memory = memory
+    desk.now_us += later_us
     with pytest.raises(NotApplied):
         await desk.found(hand)
     desk.store.mend()
@@ -217,11 +202,13 @@ async def test_an_attempt_that_was_not_sent(desk: Desk) -> None:
 
 
 async def test_a_response_that_was_recorded_just_now(desk: Desk) -> None:
-    """Who read the record before that, and finds it in no journal any more, is told what the store has by now."""
+    """The store alone is asked then. Who read the record before that is told what the store has by now."""
     hand = await desk.keep()
     await do(desk.store, hand, Hand.complete)
+    assert await desk.found(hand) is None
     (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
     await desk.journal.forget([entry.entry_id])
+    assert not desk.journaling.holds(hand.operation_id)
     assert await desk.found(hand) is None
     found = await desk.journaling.find(hand.operation_id, is_told_next=True)
     assert found is not None

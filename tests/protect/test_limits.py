@@ -38,26 +38,6 @@ async def test_a_step_that_takes_too_long_is_cut_off() -> None:
     assert task.cancelling() == 0
 
 
-async def test_a_step_that_ends_in_time_is_left_alone() -> None:
-    """Also while others are cut off: each has its own time."""
-    loop = asyncio.get_running_loop()
-    limits, done = Limits(loop), loop.create_future()
-
-    async def slow() -> None:
-        with within(limits, 0.01):
-            await asyncio.Event().wait()
-
-    async def quick() -> str:
-        with within(limits, 30.0):
-            return str(await done)
-
-    waiting, cut = asyncio.create_task(quick()), asyncio.create_task(slow())
-    with pytest.raises(TimeoutError):
-        await cut
-    done.set_result("in time")
-    assert await waiting == "in time"
-
-
 async def test_what_comes_after_a_step_is_not_cut_off() -> None:
     """Its limit ends with it, also where the step failed."""
     limits, ended = Limits(asyncio.get_running_loop()), asyncio.Event()
@@ -76,20 +56,6 @@ async def test_what_comes_after_a_step_is_not_cut_off() -> None:
     assert not limits.due
 
 
-async def test_whoever_cancels_the_task_is_not_taken_for_the_limit() -> None:
-    limits = Limits(asyncio.get_running_loop())
-
-    async def step() -> None:
-        with within(limits, 30.0):
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(step())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_a_limit_inside_a_limit() -> None:
     """The outer one, which is over first, ends both."""
     limits = Limits(asyncio.get_running_loop())
@@ -106,15 +72,3 @@ async def test_a_limit_inside_a_limit() -> None:
     with pytest.raises(TimeoutError):
         await step()
     assert reached == []
-
-
-async def test_what_was_taken_out_is_not_called() -> None:
-    """And what is due is, in any order; also what was due before it was announced."""
-    limits, called, ended = Limits(asyncio.get_running_loop()), list[str](), asyncio.Event()
-    now = limits.loop.time()
-    removed = Call(now + 0.01, lambda: called.append("removed"))
-    for each in (removed, Call(now + 0.02, ended.set), Call(now - 1.0, lambda: called.append("late"))):
-        limits.add(each)
-    del limits.due[removed]
-    await ended.wait()
-    assert called == ["late"]

@@ -87,34 +87,6 @@ async def test_a_herd_looks_once(tmp_path: Path, body: bytes) -> None:
         assert (len(fast.asked), len(office.upstream.requests)) == (1, 1)
 
 
-async def test_a_herd_is_replayed_by_one_look(tmp_path: Path) -> None:
-    """Each gets what was found."""
-    memory, fast = Memory(), FastTier()
-    snapshot = await completed(tmp_path / "other", memory, b"{}")
-    async with coordination(tmp_path, memory=memory, look=fast.look) as office:
-        tasks = [office.ask(body=b"{}") for _ in range(5)]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        fast.asked[0].set_result(snapshot)
-        assert [heard(await task) for task in tasks] == [(200, Verdict.REPLAYED)] * 5
-        assert (len(fast.asked), office.store.said) == (1, [])
-
-
-async def test_who_looks_takes_a_place(tmp_path: Path) -> None:
-    """Of those that `max_in_flight` allows, and gives it back."""
-    fast = FastTier()
-    async with coordination(tmp_path, look=fast.look, in_flight_max=1) as office:
-        task = office.ask()
-        await fast.wait_asked()
-        assert heard(await office.reply("another")) == (503, Verdict.OVERLOADED)
-        fast.asked[0].set_result(None)
-        assert heard(await task) == (200, Verdict.STORED)
-        task = office.ask("another")
-        await fast.wait_asked(2)
-        fast.asked[1].set_result(None)
-        assert heard(await task) == (200, Verdict.STORED)
-
-
 @BODIES
 async def test_claims_without_an_answer_keep_no_copy_back(
     tmp_path: Path, body: bytes, monkeypatch: pytest.MonkeyPatch
@@ -158,26 +130,18 @@ async def test_who_leaves_while_looking_has_asked_for_nothing(tmp_path: Path, bo
         assert (office.store.said, office.state) == (["claim", "complete"], State.COMPLETED)
 
 
-async def test_a_drain_that_begins_meanwhile(tmp_path: Path) -> None:
-    """Who has only looked is refused."""
-    fast = FastTier()
-    async with coordination(tmp_path, look=fast.look) as office:
-        task = office.ask()
-        await fast.wait_asked()
-        await office.coordinator.drain(0)
-        fast.asked[0].set_result(None)
-        assert heard(await task) == (503, Verdict.OVERLOADED)
-        assert office.store.said == []
-
-
-async def test_a_loop_that_is_stuck_meanwhile(tmp_path: Path) -> None:
-    """Neither who looked nor who came to that look is taken on."""
+@pytest.mark.parametrize("what", ["drain", "stuck loop"])
+async def test_what_begins_meanwhile(tmp_path: Path, what: str) -> None:
+    """Neither who looked nor who came to that look is taken on, once a drain begins or the loop is stuck."""
     fast = FastTier()
     async with coordination(tmp_path, look=fast.look) as office:
         tasks = [office.ask() for _ in range(2)]
         for _ in range(10):
             await asyncio.sleep(0)
-        office.pass_time(LEASE_SECONDS)
+        if what == "drain":
+            await office.coordinator.drain(0)
+        else:
+            office.pass_time(LEASE_SECONDS)
         fast.asked[0].set_result(None)
         assert [heard(await task) for task in tasks] == [(503, Verdict.OVERLOADED)] * 2
         assert office.store.said == []

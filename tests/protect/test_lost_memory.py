@@ -9,7 +9,7 @@ import pytest
 from gateway.core.operation import State
 from gateway.core.verdict import Verdict
 from gateway.store.base import EpochChanged, NotApplied
-from tests.support.coordination import LEASE_SECONDS, Office, coordination, heard
+from tests.support.coordination import Office, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
 
@@ -49,18 +49,6 @@ async def fail_over(*offices: Office) -> None:
         await eventually(is_back)
 
 
-async def test_a_duplicate_of_what_was_forgotten_here(tmp_path: Path) -> None:
-    """Once the lease is over nobody can tell, and so nobody is told that the first request had no effect."""
-    async with coordination(tmp_path, store_on=FailingOver) as office:
-        first, hold = await office.begin()
-        await fail_over(office)
-        office.pass_time(LEASE_SECONDS)
-        office.leases.run_once()
-        assert heard(await office.reply(headers=[("Prefer", "wait=0")])) == (503, Verdict.STORE_UNAVAILABLE)
-        hold.set()
-        assert heard(await first) == (502, Verdict.IN_DOUBT)
-
-
 async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path) -> None:
     """Who waits in another gateway waits on, and is not told that the first request had no effect."""
     async with (
@@ -84,6 +72,8 @@ async def test_who_waited_for_what_was_forgotten_meanwhile(tmp_path: Path) -> No
         waiter = office.ask()
         await office.wait_for_waiters()
         await fail_over(office)
+
         hold.set()
         assert heard(await first) == heard(await waiter) == (502, Verdict.IN_DOUBT)
+
         assert office.state is State.ABSENT

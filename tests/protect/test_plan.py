@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 from unittest.mock import Mock
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,72 +32,14 @@ from gateway.protect.route import Route, route_of
 from tests.config.support import read, with_route
 
 SECRETS: Final = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
-INBOX: Final = "inbox: {preset: github, secrets: [{id: a, key: '" + "s" * 32 + "'}]}"
 ACCEPT: Final = "accept: {mode: always, identity: unverified}"
-BODY_KEY: Final = "key: {body: /id}"
-PLAIN: Final = (["key_and_scope"], ["operation"])
 
 
-def route(*lines: str, without: str = "") -> Route:
+def route(*lines: str) -> Route:
     """The route of a small file, with more lines."""
-    config = read(SECRETS + with_route(*lines, without=without))
+    config = read(SECRETS + with_route(*lines))
     return route_of(config, config.routes[0], Mock())
 
-
-def names(steps: tuple[Step, ...]) -> list[str]:
-    """The steps by their names."""
-    functions = [step.func if isinstance(step, partial) else step for step in steps]
-    return [function.__name__.removeprefix("_") for function in functions]
-
-
-def planned(*lines: str, without: str = "") -> tuple[list[str], list[str]]:
-    """The steps by the head, and with the whole request."""
-    plan = plan_of(route(*lines, without=without))
-    return names(plan.by_head), names(plan.whole)
-
-
-@pytest.mark.parametrize(
-    ("lines", "by_head", "whole"),
-    [
-        ([], [], []),
-        # Most settings are values that the steps there are look at.
-        (["in_flight: {wait: 1s}", "fingerprint: {ignore: [/at]}", "retention: {replay: 1h}"], [], []),
-        (["repeats: {}"], [], ["content"]),
-        (["recovery: {probe: {path: /a, done: [{status: [200]}]}}"], [], ["probe"]),
-        (["recovery: resend"], [], ["canonical_key"]),
-        (["response: {version: v3}"], [], ["version"]),
-        ([ACCEPT], [], ["preference"]),
-        (["authorize: {forward_auth: {url: http://127.0.0.1:4180/}}"], ["authorize"], []),
-    ],
-    ids=lambda value: str(value)[:20] if value else "",
-)
-def test_what_is_on_adds_its_own_step(lines: list[str], by_head: list[str], whole: list[str]) -> None:
-    """And leaves the others as they are; what is off is no step."""
-    assert planned(*lines) == ([*by_head, *PLAIN[0]], [*PLAIN[1], *whole])
-
-
-@pytest.mark.parametrize(
-    ("lines", "steps"),
-    [
-        # What is not accepted would pass others.
-        (
-            ["key: {header: Idempotency-Key, required: true}", ACCEPT, "order: {by: /account}"],
-            (PLAIN[0], ["operation", "preference", "lane"]),
-        ),
-        ([BODY_KEY], ([], ["key_in_body", "caller", "operation"])),
-        # Where every request needs a key, a stranger's body is not read.
-        (["key: {body: /id, required: true}"], (["caller"], ["key_in_body", "operation"])),
-        # Its sender is known by what it signed.
-        ([INBOX], (["event_by_head"], ["event", "caller", "operation", "preference"])),
-    ],
-    ids=["order", "key-in-body", "required-key-in-body", "inbox"],
-)
-def test_the_steps_of_another_key(lines: list[str], steps: tuple[list[str], list[str]]) -> None:
-    """Wherever the key is, its caller is known before anything is read for nothing."""
-    assert planned(*lines, without="key") == steps
-
-
-# -- against the full way ----------------------------------------------------------------------------------------------
 
 _NAMES: Final = (b"Idempotency-Key", b"idempotency-key", b"X-Api-Key", b"x-api-key", b"Content-Type", b"API-Version")
 _VALUES: Final = (b"", b"a", b'"a"', b'"a', b"a, b", b"application/json", b"k" * 300, b"eyJhbGciOiJIUzI1NiJ9.e30.c2ln")

@@ -51,11 +51,6 @@ def test_the_wait_is_read_and_removed_by_the_same_rule(value: bytes, seconds: in
     assert without_heeded(value, heeds_async=False) == sent
 
 
-def test_the_first_of_several_lines_counts() -> None:
-    """Lines of one field are one list."""
-    assert wait_preference(((b"prefer", b"return=minimal"), (b"PREFER", b"wait=2"), (b"Prefer", b"wait=9"))) == 2
-
-
 @pytest.mark.parametrize(
     ("value", "is_async", "sent"),
     [

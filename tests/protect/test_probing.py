@@ -19,7 +19,6 @@ from gateway.protect import probing
 from gateway.protect.probing import Prober
 from gateway.store.base import StoreError
 from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
-from tests.support import memory_store
 from tests.support.coordination import LEASE_SECONDS, Office, coordination, no_journals
 from tests.support.faulty_store import Fault, lost, refused
 from tests.support.memory_store import MemoryStore
@@ -108,35 +107,6 @@ async def in_doubt(
             await prober.close()
 
 
-async def test_that_it_never_happened(tmp_path: Path) -> None:
-    """It is believed once no request can arrive any more, and frees the key then."""
-    async with in_doubt(tmp_path, NEVER) as case:
-        assert await case.probe() is None
-        assert case.office.state is State.IN_DOUBT
-        case.office.pass_time(LEASE_SECONDS + SETTLE_SECONDS)
-        found = await case.probe()
-        assert found is not None
-        assert found.state is case.office.state is State.RELEASED
-        assert case.findings == [ProbeFinding.ASK_AGAIN, ProbeFinding.NEVER_HAPPENED]
-
-
-async def test_what_is_not_in_doubt_is_not_asked_about(tmp_path: Path) -> None:
-    """It is what the caller wanted to know."""
-    async with in_doubt(tmp_path, DONE) as case:
-        case.answer_late()
-        assert await case.probe() == case.snapshot
-        absent = replace(case.snapshot, record=None)
-        assert await case.prober.probe_once(case.office.route, absent, is_urgent=True) == absent
-        assert case.probes == 0
-
-
-async def test_before_its_owner_had_its_time(tmp_path: Path) -> None:
-    """An operation that must not be recovered yet is not asked about."""
-    async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:
-        assert await case.probe() is None
-        assert case.probes == 0
-
-
 @pytest.mark.parametrize(
     ("path", "request_changes"),
     [
@@ -183,25 +153,17 @@ async def test_who_waits_never_lengthens_the_pause(tmp_path: Path) -> None:
         assert case.office.state is State.COMPLETED
 
 
-async def test_many_who_wait_one_after_the_other(tmp_path: Path) -> None:
-    """However often a request comes again, the service is asked once in a second."""
-    async with in_doubt(tmp_path, UNKNOWN) as case:
-        for _ in range(3):
-            for _ in range(10):
-                assert await case.probe() is None
-            case.office.pass_time(1)
-        assert case.probes == 3
-
-
 async def test_an_answer_that_came_before_the_question(tmp_path: Path) -> None:
-    """What is out of doubt by the time that the probe would begin is told, and nobody is asked."""
-    async with in_doubt(tmp_path, DONE) as case:
+    """What is out of doubt when the probe would begin is told, and nobody asked; nor before its owner had its time."""
+    async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:
+        assert await case.probe() is None
+    async with in_doubt(tmp_path / "answered", DONE) as case:
         gate = case.office.store.stop_before("read")
         asked = asyncio.create_task(case.probe())
         await gate.reached.wait()
         case.answer_late()
         gate.opened.set()
-        assert await asked == case.snapshot
+        assert await asked == await case.probe() == case.snapshot
         assert case.office.state is State.COMPLETED
         assert case.probes == 0
 
@@ -228,63 +190,32 @@ async def test_the_answer_that_is_named(tmp_path: Path, followed: Answer, state:
 
 
 @pytest.mark.parametrize(
-    ("body", "stored_bytes_max", "kept"),
-    [(b"so", 2, b"so"), (b"so", 1, None), (b"", 0, None)],
-    ids=["just-fits", "too-long", "nothing-is-kept"],
+    ("answer", "stored_bytes_max", "kept"),
+    [
+        (DONE, 2, b"so"),
+        (DONE, 1, None),
+        (replace(DONE, body=b""), 0, None),
+        (replace(DONE, headers=(("Content-Type", "text/event-stream"),)), 1000, None),
+    ],
+    ids=["just-fits", "too-long", "nothing-is-kept", "event-stream"],
 )
+@pytest.mark.parametrize("read_bytes_max", [None, 1], ids=["", "too-long-to-be-read"])
 async def test_how_much_of_a_found_answer_is_kept(
-    tmp_path: Path, body: bytes, stored_bytes_max: int, kept: bytes | None
-) -> None:
-    """As much as of one that came in time."""
-    async with in_doubt(tmp_path, replace(DONE, body=body), stored_bytes_max=stored_bytes_max) as case:
-        await case.probe()
-        assert case.office.record.response is not None
-        assert case.office.record.response.body == kept
-
-
-async def test_an_event_stream_is_never_kept(tmp_path: Path) -> None:
-    """Nor is one that came in time."""
-    stream = replace(DONE, headers=(("Content-Type", "text/event-stream"),))
-    async with in_doubt(tmp_path, stream) as case:
-        await case.probe()
-        assert case.office.record.response is not None
-        assert case.office.record.response.body is None
-
-
-async def test_a_found_answer_is_replayed_for_as_long_as_it_says(tmp_path: Path) -> None:
-    """The service's own retention counts, as for any answer."""
-    async with in_doubt(tmp_path, replace(DONE, headers=(("Idempotency-Retention", "10"),))) as case:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, stored_bytes_max: int, kept: bytes | None,
+    read_bytes_max: int | None,
+) -> None:  # fmt: skip
+    """As much, and for as long, as of one that came in time."""
+    if read_bytes_max is not None:
+        monkeypatch.setattr(probing, "_BODY_BYTES_MIN", read_bytes_max)
+    answer = replace(answer, headers=(*answer.headers, ("Idempotency-Retention", "10")))
+    async with in_doubt(tmp_path, answer, stored_bytes_max=stored_bytes_max) as case:
         found = await case.probe()
         assert found is not None
         assert found.record is not None
+        assert found.record.response is not None
+        assert found.record.response.body == kept
         assert found.record.replay_until_us - found.now_us == microseconds(10)
         assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
-
-
-@pytest.mark.parametrize(
-    ("stored_bytes_max", "kept"), [(0, None), (1, None), (2, b"so")], ids=["none", "less", "as-much"]
-)
-async def test_an_answer_too_long_to_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_bytes_max: int, kept: bytes | None
-) -> None:
-    """Its head says that it was done; it is recorded without its body, unless the route keeps bodies of that length."""
-    monkeypatch.setattr(probing, "_BODY_BYTES_MIN", 1)
-    async with in_doubt(tmp_path, DONE, stored_bytes_max=stored_bytes_max) as case:
-        await case.probe()
-        assert case.office.record.response is not None
-        assert case.office.record.response.body == kept
-
-
-@pytest.mark.parametrize("bytes_max", [0, 500], ids=["before-its-head", "in-its-body"])
-async def test_an_answer_that_is_cut_off(tmp_path: Path, bytes_max: int) -> None:
-    """It says nothing, and the operation is left alone for a while."""
-    cut = replace(DONE, body=b"x" * 1000, bytes_max=bytes_max, ending=Ending.CLOSE)
-    async with in_doubt(tmp_path, cut) as case:
-        assert await case.probe() is None
-        assert case.office.state is State.IN_DOUBT
-        assert case.findings == [ProbeFinding.ASK_AGAIN]
-        assert await case.prober.probe_once(case.office.route, case.snapshot, is_urgent=False) is None
-        assert case.probes == 1
 
 
 @pytest.mark.parametrize("fault", [lost(), refused()], ids=["effect", "no-effect"])
@@ -307,38 +238,12 @@ async def test_a_finding_is_written_until_it_is_known_to_be(
 # Those who wait for one
 
 
-def is_asking() -> bool:
-    """Whether something goes on for those who wait."""
-    return any("_inquire" in repr(task) for task in asyncio.all_tasks())
-
-
-async def test_each_wait_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not known to the one is asked for the next."""
-    monkeypatch.setattr(probing, "_URGENT_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(memory_store, "PROBE_FLOOR_US", 0)
-    async with in_doubt(tmp_path, UNKNOWN) as case:
-        assert await case.resolve(0.0) is None
-        case.office.upstream.on(None, UNKNOWN, DONE)
-        # Also for one who comes in the very turn in which it ended.
-        while is_asking():  # noqa: ASYNC110 - nothing tells of that turn
-            await asyncio.sleep(0)
-        found = await case.resolve(10.0)
-        assert found is not None
-        assert found.state is State.COMPLETED
-
-
 async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
-    """Nothing can be found then, and nobody is asked."""
+    """Nothing can be found then, and nobody is asked; nor for those who come after the end."""
     async with in_doubt(tmp_path, DONE) as case:
         case.office.store.break_("read", fault=refused())
         assert await case.resolve(30.0) is None
-        assert case.probes == 0
-
-
-async def test_those_who_come_after_the_end(tmp_path: Path) -> None:
-    """Nobody is asked for them: nothing would end that any more."""
-    async with in_doubt(tmp_path, DONE) as case:
+        case.office.store.mend()
         await case.prober.close()
         assert await case.resolve(30.0) is None
-        assert not is_asking()
         assert case.probes == 0

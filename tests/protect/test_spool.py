@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from hashlib import sha256
@@ -21,26 +21,21 @@ import pytest
 from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody
 from gateway.upstream import FileBody
 from gateway.upstream.connection import FileReader
+from tests.support.coordination import Pieces
 
 KIB = 1024
 BYTES_MAX = 1024 * KIB
 SPOOL_OVER_BYTES = 64 * KIB
 
 
-class Body:
-    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it.
+class Body(Pieces):
+    """A body that comes in these pieces; an event is waited for, an error raised. `is_closed`: its reader closed it."""
 
-    With `is_here` all of it has come already.
-    """
+    is_closed = False
 
-    def __init__(
-        self, *pieces: bytes | asyncio.Event | Exception, length: int | None = None, is_here: bool = False
-    ) -> None:
-        self.length = length
-        self._is_here = is_here
-        self.reached = asyncio.Event()
-        self.is_closed = False
-        self._pieces: Sequence[bytes | asyncio.Event | Exception] = pieces
+    def __init__(self, *pieces: bytes | asyncio.Event, length: int | None = None, is_here: bool = False) -> None:
+        super().__init__(*pieces)
+        self.length, self._is_here = length, is_here
 
     def whole(self) -> bytes | None:
         if not self._is_here:
@@ -50,23 +45,10 @@ class Body:
 
     async def stream(self) -> AsyncIterator[bytes]:
         try:
-            for piece in self._pieces:
-                if isinstance(piece, Exception):
-                    raise piece
-                if isinstance(piece, asyncio.Event):
-                    self.reached.set()
-                    await piece.wait()
-                else:
-                    yield piece
+            async for piece in super().stream():
+                yield piece
         finally:
             self.is_closed = True
-
-    def crowd_out(self) -> bool:
-        """Nobody else wants its place."""
-        return False
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def descriptors(directory: Path) -> list[str]:
@@ -158,19 +140,15 @@ async def test_an_encrypted_file(tmp_path: Path) -> None:
     taken.close()
 
 
-async def test_announced_as_too_long(spool: Spool) -> None:
-    """It is refused by its head alone: nothing is read."""
-    body = Body(b"x", length=BYTES_MAX + 1)
-    assert await take(spool, body) is None
-    assert not body.is_closed
-
-
 @pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES // 2, BYTES_MAX], ids=["in-memory", "in-a-file"])
 async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int) -> None:
-    """A body that turns out to be too long is refused, and neither file nor source is left open."""
+    """A body that turns out to be too long is refused, and nothing is left open; one that says so is not read."""
     body = Body(*pieces(bytes_max + 10_000))
     assert await take(spool, body, bytes_max) is None
     assert body.is_closed
+    announced = Body(b"x", length=bytes_max + 1)
+    assert await take(spool, announced, bytes_max) is None
+    assert not announced.is_closed
     assert descriptors(tmp_path) == []
 
 
@@ -243,11 +221,11 @@ async def test_the_last_of_the_disk_is_left_alone(
 class SlowFile(io.FileIO):
     """Whose reads last until it is closed under them, or else for a moment."""
 
+    is_closed_under_read = False
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.is_read = threading.Event()
-        self.is_closed_under_read = False
-        self._is_to_be_closed = threading.Event()
+        self.is_read, self._is_to_be_closed = threading.Event(), threading.Event()
 
     def read(self, size: int | None = -1) -> bytes:
         self.is_read.set()
@@ -261,16 +239,14 @@ class SlowFile(io.FileIO):
 
 async def test_a_file_is_not_closed_under_a_read(tmp_path: Path) -> None:
     """What its descriptor stands for next may be the body of another caller."""
-    path = tmp_path / "body"
-    path.write_bytes(b"its bytes")
-    file = SlowFile(path)
+    (tmp_path / "body").write_bytes(b"its bytes")
+    file = SlowFile(tmp_path / "body")
     body = WholeBody(TakenBody(cast(BinaryIO, file), 9))
     stream = body.stream()
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.to_thread(file.is_read.wait)
     body.close()
     assert await reading == b"its bytes"
-    assert file.closed
-    assert not file.is_closed_under_read
+    assert (file.closed, file.is_closed_under_read) == (True, False)
     with pytest.raises(SpoolFailed):
         await anext(stream)

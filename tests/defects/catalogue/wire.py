@@ -99,7 +99,7 @@ cookies-replayed: whoever repeats a request gets the session that it opened
 +frozenset((b"www-authenticate",))
 slow-tls-reader-cut-off: what a client over TLS has not read half a minute after the answer is thrown away
   http/server.py
-  tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer[asyncio-to-be-closed]
+  tests/http/edge/test_server_readers.py::test_a_client_that_reads_slowly_gets_all_of_its_answer[asyncio-to-be-closed-tls]
 -ssl_shutdown_timeout=_TLS_CLOSE_SECONDS
 +ssl_shutdown_timeout=None
 disconnect-cancels: an attempt is given up when its client goes

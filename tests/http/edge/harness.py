@@ -174,10 +174,7 @@ async def serving(
             forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge = Edge(
-            Served(routes=table(route, host), protect=answer_of, forward=forward),
-            events,
-            settings=settings,
-            tls=tls,
+            Served(routes=table(route, host), protect=answer_of, forward=forward), events, settings=settings, tls=tls
         )
         _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)

@@ -43,9 +43,35 @@ async def before(accept: Accept) -> AsyncIterator[RunningEdge]:
         yield edge
 
 
-async def warm(edge: RunningEdge) -> None:
-    """Leaves an idle connection to the upstream, which the next request goes out on without waiting for anything."""
-    assert (await request(edge.port, "GET", "/")).status == 200
+def first(is_warm: bool) -> list[Answer]:
+    """What the upstream answers before the request that a test is about."""
+    return [Answer()] if is_warm else []
+
+
+async def warm(edge: RunningEdge, is_warm: bool = True) -> None:
+    """Leave an idle connection to the upstream, which the next request goes out on without waiting for anything."""
+    if is_warm:
+        assert (await request(edge.port, "GET", "/")).status == 200
+
+
+def silent(is_warm: bool, arrived: asyncio.Event, gone: asyncio.Event, begins: bytes = b"") -> Accept:
+    """Begins its answer at most, and tells when a request is there, and when it is reset."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_warm:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begins)
+        await writer.drain()
+        arrived.set()
+        try:
+            await reader.read(-1)
+        except ConnectionError:
+            gone.set()
+        writer.close()
+
+    return accept
 
 
 either_way = pytest.mark.parametrize("is_warm", [False, True], ids=["on-a-fresh-connection", "on-an-idle-connection"])
@@ -74,12 +100,8 @@ async def test_target_and_fields_go_through_as_sent(upstream: RecordingUpstream)
     (got,) = upstream.requests
     assert got.target == target
     assert [field for field in got.headers if field[0].lower() not in ADDED] == [
-        (b"Host", b"gateway.test"),
-        (b"x-One", b"1"),
-        (b"X-ONE", b"2"),
-        (b"Cookie", b"a=1"),
-        (b"X-Bytes", b"\xff\xfe"),
-    ]
+        (b"Host", b"gateway.test"), (b"x-One", b"1"), (b"X-ONE", b"2"), (b"Cookie", b"a=1"), (b"X-Bytes", b"\xff\xfe"),
+    ]  # fmt: skip
 
 
 async def test_the_answer_goes_through_as_it_came(upstream: RecordingUpstream) -> None:
@@ -94,13 +116,9 @@ async def test_the_answer_goes_through_as_it_came(upstream: RecordingUpstream) -
         response = await request(edge.port, "GET", "/")
     assert (response.status, response.reason, response.body) == (299, b"Very \xe9 Odd", b"\x00\xffz")
     assert response.headers == [
-        (b"Set-Cookie", b"a=1"),
-        (b"set-cookie", b"b=2"),
-        (b"X-Bytes", b"\xff"),
-        (b"Server", b"theirs"),
-        (b"Date", b"Tue, 15 Nov 1994 08:12:31 GMT"),
-        (b"Content-Length", b"3"),
-    ]
+        (b"Set-Cookie", b"a=1"), (b"set-cookie", b"b=2"), (b"X-Bytes", b"\xff"), (b"Server", b"theirs"),
+        (b"Date", b"Tue, 15 Nov 1994 08:12:31 GMT"), (b"Content-Length", b"3"),
+    ]  # fmt: skip
 
 
 @either_way
@@ -110,10 +128,9 @@ async def test_every_framing_arrives_whole(
     upstream: RecordingUpstream, framing: Framing, version: bytes, is_warm: bool
 ) -> None:
     """However the upstream tells the end, the client is told it in its own version."""
-    upstream.on(None, *([Answer()] if is_warm else []), Answer(body=(b"ab", b"cde"), framing=framing))
+    upstream.on(None, *first(is_warm), Answer(body=(b"ab", b"cde"), framing=framing))
     async with serving(upstream=upstream) as edge:
-        if is_warm:
-            await warm(edge)
+        await warm(edge, is_warm)
         response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
         assert (response.body, response.complete) == (b"abcde", True)
 
@@ -166,8 +183,8 @@ async def test_interim_answers_are_passed_on(upstream: RecordingUpstream) -> Non
         assert (response.status, response.interim) == (200, [])
 
 
-@pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_a_request_is_streamed(framing: str) -> None:
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+async def test_a_request_is_streamed(is_chunked: bool) -> None:
     """Its first byte is at the upstream before its last is at the gateway."""
     arrived = asyncio.Event()
 
@@ -180,15 +197,11 @@ async def test_a_request_is_streamed(framing: str) -> None:
         writer.close()
         await writer.wait_closed()
 
+    framing = b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n" if is_chunked else b"Content-Length: 9\r\n\r\nfirst"
     async with before(accept) as edge, Connection(edge.port) as connection:
-        if framing == "length":
-            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\nfirst")
-            await arrived.wait()
-            await connection.send(b"last")
-        else:
-            await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
-            await arrived.wait()
-            await connection.send(b"4\r\nlast\r\n0\r\n\r\n")
+        await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + framing)
+        await arrived.wait()
+        await connection.send(b"4\r\nlast\r\n0\r\n\r\n" if is_chunked else b"last")
         assert (await connection.read_response()).status == 200
 
 
@@ -263,134 +276,90 @@ async def test_an_upstream_that_does_not_answer_is_told_plainly(
     upstream: RecordingUpstream, answer: Answer, status: int, is_warm: bool
 ) -> None:
     """No verdict is claimed for it, and the request is never sent again, whatever its method."""
-    upstream.on(None, *([Answer()] if is_warm else []), answer)
+    upstream.on(None, *first(is_warm), answer)
     patience = 0.3 if status == 504 else 60.0
     settings = UpstreamSettings(host="127.0.0.1", port=upstream.port, response_timeout_seconds=patience)
     async with serving(upstream_settings=settings) as edge:
-        if is_warm:
-            await warm(edge)
+        await warm(edge, is_warm)
         response = await request(edge.port, "GET", "/")
-        assert response.status == status
-        assert response.values("idempotency-status") == []
+        assert (response.status, response.values("idempotency-status")) == (status, [])
         assert "not known" in response.json()["detail"]
-        assert len(upstream.requests) == (2 if is_warm else 1)
         told = [fact.status for fact in edge.facts if isinstance(fact, RequestPassed)]
-        assert told == ([200, status] if is_warm else [status])
+        assert told == [*[200] * is_warm, status]
+        assert len(upstream.requests) == len(told)
 
 
-async def test_an_upstream_that_is_not_there_is_told_plainly() -> None:
-    """Nothing was sent, and the answer says so."""
+async def test_what_was_not_sent_is_told_plainly(upstream: RecordingUpstream) -> None:
+    """Whether the upstream is not there, or for a reason of the gateway's own, which does not blame it."""
     async with serving(upstream_settings=UpstreamSettings(host="127.0.0.1", port=free_port())) as edge:
         response = await request(edge.port, "PUT", "/", body=b"x")
         assert response.status == 502
         assert "nothing was sent" in response.json()["detail"]
-
-
-async def test_a_gateway_without_a_free_connection_does_not_blame_the_upstream(upstream: RecordingUpstream) -> None:
-    """Nothing was sent, for a reason of the gateway's own."""
     hold = asyncio.Event()
     upstream.on(None, Answer(hold=hold))
     settings = UpstreamSettings("127.0.0.1", upstream.port, connections_max=1, connect_timeout_seconds=0.1)
     async with serving(upstream_settings=settings) as edge:
-        first = asyncio.create_task(request(edge.port, "GET", "/"))
+        running = asyncio.create_task(request(edge.port, "GET", "/"))
         await upstream.wait_for_requests(1)
         response = await request(edge.port, "GET", "/")
         hold.set()
-        assert (await first).status == 200
-        assert response.status == 503
+        assert ((await running).status, response.status) == (200, 503)
         assert response.json()["detail"] == "The gateway is overloaded, or is being stopped; nothing was sent."
 
 
 @either_way
-@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.CHUNKED])
-@pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
+@pytest.mark.parametrize(
+    ("framing", "ending", "version"),
+    [
+        (Framing.LENGTH, Ending.CLOSE, b"HTTP/1.1"), (Framing.LENGTH, Ending.RESET, b"HTTP/1.1"),
+        (Framing.CHUNKED, Ending.CLOSE, b"HTTP/1.1"), (Framing.CHUNKED, Ending.RESET, b"HTTP/1.1"),
+        (Framing.CLOSE, Ending.RESET, b"HTTP/1.1"), (Framing.CLOSE, Ending.RESET, b"HTTP/1.0"),
+    ],
+    ids=str,
+)  # fmt: skip
 async def test_an_answer_that_breaks_off_breaks_the_client_off(
-    upstream: RecordingUpstream, framing: Framing, ending: Ending, is_warm: bool
+    upstream: RecordingUpstream, framing: Framing, ending: Ending, version: bytes, is_warm: bool
 ) -> None:
-    """What came is passed on, and its end is no end."""
-    broken = Answer(body=b"a" * 1000, framing=framing, ending=ending, bytes_max=500)
-    upstream.on(None, *([Answer()] if is_warm else []), broken)
+    """What came is passed on, and its end is no end; not even for HTTP/1.0, whose end is that of the connection."""
+    upstream.on(None, *first(is_warm), Answer(body=b"a" * 1000, framing=framing, ending=ending, bytes_max=500))
     async with serving(upstream=upstream) as edge:
-        if is_warm:
-            await warm(edge)
-        response = await request(edge.port, "GET", "/")
-        assert response.status == 200
-        assert not response.complete
-        assert len(upstream.requests) == (2 if is_warm else 1)
-
-
-async def test_a_close_delimited_answer_that_is_reset_does_not_end_cleanly(upstream: RecordingUpstream) -> None:
-    """Not even for HTTP/1.0, whose end is the end of the connection."""
-    upstream.on(None, Answer(body=b"a" * 1000, framing=Framing.CLOSE, ending=Ending.RESET, bytes_max=500))
-    async with serving(upstream=upstream) as edge:
-        for version in (b"HTTP/1.1", b"HTTP/1.0"):
-            response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
-            assert not response.complete
+        await warm(edge, is_warm)
+        response = await exchange(edge.port, b"GET / " + version + b"\r\n" + HOST + b"\r\n")
+        assert (response.status, response.complete) == (200, False)
+        assert len(upstream.requests) == 1 + is_warm
 
 
 @either_way
 @pytest.mark.parametrize("when", ["before-the-answer", "in-the-answer", "in-the-request"])
 async def test_a_client_that_goes_takes_its_request_with_it(when: str, is_warm: bool) -> None:
     """The connection to the upstream is given up, and nothing is left running."""
-    gone = asyncio.Event()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if is_warm:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        if when == "in-the-answer":
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
-            await writer.drain()
-        arrived.set()
-        try:
-            await reader.read(-1)
-        except ConnectionError:
-            gone.set()
-        writer.close()
-
-    arrived = asyncio.Event()
-    async with before(accept) as edge, Connection(edge.port) as connection:
-        if is_warm:
-            await warm(edge)
+    arrived, gone = asyncio.Event(), asyncio.Event()
+    begins = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" if when == "in-the-answer" else b""
+    async with before(silent(is_warm, arrived, gone, begins)) as edge, Connection(edge.port) as connection:
+        await warm(edge, is_warm)
         length = b"Content-Length: 9\r\n" if when == "in-the-request" else b""
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + length + b"\r\n")
         await arrived.wait()
-        if when == "in-the-answer":
+        if begins:
             await connection.reader.readuntil(b"ab")
         connection.reset()
         await gone.wait()
         await eventually(lambda: edge.edge.in_flight == 0 and edge.edge.connections == 0)
         # What had no answer is not told of as passed.
         told = [fact.method for fact in edge.facts if isinstance(fact, RequestPassed)]
-        assert told == ["GET"] * is_warm + ["PUT"] * (when == "in-the-answer")
+        assert told == ["GET"] * is_warm + ["PUT"] * bool(begins)
 
 
 @either_way
 async def test_an_edge_that_is_closed_takes_its_requests_with_it(is_warm: bool) -> None:
     """The upstream hears a reset, and the client is broken off."""
-    heard = asyncio.Event()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if is_warm:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        arrived.set()
-        try:
-            await reader.read(-1)
-        except ConnectionError:
-            heard.set()
-        writer.close()
-
-    arrived = asyncio.Event()
-    async with before(accept) as edge:
-        if is_warm:
-            await warm(edge)
+    arrived, gone = asyncio.Event(), asyncio.Event()
+    async with before(silent(is_warm, arrived, gone)) as edge:
+        await warm(edge, is_warm)
         asking = asyncio.ensure_future(request(edge.port, "GET", "/"))
         await arrived.wait()
         assert await edge.edge.close() == 1
-        await heard.wait()
+        await gone.wait()
         with pytest.raises((NoAnswerError, ConnectionError)):
             await asking
         assert (edge.edge.in_flight, edge.edge.connections) == (0, 0)
@@ -415,40 +384,27 @@ async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream
 
 
 async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(upstream: RecordingUpstream) -> None:
-    """Streamed and untouched like any other, but the answer says that nothing protects it."""
-
-    async def answer(incoming: Request) -> Untouched:
-        return Untouched(incoming, Verdict.UNKEYED)
-
-    async with serving(answer, upstream=upstream) as edge:
-        for _ in range(2):
-            response = await exchange(edge.port, post(b"", b"body"))
-            assert response.values("idempotency-status") == [b"unkeyed"]
-        assert [got.body for got in upstream.requests] == [b"body"] * 2
-        for fact in edge.facts:
-            assert isinstance(fact, RequestPassed)
-            assert (fact.reason, fact.route, fact.status) == ("unkeyed", "payments", 200)
-        assert len(edge.facts) == 2
-
-
-async def test_of_an_unkeyed_request_that_is_cut_while_it_is_passed_on_nothing_is_claimed(
-    upstream: RecordingUpstream,
-) -> None:
-    """The service may have acted on what came before, so the answer does not say that nothing was executed."""
+    """Streamed and untouched, but the answer says that nothing protects it. Of one that is cut nothing is claimed: the
+    service may have acted on what came before."""
 
     async def answer(incoming: Request) -> Untouched:
         return Untouched(incoming, Verdict.UNKEYED)
 
     async with serving(answer, upstream=upstream) as edge, Connection(edge.port) as connection:
-        await connection.send(
-            post(b"").partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
-        )
+        head = post(b"").partition(b"Content-Length")[0]
+        await connection.send(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         await eventually(lambda: upstream.connections == 1)
         await connection.send(b"no size\r\n")
         response = await connection.read_response()
-    assert response.status == 400
-    assert b"chunks" in response.body
-    assert b"executed" not in response.body
+        assert (response.status, b"chunks" in response.body, b"executed" in response.body) == (400, True, False)
+        edge.facts.clear()
+        for _ in range(2):
+            response = await exchange(edge.port, post(b"", b"body"))
+            assert response.values("idempotency-status") == [b"unkeyed"]
+        assert [got.body for got in upstream.requests] == [b"body"] * 2
+        facts = [(fact.reason, fact.route, fact.status) for fact in edge.facts if isinstance(fact, RequestPassed)]
+        assert facts == [("unkeyed", "payments", 200)] * 2
+        assert len(edge.facts) == 2
 
 
 async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from gateway.core.identity.peer import hop_from
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
 from gateway.protect.body import TakenBody, WholeBody
@@ -44,71 +46,48 @@ async def waiting() -> AsyncIterator[tuple[RunningEdge, Connection, asyncio.Futu
         yield edge, connection, futures.given[0]
 
 
-async def walked(answer: Reply) -> Reply:
-    await asyncio.sleep(0)
-    return answer
+class Body:
+    """A body of a request that is to be passed on, of which a file may be held."""
+
+    length = 4
+    is_closed = False
+
+    def whole(self) -> bytes | None:
+        return None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield b"body"
+
+    def crowd_out(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
-@pytest.mark.parametrize("answer", ["reply", "stream", "rest of the way"])
+@pytest.mark.parametrize("answer", ["reply", "stream", "rest of the way", "closing", "passed on"])
 async def test_nobody_is_there_any_more(answer: str) -> None:
-    """The request is over, a stream is given up, and no way is walked."""
+    """The request is over: a stream is given up, no way is walked, and a body that would be passed on is let go."""
+
+    async def walk() -> Reply:
+        return reply()
+
     async with waiting() as (edge, connection, future):
+        stream, body, way = Stream(b"do", b"ne"), Body(), walk()
+        if answer == "closing":
+            future.set_result(way)
+            await edge.edge.close()
+            assert edge.edge.in_flight == 0
+            return
         connection.reset()
         await eventually(lambda: edge.edge.connections == 0, what="the client is gone")
-        assert edge.edge.in_flight == 1
-        assert not future.cancelled()
-        stream = Stream(b"do", b"ne")
-        way = walked(reply())
-        future.set_result({"reply": reply(), "stream": reply(stream, length=4), "rest of the way": way}[answer])
+        assert (edge.edge.in_flight, future.cancelled()) == (1, False)
+        asked = Request(RequestHead(b"POST", b"/", IndexedHeaders()), body, hop_from(None, is_secure=False))
+        given = {"reply": reply(), "stream": reply(stream, length=4), "rest of the way": way}
+        future.set_result(given.get(answer) or Untouched(asked, Verdict.UNPROTECTED))
         await eventually(lambda: edge.edge.in_flight == 0, what="the request is over")
-        assert stream.aborted == (answer == "stream")
+        assert (stream.aborted, body.is_closed) == (answer == "stream", answer == "passed on")
         way.close()
-
-
-async def test_an_answer_in_the_moment_of_closing_is_no_loose_end() -> None:
-    """A way that comes when nobody will walk it is closed, and the request is over."""
-    async with waiting() as (edge, _, future):
-        future.set_result(walked(reply()))
-        await edge.edge.close()
-        assert edge.edge.in_flight == 0
-
-
-async def test_a_request_that_is_to_be_passed_on_when_its_client_is_gone() -> None:
-    """Its body is let go, of which a file may be held."""
-
-    class Body:
-        length = 4
-        is_closed = False
-
-        def whole(self) -> bytes | None:
-            return None
-
-        async def stream(self) -> AsyncIterator[bytes]:
-            yield b"body"
-
-        def crowd_out(self) -> bool:
-            return False
-
-        def close(self) -> None:
-            self.is_closed = True
-
-    body = Body()
-    asked: list[Request] = []
-    answer: asyncio.Future[Untouched] = asyncio.get_running_loop().create_future()
-
-    def protect(incoming: Request, _: object) -> asyncio.Future[Untouched]:
-        asked.append(incoming)
-        return answer
-
-    async with serving(protect_now=protect) as edge:
-        async with Connection(edge.port) as client:
-            await client.send(post())
-            await eventually(lambda: len(asked) == 1)
-            client.reset()
-        await eventually(lambda: edge.edge.connections == 0)
-        answer.set_result(Untouched(Request(asked[0].head, body, asked[0].hop), Verdict.UNPROTECTED))
-        await eventually(lambda: edge.edge.in_flight == 0)
-        assert body.is_closed
 
 
 async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
-from gateway.http.server import Edge, Handshakes, ListenError
+from gateway.http.server import Edge, ListenError
 from gateway.observe.facts import Events
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
@@ -120,17 +121,6 @@ async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(aut
     assert received.endswith(b"\r\n\r\ndone")
 
 
-async def test_no_handshake_keeps_the_others_from_being_ended() -> None:
-    """Whatever it raises."""
-    handshakes = Handshakes(asyncio.Protocol, EdgeSettings())
-    near, far = socket.socketpair()
-    near.setblocking(False)
-    with near, far:
-        handshakes.begin(near, cast(ssl.SSLContext, "no context"))
-        await handshakes.end()
-    assert len(handshakes) == 0
-
-
 async def test_an_offer_of_http_2_is_declined_and_the_connection_kept() -> None:
     """Java's client makes it with each request, and goes on with HTTP/1.1 where nobody takes it."""
     offer = post(b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n")
@@ -223,18 +213,6 @@ def _edge() -> Edge:
     return Edge(Served(routes=RouteTable(()), protect=never, forward=never), Events())
 
 
-async def test_a_port_that_is_taken_is_said_clearly() -> None:
-    """The operator reads the address and the reason."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        edge = _edge()
-        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: another program"):
-            await edge.start(host="127.0.0.1", port=port)
-        await edge.close()
-
-
 async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
     """A worker listens later than its supervisor binds: on nothing when another program was faster, and says so."""
     with socket.socket() as bound, socket.socket() as faster:
@@ -249,20 +227,21 @@ async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
         await edge.close()
 
 
-async def test_an_address_of_another_machine_is_said_clearly() -> None:
-    """192.0.2.1 is nobody's (RFC 5737)."""
-    edge = _edge()
-    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:8080: this machine has no such address"):
-        await edge.start(host="192.0.2.1", port=8080)
-    await edge.close()
-
-
-async def test_a_host_name_that_nobody_knows_is_said_clearly() -> None:
-    """.invalid never resolves (RFC 6761)."""
-    edge = _edge()
-    with pytest.raises(ListenError, match=r"cannot listen on gateway\.invalid:80: the host name cannot be resolved"):
-        await edge.start(host="gateway.invalid", port=80)
-    await edge.close()
+async def test_where_it_cannot_listen_is_said_clearly() -> None:
+    """The operator reads address and reason: 192.0.2.1 is nobody's (RFC 5737), .invalid never resolves (RFC 6761)."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for host, at, why in (
+            ("127.0.0.1", port, "another program"),
+            ("192.0.2.1", 8080, "this machine has no such address"),
+            ("gateway.invalid", 80, "the host name cannot be resolved"),
+        ):
+            edge = _edge()
+            with pytest.raises(ListenError, match=rf"cannot listen on {re.escape(host)}:{at}: {why}"):
+                await edge.start(host=host, port=at)
+            await edge.close()
 
 
 async def test_more_connections_than_there_may_be_are_turned_away() -> None:
@@ -288,52 +267,22 @@ async def test_more_connections_than_there_may_be_are_turned_away() -> None:
         assert (await exchange(edge.port, post())).status == 200
 
 
-async def test_however_often_room_was_made_there_are_no_more_connections_than_there_may_be() -> None:
-    """Those that were broken off count no longer once they are gone, neither as there nor as leaving."""
-    async with serving(settings=EdgeSettings(connections_max=2)) as edge, AsyncExitStack() as stack:
-        for _ in range(8):
-            client = await stack.enter_async_context(Connection(edge.port))
-            await client.send(post())
-            assert (await client.read_response()).status == 200
-            await eventually(lambda: edge.edge.connections <= 2)
-        assert edge.edge.connections == 2
-
-
-async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
-    """The one that has been so for longest, whenever it was opened."""
-    async with (
-        serving(settings=EdgeSettings(connections_max=2)) as edge,
-        Connection(edge.port) as first,
-        Connection(edge.port) as second,
-    ):
-        await eventually(lambda: edge.edge.connections == 2)
-        for connection in (second, first):
-            await connection.send(post())
-            assert (await connection.read_response()).status == 200
-            await a_moment()
-        assert (await exchange(edge.port, post())).status == 200
-        with pytest.raises(ConnectionError):
-            await second.read_response()
-        await first.send(post())
-        assert (await first.read_response()).status == 200
-
-
-async def test_a_connection_on_which_a_request_comes_again_is_not_idle() -> None:
-    """A replay counts like any other request."""
-
-    def protect(*_: object) -> Any:
-        return reply(verdict=Verdict.REPLAYED)
-
+@pytest.mark.parametrize("at_once", [False, True], ids=["", "replays"])
+async def test_a_connection_that_is_idle_makes_room_for_a_newcomer(at_once: bool) -> None:
+    """The one that has been so for longest, whenever it was opened; a replay on it counts like any other request."""
+    protect: Any = (lambda *_: reply(verdict=Verdict.REPLAYED)) if at_once else None
     async with (
         serving(protect_now=protect, settings=EdgeSettings(connections_max=2)) as edge,
         Connection(edge.port) as first,
         Connection(edge.port) as second,
     ):
-        for connection, data in ((first, post()), (second, post(body=b"another")), (first, post())):
-            await connection.send(data)
+        await eventually(lambda: edge.edge.connections == 2)
+        for connection in (first, second, first):
+            await connection.send(post())
             assert (await connection.read_response()).status == 200
             await a_moment()
         assert (await exchange(edge.port, post())).status == 200
+        assert edge.edge.connections <= 2
         with pytest.raises(ConnectionError):
             await second.read_response()
         await first.send(post())

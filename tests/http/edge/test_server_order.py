@@ -101,16 +101,3 @@ async def test_a_long_line_of_small_chunks_that_ends_badly_is_refused() -> None:
         response = await exchange(edge.port, chunked + b"1\r\nx\r\n" * 5000 + b"zz\r\n")
         assert (response.status, response.header("connection")) == (400, "close")
         assert edge.taken == []
-
-
-async def test_a_failure_before_any_waiting_is_answered() -> None:
-    """With a 500 and the end of the connection, and the request is over."""
-
-    def answer(_: Request, __: PlainRoute) -> Reply:
-        raise ValueError("as the test wants it")
-
-    async with serving(protect_now=answer) as edge:
-        response = await exchange(edge.port, post())
-        assert (response.status, response.header("connection")) == (500, "close")
-        assert edge.edge.in_flight == 0
-        assert edge.taken == []

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,17 @@ from tests.support.upstream import Answer, Ending, RecordingUpstream
 LONG_BYTES = 16 << 20
 
 FIELDS = pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"], ids=["kept-alive", "to-be-closed"])
+TLS = pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
+IMPATIENT = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
+
+
+def answering(body: bytes) -> Any:
+    """Answers that are written at once, so that nobody waits for them to leave."""
+    return lambda *_: reply(body)
+
+
+def context_of(authority: Authority, is_secure: bool = True) -> ssl.SSLContext | None:
+    return authority.issue("localhost").server_context() if is_secure else None
 
 
 @pytest.fixture(autouse=True)
@@ -29,25 +41,27 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def connected(port: int, authority: Authority) -> AsyncIterator[ssl.SSLSocket]:
-    """A connection over TLS that reads nothing by itself, and on which little is under way."""
+async def connected(port: int, authority: Authority | None) -> AsyncIterator[socket.socket]:
+    """A connection, over TLS with an authority, that reads nothing by itself, and on which little is under way."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.settimeout(30)
     await asyncio.to_thread(sock.connect, ("127.0.0.1", port))
-    client = await asyncio.to_thread(authority.client_context().wrap_socket, sock, server_hostname="localhost")
-    with client:
-        yield client
+    if authority is not None:
+        context = authority.client_context()
+        sock = await asyncio.to_thread(context.wrap_socket, sock, server_hostname="localhost")
+    with sock:
+        yield sock
 
 
-async def some_of(client: ssl.SSLSocket) -> int:
+async def some_of(client: socket.socket) -> int:
     """Read a little of an answer that is not at its end; how much it was."""
     count = len(await asyncio.to_thread(client.recv, 1 << 14))
     assert count
     return count
 
 
-async def rest_of(client: ssl.SSLSocket) -> int:
+async def rest_of(client: socket.socket) -> int:
     """Read until the end, which must be a proper one; how much it was."""
     count = 0
     while some := await asyncio.to_thread(client.recv, 1 << 14):
@@ -55,19 +69,22 @@ async def rest_of(client: ssl.SSLSocket) -> int:
     return count
 
 
+@TLS
 @FIELDS
-async def test_a_client_that_reads_slowly_gets_all_of_its_answer(authority: Authority, fields: bytes) -> None:
-    """What is encrypted and has yet to leave when the connection is closed leaves for as long as the client reads."""
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(
+    authority: Authority, fields: bytes, is_secure: bool
+) -> None:
+    """What has yet to leave when the connection is closed leaves for as long as the client reads."""
     settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.5, bytes_per_second_min=1.0)
-    tls = authority.issue("localhost").server_context()
-    async with serving(protect_now=lambda *_: reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
-        async with connected(edge.port, authority) as client:
+    tls = context_of(authority, is_secure)
+    async with serving(protect_now=answering(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
+        async with connected(edge.port, authority if is_secure else None) as client:
             client.sendall(post(fields))
             (connection,) = await eventually(lambda: list(edge.edge._clients))
             got = await some_of(client)
-            while connection.is_busy:
+            while is_secure and connection.is_busy:
                 got += await some_of(client)
-            # Some of the last part between any two looks of the edge at its reader, and the rest after a few of them.
+            # Some of it between any two looks of the edge at its reader, and the rest after a few of them.
             for _ in range(4):
                 due, taken = connection._reader.due, taken_by(connection)
                 while taken_by(connection) == taken:
@@ -77,42 +94,31 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(authority: Auth
         await eventually(lambda: edge.edge.connections == 0)
 
 
+@TLS
 @FIELDS
-async def test_a_client_that_does_not_read_its_answer_is_broken_off(authority: Authority, fields: bytes) -> None:
-    """Nobody can hold a connection by reading nothing."""
-    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
-    tls = authority.issue("localhost").server_context()
+@pytest.mark.parametrize("is_short", [False, True], ids=["long", "short"])
+async def test_a_client_that_does_not_read_its_answer_is_broken_off(
+    authority: Authority, fields: bytes, is_secure: bool, is_short: bool
+) -> None:
+    """Nobody can hold a connection by reading nothing, or by no farewell; a short answer is there to be read later."""
+    body = b"done" if is_short else b"x" * LONG_BYTES
+    tls = context_of(authority, is_secure)
     async with (
-        serving(protect_now=lambda *_: reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge,
-        connected(edge.port, authority) as client,
+        serving(protect_now=answering(body), settings=IMPATIENT, tls=tls) as edge,
+        connected(edge.port, authority if is_secure else None) as client,
     ):
         client.sendall(post(fields))
         await eventually(lambda: edge.edge.connections == 1)
         await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
-
-
-@FIELDS
-async def test_a_client_that_says_no_farewell(authority: Authority, fields: bytes) -> None:
-    """It is not waited for, and its answer is there when it comes to look."""
-    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
-    tls = authority.issue("localhost").server_context()
-    async with (
-        serving(protect_now=lambda *_: reply(b"done"), settings=settings, tls=tls) as edge,
-        connected(edge.port, authority) as client,
-    ):
-        client.sendall(post(fields))
-        await eventually(lambda: edge.edge.connections == 1)
-        await eventually(lambda: edge.edge.connections == 0, what="the connection is closed")
-        assert await rest_of(client) > 0
+        assert not is_short or await rest_of(client) > 0
 
 
 async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: Authority) -> None:
     """Answers of middle length that nobody reads are bounded in all, although the loop would take each one whole."""
     answer_bytes = 400_000
     settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
-    tls = authority.issue("localhost").server_context()
     async with (
-        serving(protect_now=lambda *_: reply(bytes(answer_bytes)), settings=settings, tls=tls) as edge,
+        serving(protect_now=answering(bytes(answer_bytes)), settings=settings, tls=context_of(authority)) as edge,
         AsyncExitStack() as stack,
     ):
         unread = edge.edge.handler.unread
@@ -129,9 +135,8 @@ async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: A
 async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authority) -> None:
     """What is encrypted and has yet to leave is no silence."""
     settings = EdgeSettings(silence_seconds=0.3, bytes_per_second_min=1.0)
-    tls = authority.issue("localhost").server_context()
     stream = Stream(*[bytes(1 << 16)] * (LONG_BYTES >> 16))
-    async with serving(reply(stream, length=LONG_BYTES), settings=settings, tls=tls) as edge:
+    async with serving(reply(stream, length=LONG_BYTES), settings=settings, tls=context_of(authority)) as edge:
         async with connected(edge.port, authority) as client:
             client.sendall(post(b"Connection: close\r\n"))
             got = 0
@@ -144,13 +149,11 @@ async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authorit
 
 async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
     """What is left of it holds the connection no longer than the rest of an answer does."""
-    settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
-    tls = authority.issue("localhost").server_context()
     asks = b"GET /socket HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     async with (
         RecordingUpstream() as upstream,
-        serving(upstream=upstream, settings=settings, tls=tls) as edge,
+        serving(upstream=upstream, settings=IMPATIENT, tls=context_of(authority)) as edge,
         connected(edge.port, authority) as client,
     ):
         # More than the system takes, and less than makes whoever writes it wait.

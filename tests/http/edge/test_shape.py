@@ -6,7 +6,6 @@ stripe-node looks at the body alone: without an `error` in it a refusal is taken
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -29,12 +28,6 @@ CHARGE = post(
 )
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[RecordingUpstream]:
-    async with RecordingUpstream() as running:
-        yield running
-
-
 async def unprotected(incoming: Request) -> Untouched:
     return Untouched(incoming, Verdict.UNPROTECTED)
 
@@ -46,56 +39,48 @@ def told(response: Response) -> tuple[int, object, str]:
     return response.status, error["type"], error["message"]
 
 
-@pytest.mark.parametrize("is_warm", [False, True], ids=["on-a-fresh-connection", "on-an-idle-connection"])
-async def test_a_service_that_breaks_off_is_told_in_stripes_shape(upstream: RecordingUpstream, is_warm: bool) -> None:
-    """Also where the request was forwarded without protection, on whichever connection."""
+@pytest.mark.parametrize("state", ["fresh", "warm", "gone"])
+async def test_a_service_that_breaks_off_is_told_in_stripes_shape(state: str) -> None:
+    """Also where the request was forwarded without protection, on whichever connection, or could not be sent."""
     lost = Answer(ending=Ending.CLOSE, bytes_max=0)
-    upstream.on(None, *([Answer()] if is_warm else []), lost)
-    async with serving(unprotected, route=STRIPE, upstream=upstream) as edge:
-        if is_warm:
+    away = UpstreamSettings(host="127.0.0.1", port=free_port()) if state == "gone" else None
+    async with (
+        RecordingUpstream() as upstream,
+        serving(unprotected, route=STRIPE, upstream=upstream, upstream_settings=away) as edge,
+    ):
+        upstream.on(None, *([Answer()] if state == "warm" else []), lost)
+        if state == "warm":
             assert (await exchange(edge.port, CHARGE)).status == 200
         status, kind, message = told(await exchange(edge.port, CHARGE))
     assert (status, kind) == (502, "api_error")
-    assert "not known" in message
+    assert ("nothing was sent" if state == "gone" else "not known") in message
 
 
-async def test_a_service_that_is_not_there_is_told_in_stripes_shape() -> None:
-    """Nothing was sent, and the error says so."""
-    away = UpstreamSettings(host="127.0.0.1", port=free_port())
-    async with serving(unprotected, route=STRIPE, upstream_settings=away) as edge:
-        status, kind, message = told(await exchange(edge.port, CHARGE))
-    assert (status, kind) == (502, "api_error")
-    assert "nothing was sent" in message
-
-
-async def test_a_body_that_breaks_while_it_is_passed_on_is_told_in_stripes_shape(upstream: RecordingUpstream) -> None:
+async def test_a_body_that_breaks_while_it_is_passed_on_is_told_in_stripes_shape() -> None:
     """It is no verdict of the route, and has its shape all the same."""
-    async with serving(unprotected, route=STRIPE, upstream=upstream) as edge, Connection(edge.port) as connection:
+    async with (
+        RecordingUpstream() as upstream,
+        serving(unprotected, route=STRIPE, upstream=upstream) as edge,
+        Connection(edge.port) as connection,
+    ):
         head = CHARGE.partition(b"Content-Length")[0]
         await connection.send(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         await eventually(lambda: upstream.connections == 1)
         await connection.send(b"no size\r\n")
-        response = await connection.read_response()
-    status, kind, message = told(response)
+        status, kind, message = told(await connection.read_response())
     assert (status, kind) == (400, "invalid_request_error")
     assert "executed" not in message
 
 
-def at_once(*_: object) -> Reply:
-    raise RuntimeError("as the test wants it")
-
-
-def later(*_: object) -> asyncio.Future[Reply]:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    future.set_exception(RuntimeError("as the test wants it"))
-    return future
-
-
-@pytest.mark.parametrize("failing", [at_once, later])
-async def test_a_failure_of_the_gateway_is_told_in_stripes_shape(
-    failing: Callable[..., Reply | asyncio.Future[Reply]],
-) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["at_once", "later"])
+async def test_a_failure_of_the_gateway_is_told_in_stripes_shape(is_late: bool) -> None:
     """Whether it came at once or while the request was worked on."""
+
+    def failing(*_: object) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future.set_exception(RuntimeError("as the test wants it"))
+        return future if is_late else future.result()  # type: ignore[return-value]
+
     async with serving(protect_now=failing, route=STRIPE) as edge:
         status, kind, message = told(await exchange(edge.port, CHARGE))
     assert (status, kind) == (500, "api_error")

@@ -15,7 +15,6 @@ from tests.http.edge.harness import HOST, RunningEdge, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, read_head
 from tests.support.relay import reset
-from tests.support.tls import Authority
 from tests.support.upstream import Answer, RecordingUpstream
 
 HANDSHAKE = (
@@ -85,14 +84,6 @@ async def test_a_websocket_goes_through() -> None:
         connection.finish_sending()
         assert await connection.read_rest() == b""
         await eventually(lambda: edge.edge.in_flight == 0)
-
-
-async def test_bytes_that_come_with_the_handshake_are_not_lost() -> None:
-    """A client may speak before it has been answered."""
-    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
-        await connection.send(HANDSHAKE + b"early")
-        await read_head(connection.reader)
-        assert await connection.reader.readexactly(5) == b"early"
 
 
 @pytest.mark.parametrize("who", ["client", "upstream"])
@@ -183,30 +174,9 @@ async def test_an_upstream_that_breaks_off_breaks_the_client_off() -> None:
         await eventually(lambda: edge.edge.in_flight == 0)
 
 
-async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
-    """A megabyte a hundred times over, echoed, is not held in memory at once."""
-    piece = bytes(range(256)) * 4096
-
-    async def upload(connection: Connection) -> None:
-        for _ in range(20):
-            await connection.send(piece)
-        connection.finish_sending()
-
-    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
-        await connection.send(HANDSHAKE)
-        await read_head(connection.reader)
-        sending = asyncio.ensure_future(upload(connection))
-        assert await connection.read_rest() == piece * 20
-        await sending
-
-
 async def test_an_upgrade_that_is_declined_leaves_http() -> None:
     """The answer is an ordinary one, and the next request on the connection is served."""
-    async with (
-        RecordingUpstream() as upstream,
-        serving(upstream=upstream) as edge,
-        Connection(edge.port) as connection,
-    ):
+    async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge, Connection(edge.port) as connection:
         for _ in range(2):
             await connection.send(HANDSHAKE)
             response = await connection.read_response()
@@ -264,29 +234,3 @@ async def test_a_tunnel_ends_with_the_edge() -> None:
         assert await edge.edge.close(0.05) == 1
         with pytest.raises(ConnectionError):
             await connection.read_rest()
-
-
-async def test_a_tunnel_over_tls_passes_the_end_on(authority: Authority) -> None:
-    """What a client said before it closed arrives, and then its end."""
-    heard = asyncio.get_running_loop().create_future()
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.set_result(await reader.read(-1))
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(SWITCHED)
-        await script(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    settings = UpstreamSettings(host="127.0.0.1", port=port)
-    context = authority.issue().server_context()
-    async with server, serving(upstream_settings=settings, tls=context) as edge:
-        async with Connection(edge.port, tls=authority.client_context()) as connection:
-            await connection.send(HANDSHAKE)
-            await read_head(connection.reader)
-            await connection.send(b"last words")
-        assert await heard == b"last words"
-        await eventually(lambda: edge.edge.in_flight == 0)

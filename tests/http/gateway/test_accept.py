@@ -17,7 +17,6 @@ from tests.support.accepting import ASYNC, SECRETS, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
 from tests.support.house import house, neighbour, sqlite_store, status_of
-from tests.support.http import Response
 from tests.support.upstream import Answer
 
 AUDIT = Audit("op", "looking")
@@ -31,12 +30,11 @@ async def test_what_a_caller_gets_whose_request_is_kept(tmp_path: Path) -> None:
         assert status_of(response) == ACCEPTED
         document = response.json()
         url = f"/_operations/{document['id']}"
-        assert response.header("Location") == url
-        assert response.header("Retry-After") == "1"
-        assert response.header("Preference-Applied") == "respond-async"
-        assert response.header("Cache-Control") == "no-store"
-        assert response.header("Content-Type") == "application/json"
-        assert response.header("Idempotent-Replayed") is None
+        for name, value in {
+            "Location": url, "Retry-After": "1", "Preference-Applied": "respond-async", "Cache-Control": "no-store",
+            "Content-Type": "application/json", "Idempotent-Replayed": None,
+        }.items():  # fmt: skip
+            assert response.header(name) == value, name
         assert {name: document[name] for name in ("state", "done", "stalled", "attempts", "result", "problem")} == {
             "state": "accepted", "done": False, "stalled": False, "attempts": 0, "result": None, "problem": None,
         }  # fmt: skip
@@ -188,28 +186,14 @@ async def test_a_repeat(tmp_path: Path, state: str) -> None:
         if for_async == ACCEPTED:
             record = (await it.record()).record
             assert record is not None
-            assert again.header("Location") == location
-            assert again.json()["state"] == record.state
+            assert (again.header("Location"), again.json()["state"]) == (location, record.state)
             assert again.header("Idempotent-Replayed") == (None if state == "withdrawn" else "true")
         if sync is not None:
             assert status_of(sync) == for_sync
             if for_async[1] in ("accepted", "dead-letter"):
                 assert sync.header("Location") == location
-                assert sync.json()["operation_id"] == again_id(again)
+                assert sync.json()["operation_id"] == (again.json().get("id") or again.json()["operation_id"])
         assert it.home.upstream.requests == []
-
-
-def again_id(response: Response) -> str:
-    document = response.json()
-    return str(document.get("id") or document["operation_id"])
-
-
-async def test_a_caller_that_waits_after_a_withdrawal_is_served(tmp_path: Path) -> None:
-    """The key is free again, and the request runs at once."""
-    async with desk(tmp_path) as it:
-        await it.accept()
-        await it.drive("withdraw")
-        assert status_of(await it.send()) == (200, "stored")
 
 
 async def test_many_first_requests_keep_one(tmp_path: Path) -> None:
@@ -323,6 +307,14 @@ async def test_a_full_backlog_takes_nothing_new(tmp_path: Path) -> None:
         assert status_of(await it.accept("k9")) == ACCEPTED
 
 
+async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
+    """Each has a limit of its own, by what is kept and not by how often it is asked for."""
+    async with desk(tmp_path, accept={"max_pending_per_scope": 2}) as it:
+        statuses = [status_of(await it.accept(f"k{number}")) for number in (0, 0, 0, 1, 2, 3)]
+        assert statuses == [*[ACCEPTED] * 4, (503, "backlog-full"), (503, "backlog-full")]
+        assert status_of(await it.accept("k1", tenant="t2")) == ACCEPTED
+
+
 async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
     """A route's requests have a limit together: those under way, those accepted since the store counted, the rest."""
     async with desk(tmp_path, accept={"max_pending_bytes": "10KiB"}) as it:
@@ -339,9 +331,7 @@ async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}],
-    ids=min,
+    "limit", [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}], ids=min
 )
 async def test_an_old_count_takes_no_more_than_a_new_one(
     limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
@@ -374,33 +364,17 @@ async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
         assert counted == {f'{name}{{part="{part}",status="{status}"}} 1.0' for part, status in found}
 
 
-async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
-    """Each has a limit of its own."""
-    async with desk(tmp_path, accept={"max_pending_per_scope": 2}) as it:
-        statuses = [status_of(await it.accept(f"k{number}")) for number in range(4)]
-        assert statuses == [ACCEPTED, ACCEPTED, (503, "backlog-full"), (503, "backlog-full")]
-        assert status_of(await it.accept("k1", tenant="t2")) == ACCEPTED
-
-
-async def test_repeats_fill_no_backlog(tmp_path: Path) -> None:
-    """Only what is kept counts, however often it is asked for."""
-    async with desk(tmp_path, accept={"max_pending": 2}) as it:
-        for _ in range(5):
-            assert status_of(await it.accept()) == ACCEPTED
-        assert status_of(await it.accept("k2")) == ACCEPTED
-        assert status_of(await it.accept("k3")) == (503, "backlog-full")
-
-
-async def test_long_bodies_that_are_accepted_at_once_are_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limits", [{"max_in_flight": 1}, {}], ids=["requests", "bytes"])
+async def test_what_is_accepted_at_once_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
-    """They are in memory meanwhile."""
+    """Requests that are being accepted count as in flight, and their bodies are in memory meanwhile."""
     monkeypatch.setattr(product, "_BYTES_MAX", 100)
-    async with desk(tmp_path) as it:
+    async with desk(tmp_path, limits=limits) as it:
         gate = it.store.stop_before("accept")
         first = asyncio.create_task(it.accept(body=b"x" * 60))
         await gate.reached.wait()
-        assert status_of(await it.accept("k2", body=b"x" * 60)) == (503, "overloaded")
+        assert status_of(await it.accept("k2", body=b"x" * (1 if limits else 60))) == (503, "overloaded")
         gate.opened.set()
         assert status_of(await first) == ACCEPTED
         assert status_of(await it.accept("k2", body=b"x" * 60)) == ACCEPTED
@@ -451,8 +425,12 @@ async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
 
 @pytest.mark.parametrize("route", [{}, {"store_unavailable": "forward"}], ids=["refuse", "forward"])
 async def test_without_a_store_nothing_is_accepted(tmp_path: Path, route: dict[str, Any]) -> None:
-    """Not even where the route forwards unprotected: that is for callers that wait."""
+    """Not even where the route forwards unprotected, which is for callers that wait; nor where nobody says how much
+    waits."""
     async with desk(tmp_path, route=route) as it:
+        it.store.break_("backlog", fault=refused())
+        assert status_of(await it.accept()) == (503, "store-unavailable")
+        it.store.mend()
         for fault, verdict in (
             (refused(), "store-unavailable"),
             (withheld(), "store-unavailable"),
@@ -462,14 +440,6 @@ async def test_without_a_store_nothing_is_accepted(tmp_path: Path, route: dict[s
             it.store.on("accept", fault)
             assert status_of(await it.accept()) == (503, verdict)
         assert it.home.upstream.requests == []
-
-
-async def test_what_cannot_be_counted_is_not_accepted(tmp_path: Path) -> None:
-    """Where the store does not say how much waits, it takes nothing either."""
-    async with desk(tmp_path) as it:
-        it.store.break_("backlog", fault=refused())
-        assert status_of(await it.accept()) == (503, "store-unavailable")
-        it.store.mend()
         assert status_of(await it.accept()) == ACCEPTED
 
 
@@ -492,14 +462,3 @@ async def test_a_gateway_that_dies_between_commit_and_reply(tmp_path: Path) -> N
         dying.cancel()
         gate.opened.set()
         await asyncio.gather(dying, return_exceptions=True)
-
-
-async def test_overload_comes_before_acceptance(tmp_path: Path) -> None:
-    """Requests that are being accepted count as in flight."""
-    async with desk(tmp_path, limits={"max_in_flight": 1}) as it:
-        gate = it.store.stop_before("accept")
-        first = asyncio.create_task(it.accept())
-        await gate.reached.wait()
-        assert status_of(await it.accept("k2")) == (503, "overloaded")
-        gate.opened.set()
-        assert status_of(await first) == ACCEPTED

@@ -59,9 +59,7 @@ async def test_a_caller_of_ipv6_is_judged_by_its_address(
 
 
 @pytest.mark.parametrize(
-    ("trusted", "said"),
-    [([], [b"::1"]), (["::1"], [b"2001:db8::7, ::1"])],
-    ids=["stranger", "trusted-proxy"],
+    ("trusted", "said"), [([], [b"::1"]), (["::1"], [b"2001:db8::7, ::1"])], ids=["stranger", "trusted-proxy"]
 )
 async def test_the_way_over_ipv6_is_told(tmp_path: Path, trusted: list[str], said: list[bytes]) -> None:
     """A proxy that is trusted is added to those before it; of a stranger nothing is passed on but its address."""

@@ -17,7 +17,6 @@ from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
-from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 LOST: Final = Answer(bytes_max=0, ending=Ending.CLOSE)
@@ -65,13 +64,6 @@ async def test_final_for_the_inner_one(tmp_path: Path) -> None:
         it.service.on("/charges", Answer(500))
         await both(it, (500, "stored"), (500, "replayed"))
         assert len(it.service.requests) == 1
-
-
-async def test_no_effect_for_the_inner_one(tmp_path: Path) -> None:
-    """What the inner one may run again, the outer one does not keep."""
-    async with chain(tmp_path, inner={"route": {"outcome": {"preset": "success_only"}}}) as it:
-        it.service.on("/charges", Answer(404, effect=False), Answer(200))
-        await both(it, (404, "released"), (200, "stored"), (200, "replayed"))
 
 
 @pytest.mark.parametrize("answer", [Answer(500), LOST], ids=["answered", "lost"])
@@ -129,14 +121,6 @@ async def test_in_flight_at_the_inner_one(tmp_path: Path, recovery: str) -> None
         assert len(it.service.effects) == 1
 
 
-async def test_a_key_that_the_inner_one_knows_for_another_request(tmp_path: Path) -> None:
-    """Nothing was executed for this one. The outer one keeps no refusal of it."""
-    async with chain(tmp_path) as it:
-        assert status_of(await it.inner.send("k1", b"{}")) == (200, "stored")
-        await both(it, (422, "released"), (422, "released"))
-        assert len(it.service.requests) == 1
-
-
 async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
     """It says nothing of the first attempt, which may have had its effect."""
     inner = {"route": {"fingerprint": {"headers": ["X-Version"]}}}
@@ -144,52 +128,6 @@ async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
         it.service.on("/charges", LOST)
         await both(it, (502, "in-doubt"), headers=[("X-Version", "1")])
         await both(it, (422, "in-doubt"), (422, "in-doubt"), headers=[("X-Version", "2")])
-
-
-async def test_what_is_over_and_no_longer_kept(tmp_path: Path) -> None:
-    """The inner one's 410 is what every repeat gets."""
-    async with chain(tmp_path) as it:
-        it.service.on("/charges", Answer(headers=(("Idempotency-Retention", "1"),)))
-
-        async def is_expired() -> bool:
-            return (await it.inner.send("k1")).status == 410
-
-        await eventually(is_expired)
-        await both(it, (410, "stored"), (410, "replayed"))
-        assert len(it.service.requests) == 1
-
-
-async def test_what_is_over_and_was_not_stored(tmp_path: Path) -> None:
-    """So is its 409 for a response that it did not keep, also where 409 means elsewhere that something runs."""
-    inner = {"route": {"response": {"max_stored_bytes": 10}}}
-    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
-        it.service.on("/charges", *[Answer(body=b"x" * 100)] * 2)
-        assert (await it.inner.send("k1")).body == b"x" * 100
-        await both(it, (409, "stored"), (409, "replayed"))
-        assert status_of(await it.outer.send("k2")) == (200, "stored")
-        assert len(it.service.requests) == 2
-
-
-async def test_a_service_that_the_inner_one_cannot_reach(tmp_path: Path) -> None:
-    """Nothing was sent, although a 502 is doubt elsewhere."""
-    port = free_port()
-    async with chain(tmp_path, inner={"upstream": {"url": f"http://127.0.0.1:{port}"}}, **PAYMENTS) as it:
-        await both(it, (502, "released"))
-        async with RecordingUpstream(port=port) as service:
-            await both(it, (200, "stored"))
-            assert len(service.requests) == 1
-
-
-async def test_an_inner_one_that_takes_no_more(tmp_path: Path) -> None:
-    """Nothing was executed, although a 503 is doubt for payments."""
-    inner = {"limits": {"max_in_flight": 1}}
-    async with chain(tmp_path, inner=inner, **PAYMENTS) as it:
-        running, hold = await it.inner.begin("k0")
-        (refused,) = await both(it, (503, "released"))
-        assert refused.json()["code"] == "overloaded"
-        hold.set()
-        await running
-        await both(it, (200, "stored"))
 
 
 @pytest.mark.parametrize(
@@ -204,15 +142,10 @@ async def test_an_inner_one_that_takes_no_more(tmp_path: Path) -> None:
         ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, (400, "request-invalid")),
     ],
     ids=[
-        "key-missing",
-        "key-invalid",
-        "body-too-large",
-        "scope-missing",
-        "credential-missing",
-        "scope-unsuitable",
+        "key-missing", "key-invalid", "body-too-large", "scope-missing", "credential-missing", "scope-unsuitable",
         "request-invalid",
     ],
-)
+)  # fmt: skip
 async def test_what_the_inner_one_does_not_take(
     tmp_path: Path, inner: dict[str, Any], outer: dict[str, Any], refused: tuple[int, str]
 ) -> None:
@@ -222,15 +155,6 @@ async def test_what_the_inner_one_does_not_take(
         for response in await both(it, (refused[0], "released"), (refused[0], "released"), headers=odd):
             assert response.json()["code"] == refused[1]
         assert it.service.requests == []
-
-
-async def test_a_repeat_that_the_inner_one_refuses(tmp_path: Path) -> None:
-    """Its caller may say that it means the second one as well, with the same key."""
-    inner = {"route": {"repeats": {"within": "10m", "action": "refuse"}}}
-    async with chain(tmp_path, inner=inner) as it:
-        assert status_of(await it.inner.send("k0")) == (200, "stored")
-        await both(it, (409, "released"))
-        await both(it, (200, "stored"), headers=[("Idempotency-Distinct", "true")])
 
 
 async def test_the_store_of_the_inner_one_is_away(tmp_path: Path) -> None:
@@ -336,11 +260,3 @@ async def test_a_service_that_says_outstanding(
         if stored == 0 and again[1] != "in-doubt":
             again = (again[0], "response-not-stored")
         assert status_of(await home.send("k1")) == again
-
-
-async def test_many_at_once(tmp_path: Path) -> None:
-    """Through both, they come to one effect."""
-    async with chain(tmp_path) as it:
-        replies = await asyncio.gather(*[it.outer.send("k1") for _ in range(20)])
-        assert {reply.status for reply in replies} == {200}
-        assert len(it.service.effects) == 1

@@ -77,18 +77,6 @@ async def test_a_caller_by_its_name(tmp_path: Path, authority: Authority) -> Non
         ]
 
 
-async def test_a_connection_is_kept(tmp_path: Path, authority: Authority) -> None:
-    """Each request on it is its caller's."""
-    context = authority.client_context(authority.issue_to(ORDERS))
-    data = http.request_bytes("POST", "/charges", [JSON, ("Idempotency-Key", "k1")], BODY)
-    async with mutual(tmp_path, authority) as home, http.Connection(home.port, tls=context) as connection:
-        for verdict in ("stored", "replayed"):
-            await connection.send(data)
-            assert status_of(await connection.read_response("POST")) == (200, verdict)
-        connection_of = connection.writer.get_extra_info("ssl_object")
-        assert connection_of.session_reused is False
-
-
 @pytest.mark.parametrize("part", ["subject", "san", "sha256"])
 async def test_parts(tmp_path: Path, authority: Authority, part: str) -> None:
     """Two certificates of one name are one caller by subject and name, and two by their digests."""
@@ -110,16 +98,6 @@ async def test_without_a_certificate(tmp_path: Path, authority: Authority) -> No
         unkeyed = await http.request(home.port, "POST", "/charges", [JSON], BODY, tls=authority.client_context())
         assert status_of(unkeyed) == (200, "unkeyed")
         assert len(home.upstream.requests) == 1
-
-
-async def test_nobody_in_particular(tmp_path: Path, authority: Authority) -> None:
-    """Several names of a kind are ambiguous, and none is nobody."""
-    several = authority.issue_to(ORDERS, BILLING)
-    nameless = authority.issue_to(common_name="orders")
-    async with mutual(tmp_path, authority) as home:
-        assert status_of(await send(home, authority.client_context(several))) == (400, "scope-unsuitable")
-        assert status_of(await send(home, authority.client_context(nameless))) == (401, "scope-missing")
-        assert home.upstream.requests == []
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])

@@ -58,14 +58,6 @@ async def test_a_renamed_route_is_refused(store: Store, tmp_path: Path) -> None:
         assert status_of(await home.send()) == (200, "replayed")
 
 
-async def test_a_renamed_route_that_keeps_its_operation(store: Store, tmp_path: Path) -> None:
-    """With the operation's name on the new route the old keys are found."""
-    await charged(store, tmp_path)
-    async with house(store, tmp_path, route={**RENAMED, "operation": "charge"}) as home:
-        assert status_of(await home.send()) == (200, "replayed")
-        assert not home.upstream.requests
-
-
 IDENTITY_KEY = {"secrets": {"identity_key": {"id": "one", "key": "1" * 64}}}
 OTHER_IDENTITY_KEY = {"secrets": {"identity_key": {"id": "two", "key": "2" * 64}}}
 
@@ -191,14 +183,6 @@ async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Pa
         assert "no living keys yet, but another running gateway of this service serves it" in why
     async with house(store, tmp_path / "two", route=RENAMED) as home:
         assert status_of(await home.send()) == (200, "stored")
-
-
-async def test_two_route_names_for_one_operation(postgres_url: str, tmp_path: Path) -> None:
-    """During a rolling upgrade that renames a route, and not its operation, gateways know one another's keys."""
-    store = {"durable": postgres_url}
-    renamed = {**RENAMED, "operation": "charge"}
-    async with house(store, tmp_path) as old, neighbour(store, tmp_path / "two", old.upstream, route=renamed) as new:
-        assert [status_of(await home.send()) for home in (old, new)] == [(200, "stored"), (200, "replayed")]
 
 
 async def test_a_second_service_beside_one_that_runs(postgres_url: str, tmp_path: Path) -> None:

@@ -102,15 +102,6 @@ async def test_what_had_no_effect_may_be_sent_under_another_key(
         assert status_of(again) == ((409, "in-doubt") if then == REFUSED else REFUSED)
 
 
-async def test_duplicates_of_a_repeat(store: Store, tmp_path: Path) -> None:
-    """Many at once with one new key and a content that is held: all are refused, and none of them is executed."""
-    async with house(store, tmp_path, route=REFUSE) as home:
-        assert status_of(await home.send("k1")) == (200, "stored")
-        responses = await asyncio.gather(*(home.send("k2") for _ in range(12)))
-        assert {status_of(response) for response in responses} == {REFUSED}
-        assert len(home.upstream.requests) == 1
-
-
 async def test_a_business_key(store: Store, tmp_path: Path) -> None:
     """By values of the body: whatever else differs, the second is a repeat; without one of the values, none is."""
     route = {"repeats": {"by": ["/account", "/reference"], "action": "refuse"}}

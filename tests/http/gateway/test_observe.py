@@ -398,13 +398,10 @@ async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        "observing.uuid4",
-        "observing._Copy.add",
-        "observing.Observing.arrived",
-        "observing.microseconds",
+        "observing.uuid4", "observing._Copy.add", "observing.Observing.arrived", "observing.microseconds",
         "observing.Observing.shown",
     ],
-)
+)  # fmt: skip
 async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Whatever raises while a request is looked at, its response is that of the service, and the bug is counted."""
 
@@ -447,18 +444,6 @@ async def test_a_slow_response_is_waited_for(tmp_path: Path) -> None:
         assert (await home.send("k2", target="/refunds")).status == 504
         hold.set()
         assert status_of(await first) == (200, None)
-
-
-async def test_rekeyed_is_said_once(store: Store, tmp_path: Path) -> None:
-    """What was rekeyed stays so in the report when both keys come again; older findings stay as they are."""
-    async with observing(store, tmp_path) as home:
-        for number, key in enumerate(["one", "two", "one", "two"]):
-            await home.send(key)
-            numbers = await eventually(lambda count=number + 1: settled(home, count))
-        assert numbers["idempotency_observed_rekeyed_total"] == 1
-        shell = Shell(tmp_path, config_text(home.upstream.url, store, tmp_path, route=OBSERVED))
-        (row,) = (await shell("observe", "report", "--format", "jsonl")).rows()
-        assert (row["requests"], row["repeats"], row["rekeyed"]) == (4, 2, 1)
 
 
 async def test_enforcing_starts_with_no_memory(store: Store, tmp_path: Path) -> None:

@@ -36,20 +36,13 @@ async def test_nothing_sent(store: Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("preset", "status", "verdict"),
     [
-        ("standard", 201, "stored"),
-        ("standard", 302, "stored"),
-        ("standard", 404, "stored"),
-        ("standard", 429, "released"),
-        ("standard", 500, "released"),
-        ("standard", 502, "in-doubt"),
-        ("payments", 402, "stored"),
-        ("payments", 500, "in-doubt"),
-        ("payments", 503, "in-doubt"),
-        ("success_only", 404, "released"),
-        ("success_only", 200, "stored"),
+        ("standard", 201, "stored"), ("standard", 302, "stored"), ("standard", 404, "stored"),
+        ("standard", 429, "released"), ("standard", 500, "released"), ("standard", 502, "in-doubt"),
+        ("payments", 402, "stored"), ("payments", 500, "in-doubt"), ("payments", 503, "in-doubt"),
+        ("success_only", 404, "released"), ("success_only", 200, "stored"),
     ],
     ids=str,
-)
+)  # fmt: skip
 async def test_complete_response(store: Store, tmp_path: Path, preset: str, status: int, verdict: str) -> None:
     """The client gets the response as it is; whether a retry runs is what the preset says of its status."""
     secrets = {"fingerprint_key": {"id": "k", "key": "0123456789abcdef0123456789abcdef"}}
@@ -79,16 +72,6 @@ async def test_a_stranger_poisons_nothing(store: Store, tmp_path: Path, status: 
         assert status_of(await home.send("k1", b"stranger")) == (422, "key-reused")
 
 
-async def test_many_strangers_poison_nothing(store: Store, tmp_path: Path) -> None:
-    """However often strangers were refused at the door, the key is free for its owner."""
-    async with house(store, tmp_path) as home:
-        home.upstream.on("/charges", Answer(401), Answer(403), Answer(401), Answer(200))
-        for number in range(3):
-            assert status_of(await home.send("k1", b"stranger %d" % number))[1] == "released"
-        assert status_of(await home.send("k1", b"owner")) == (200, "stored")
-        assert status_of(await home.send("k1", b"stranger 0")) == (422, "key-reused")
-
-
 async def test_later_attempt_at_the_door_keeps_the_fingerprint(store: Store, tmp_path: Path) -> None:
     """When the owner was there first, a 401 of a later attempt does not free the key for others."""
     async with house(store, tmp_path) as home:
@@ -116,17 +99,10 @@ CUT = 20
         Answer(headers=(("X-Long", "x" * 70_000),)),
     ],
     ids=[
-        "close",
-        "reset",
-        "head-cut",
-        "body-reset",
-        "chunk-cut",
-        "two-lengths",
-        "bad-status",
-        "control",
+        "close", "reset", "head-cut", "body-reset", "chunk-cut", "two-lengths", "bad-status", "control",
         "head-too-long",
     ],
-)
+)  # fmt: skip
 async def test_no_complete_response(store: Store, tmp_path: Path, answer: Answer) -> None:
     """When a byte may have left and no complete response came, the key is in doubt and no retry runs it again."""
     async with house(store, tmp_path) as home:
@@ -137,22 +113,6 @@ async def test_no_complete_response(store: Store, tmp_path: Path, answer: Answer
         for _ in range(2):
             assert status_of(await home.send("k1")) == (409, "in-doubt")
         assert len(home.upstream.effects) == 1
-
-
-async def test_silence(store: Store, tmp_path: Path) -> None:
-    """An upstream that never answers: the attempt is given up in doubt, after the connection was aborted."""
-    upstream = {"answer_within": "300ms", "response_timeout": "300ms"}
-    async with house(store, tmp_path, upstream=upstream) as home:
-        home.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.SILENCE))
-        first = await home.send("k1")
-        # Which of the two clocks ends first is a race; both say that it is not over.
-        assert status_of(first) in [(504, "in-doubt"), (504, "in-flight")]
-
-        async def in_doubt() -> bool:
-            return status_of(await home.send("k1")) == (409, "in-doubt")
-
-        await eventually(in_doubt)
-        assert len(home.upstream.requests) == 1
 
 
 async def test_silence_is_never_nothing(store: Store, tmp_path: Path) -> None:
@@ -356,19 +316,6 @@ async def test_replay_in_an_accepted_coding(store: Store, tmp_path: Path) -> Non
         assert (same.body, same.header("Content-Encoding"), same.header("ETag")) == (coded, "gzip", '"a"')
         plain = await home.send("k1", headers=[("Accept-Encoding", "identity")])
         assert (plain.body, plain.header("Content-Encoding"), plain.header("ETag")) == (body, None, 'W/"a"')
-
-
-@pytest.mark.parametrize(
-    "answer", [Answer(204, framing=Framing.NONE, body=b""), Answer(200, body=b"")], ids=["204", "empty"]
-)
-async def test_empty_answers_are_answers(store: Store, tmp_path: Path, answer: Answer) -> None:
-    """An answer without a body is recorded and replayed as such."""
-    async with house(store, tmp_path) as home:
-        home.upstream.on("/charges", answer)
-        for verdict in ("stored", "replayed"):
-            response = await home.send("k1")
-            assert (status_of(response), response.body) == ((answer.status, verdict), b"")
-        assert len(home.upstream.requests) == 1
 
 
 async def test_what_is_forwarded(store: Store, tmp_path: Path) -> None:

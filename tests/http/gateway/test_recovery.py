@@ -64,15 +64,6 @@ async def test_resend_takes_over(store: Store, tmp_path: Path) -> None:
         assert tokens[0] < tokens[1]
 
 
-async def test_resend_sends_one_spelling_of_the_key(store: Store, tmp_path: Path) -> None:
-    """An upstream that deduplicates on the caller's key sees it in one spelling."""
-    async with house(store, tmp_path, route={"recovery": "resend"}, upstream={"key": "original"}) as home:
-        home.upstream.on("/charges", LOST, Answer(201))
-        await home.send('"k1"')
-        assert status_of(await home.send("k1")) == (201, "stored")
-        assert [each.values("Idempotency-Key") for each in charges(home)] == [[b"k1"], [b"k1"]]
-
-
 @pytest.mark.parametrize(
     "answer",
     [Answer(503), Answer(429), Answer(401), Answer(409), Answer(425), LOST],
@@ -200,14 +191,6 @@ async def test_probe_follows(store: Store, tmp_path: Path) -> None:
         assert (status_of(again), again.body) == ((200, "recovered"), b"the charge")
 
 
-async def test_doubt_that_its_holder_spoke_of_waits_for_no_journal(store: Store, tmp_path: Path) -> None:
-    """However long the outcomes of those who went silent are waited for, this one's is known: it may be sent again."""
-    async with house(store, tmp_path, route={"recovery": "resend"}, store={"journal_grace": "1h"}) as home:
-        home.upstream.on("/charges", LOST, Answer(200))
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-        assert status_of(await home.send("k1")) == (200, "stored")
-
-
 async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> None:
     """A probe that found nothing yet has taken nothing over: the holder's answer is recorded and told."""
     route = probed() | {"in_flight": {"wait": "1s"}}
@@ -227,25 +210,6 @@ async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> 
         hold.set()
         assert (status_of(await first), (await first).body) == ((201, "stored"), b"late")
         assert (status_of(await other.send("k1")), len(charges(home))) == ((201, "replayed"), 1)
-
-
-async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
-    """Two gateways with many retries ask the upstream once."""
-    route = probed() | {"in_flight": {"wait": "20s"}}
-    async with (
-        house(store, tmp_path, route=route) as home,
-        neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
-    ):
-        hold = asyncio.Event()
-        home.upstream.on("/charges", LOST)
-        home.upstream.on(None, Answer(200, body=b'{"state":"succeeded"}', hold=hold, effect=False))
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-        tasks = [asyncio.create_task(each.send("k1")) for each in (home, other) for _ in range(5)]
-        await eventually(lambda: probes(home))
-        hold.set()
-        for response in await asyncio.gather(*tasks):
-            assert status_of(response) == (200, "recovered")
-        assert len(probes(home)) == 1
 
 
 RECOVERIES: dict[str, tuple[dict[str, Any], bool]] = {

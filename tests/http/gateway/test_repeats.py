@@ -6,13 +6,9 @@ import asyncio
 import re
 from pathlib import Path
 
-from gateway.core.identity.peer import hop_from
 from tests.support.house import BODY, house, sqlite_store, status_of
 from tests.support.http import Connection, Response
 from tests.support.upstream import Answer
-
-PLAIN = hop_from(None, is_secure=False)
-OVER_TLS = hop_from(None, is_secure=True)
 
 
 def charge(key: str = "k1", headers: str = "", body: bytes = BODY, tenant: str = "t1") -> bytes:
@@ -106,16 +102,6 @@ async def test_a_request_that_waits_its_turn(tmp_path: Path) -> None:
         hold.set()
         assert status_of(await connection.read_response("POST")) == (202, "stored")
         assert status_of(await connection.read_response("POST")) == (200, "replayed")
-
-
-async def test_the_last_on_its_connection(tmp_path: Path) -> None:
-    """A client that asks to close is heard every time."""
-    async with house(sqlite_store(tmp_path), tmp_path) as home:
-        data = charge(headers="Connection: close\r\n")
-        for verdict in ("stored", "replayed", "replayed"):
-            async with Connection(home.port) as connection:
-                assert status_of(await say(connection, data)) == (200, verdict)
-                assert await connection.read_rest() == b""
 
 
 async def test_overload_is_for_known_requests_too(tmp_path: Path) -> None:

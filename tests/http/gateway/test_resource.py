@@ -109,12 +109,9 @@ async def test_a_repeat_is_fetched_by_its_own_caller(store: Store, tmp_path: Pat
         conditions = [("If-None-Match", '"1"'), ("Range", "bytes=0-1")]
         assert status_of(await home.send(headers=conditions)) == (201, "response-not-stored")
         headers = [
-            *conditions,
-            ("Authorization", "Bearer renewed"),
-            ("Accept-Language", "de"),
-            ("Content-Language", "en"),
+            *conditions, ("Authorization", "Bearer renewed"), ("Accept-Language", "de"), ("Content-Language", "en"),
             ("Prefer", "return=minimal"),
-        ]
+        ]  # fmt: skip
         again = await home.send(headers=headers)
         assert (status_of(again), again.json()["status"]) == ((200, "fetched"), "refunded")
         assert again.header("X-Fresh") == "yes"
@@ -150,40 +147,6 @@ async def test_nothing_of_a_fetched_response_is_stored(sqlite: Store, tmp_path: 
 
 def contents(directory: Path) -> list[bytes]:
     return [file.read_bytes() for file in directory.rglob("*") if file.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("location", "target"),
-    [
-        ("/v1/payments/7?expand=a#part", b"/v1/payments/7?expand=a"),
-        ("http://{host}/v1/payments/7", b"/v1/payments/7"),
-        ("HTTP://API.example.com:80/v1/payments/7", b"/v1/payments/7"),
-        ("https://api.example.com/v1/payments/7", b"/v1/payments/7"),
-        ("https://evil.example/v1/payments/7", None),
-        ("//evil.example/v1/payments/7", None),
-        ("https://api.example.com@evil.example/v1", None),
-        ("/v1/../admin", None),
-        ("/v1/%2e%2E/admin", None),
-        ("payments/7", None),
-        ("ftp://api.example.com/v1", None),
-        (None, None),
-    ],
-)
-async def test_what_a_location_may_name(
-    sqlite: Store, tmp_path: Path, location: str | None, target: bytes | None
-) -> None:
-    """A path of the service, by whatever name of its own; nothing is asked of a foreign host or guessed."""
-    async with house(sqlite, tmp_path, route={"response": FETCHED}) as home:
-        host = home.upstream.url.removeprefix("http://")
-        named = () if location is None else (("Location", location.replace("{host}", host)),)
-        home.upstream.on("/charges", made(201, MADE, *named))
-        as_known = [("Host", "api.example.com")]
-        await home.send(headers=as_known)
-        again = await home.send(headers=as_known)
-        if target is None:
-            assert (status_of(again), len(home.upstream.requests)) == ((409, "response-not-stored"), 1)
-        else:
-            assert (status_of(again), home.upstream.requests[-1].target) == ((200, "fetched"), target)
 
 
 @pytest.mark.parametrize(
@@ -363,17 +326,6 @@ async def test_outcome_by_body(sqlite: Store, tmp_path: Path, answer: Answer, ve
         expected = {"in-doubt": "in-doubt", "released": "released", "stored": "replayed"}
         assert status_of(again)[1] == expected.get(verdict, verdict)
         assert len(home.upstream.requests) == 1 + (verdict == "released")
-
-
-async def test_outcome_by_body_of_what_is_not_stored(sqlite: Store, tmp_path: Path) -> None:
-    """A body is read for what it says on a route that stores none, and goes out as it came."""
-    route = {"outcome": {"preset": "standard", "when": WHEN}, "response": {"max_stored_bytes": 0}}
-    async with house(sqlite, tmp_path, route=route) as home:
-        home.upstream.on("/charges", made(200, b'{"status":"pending"}'))
-        first = await home.send()
-        assert (status_of(first), first.body) == ((200, "in-doubt"), b'{"status":"pending"}')
-        assert status_of(await home.send()) == (409, "in-doubt")
-        assert len(home.upstream.requests) == 1
 
 
 # -- defaults in the fingerprint ---------------------------------------------------------------------------------------

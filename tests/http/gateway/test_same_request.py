@@ -52,10 +52,7 @@ PURPOSE, FILE = ('name="purpose"', "dispute_evidence"), ('name="file"; filename=
 SENDERS: Final = [
     Sender("stripe-python", _stripe(ORDER), _stripe(TURNED), _stripe(OTHER)),
     Sender(
-        "stripe-python-lists",
-        _stripe(ORDER),
-        _stripe(TURNED),
-        _stripe(ORDER | {"expand": ["invoice", "customer"]}),
+        "stripe-python-lists", _stripe(ORDER), _stripe(TURNED), _stripe(ORDER | {"expand": ["invoice", "customer"]})
     ),
     Sender(
         "stripe-python-objects",
@@ -106,22 +103,10 @@ SENDERS: Final = [
         "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a%20b%26c&expand%5B%5D=invoice&expand%5B%5D=customer",
     ),
     Sender(
-        "qs-repeat",
-        "amount=1000&metadata%5Border%5D=6735&expand=customer&expand=invoice",
-        "expand=customer&expand=invoice&metadata%5Border%5D=6735&amount=1000",
-        "amount=1000&metadata%5Border%5D=6735&expand=invoice&expand=customer",
-    ),
-    Sender(
         "qs-dots",
         "amount=1000&metadata.order=6735&metadata.part=a%20b%26c&items%5B0%5D.price=p_1&items%5B0%5D.quantity=2",
         "items%5B0%5D.quantity=2&items%5B0%5D.price=p_1&metadata.part=a%20b%26c&metadata.order=6735&amount=1000",
         "amount=1000&metadata.order=a%20b%26c&metadata.part=6735&items%5B0%5D.price=p_1&items%5B0%5D.quantity=2",
-    ),
-    Sender(
-        "url-search-params",
-        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand=customer&expand=invoice",
-        "expand=customer&expand=invoice&metadata%5Bpart%5D=a+b%26c&metadata%5Border%5D=6735&amount=1000",
-        "amount=1000&metadata%5Border%5D=6735&metadata%5Bpart%5D=a+b%26c&expand=invoice&expand=customer",
     ),
     Sender(
         "python-urlencode",

@@ -40,20 +40,14 @@ async def test_two_stores_on_one_redis_answer_for_themselves(
     copied = await postgres_server.new_database(template)
     try:
         staging = {"durable": copied, "fast": redis_url}
-        async with (
-            house(production, tmp_path / "production") as first,
-            house(staging, tmp_path / "staging") as second,
-        ):
+        async with house(production, tmp_path / "production") as first, house(staging, tmp_path / "staging") as second:
             for home, body in ((first, b"charged"), (second, b"rehearsed")):
                 home.upstream.on("/charges", Answer(201, body=body))
                 stored = await home.send()
                 assert (status_of(stored), stored.body) == ((201, "stored"), body)
             await until_copied(redis_url, count=2)
         # Neither remembers anything by itself, and each finds its own copy.
-        async with (
-            house(production, tmp_path / "production") as first,
-            house(staging, tmp_path / "staging") as second,
-        ):
+        async with house(production, tmp_path / "production") as first, house(staging, tmp_path / "staging") as second:
             for home, body in ((first, b"charged"), (second, b"rehearsed")):
                 again = await home.send()
                 assert (status_of(again), again.body) == ((201, "replayed"), body)

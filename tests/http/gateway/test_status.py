@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gateway.protect import resource as product
 from gateway.store.base import Amnesic
 from tests.support.accepting import ASYNC, RESPONSE, STEPS, accepting, desk
 from tests.support.eventually import eventually
@@ -181,14 +180,6 @@ async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
             assert missing.header("WWW-Authenticate")
             assert (await it.see(target, ("Authorization", "Bearer other"))).status == 404
             assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
-
-
-async def test_a_trusted_hop_names_the_caller(tmp_path: Path) -> None:
-    """From elsewhere, the header that names the caller is worth nothing."""
-    scope = {"header": "X-Tenant", "from": ["10.0.0.0/8"]}
-    async with desk(tmp_path, route={"scope": scope}, accept={"identity": "verified"}) as it:
-        assert (await it.see(UNKNOWN)).status == 404
-        assert "read" not in it.store.said
 
 
 async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
@@ -371,15 +362,6 @@ async def test_what_cannot_be_read_is_not_absent(tmp_path: Path, fault: Fault, v
             assert told(response) == (503, verdict)
             assert response.header("Retry-After")
         assert told(await it.see(url, method="DELETE")) == (503, verdict)
-
-
-async def test_a_store_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for it for ever."""
-    monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.2)
-    async with desk(tmp_path) as it:
-        gate = it.store.stop_before("read")
-        assert told(await it.see(UNKNOWN)) == (503, "store-unavailable")
-        gate.opened.set()
 
 
 async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:

@@ -155,12 +155,7 @@ async def left_by_its_owner(
     async with (
         house(section, clocks.directory / "owner", surround=clocks.frozen, route=RESENT, store=store) as owner,
         neighbour(
-            section,
-            clocks.directory,
-            owner.upstream,
-            surround=surround or clocks.surround,
-            route=RESENT,
-            store=store,
+            section, clocks.directory, owner.upstream, surround=surround or clocks.surround, route=RESENT, store=store
         ) as home,
     ):
         # For so long it knows that the store is there.

@@ -99,10 +99,7 @@ async def test_unusable_certificate(
             locked = BestAvailableEncryption(b"secret")
             certificate.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
     files = {"cert": str(certificate.cert), "key": str(certificate.key)}
-    sides = {
-        "listen": {"listen": {"address": "127.0.0.1:0", "tls": files}},
-        "upstream": {"upstream": {"tls": files}},
-    }
+    sides = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
     with pytest.raises(StartError, match=re.escape(said)):
         Gateway(parse(config_text("https://127.0.0.1:9", store, tmp_path, **sides[side])))
 

@@ -22,7 +22,6 @@ from gateway.app.parts import Environment
 from gateway.callers.key_set import FETCH_PAUSE_SECONDS
 from tests.support.accepting import desk
 from tests.support.clocks import Clocks
-from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store, status_of
 from tests.support.http import Response, exchange
 from tests.support.issuer import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, bearer, key_set, signing_key
@@ -224,22 +223,6 @@ async def test_without_keys_nothing_is_decided(tmp_path: Path) -> None:
             assert it.executed == 2
 
 
-async def test_no_more_wait_for_keys_than_may(tmp_path: Path) -> None:
-    """Those that find no place are refused at once; the others get what their keys say."""
-    async with Issuer() as issuer:
-        issuer.hold.clear()
-        route = {"scope": {"jwt": issuer.section()}}
-        async with house(sqlite_store(tmp_path), tmp_path, route=route, limits={"max_in_flight": 2}) as home:
-            fields = [bearer(issuer.token(time.time()))]
-            tasks = [asyncio.create_task(home.send(f"k{n}", tenant=None, headers=fields)) for n in range(5)]
-            await eventually(lambda: sum(task.done() for task in tasks) == 3)
-            issuer.hold.set()
-            assert sorted(status_of(response) for response in await asyncio.gather(*tasks)) == [
-                *[(200, "stored")] * 2,
-                *[(503, "identity-unavailable")] * 3,
-            ]
-
-
 async def test_keys_rotate_under_load(tmp_path: Path) -> None:
     """Nobody is refused: a key that is not known yet is fetched while its first requests wait, once for all."""
     keys = [signing_key(f"r{number}", "EdDSA") for number in range(4)]
@@ -337,18 +320,6 @@ async def test_a_private_authority(tmp_path: Path) -> None:
             changes = {} if ca is None else {"ca": ca}
             async with setting(directory, issuer, **changes) as it:
                 assert status_of(await it.send()) == expected
-
-
-async def test_composed_with_a_header(tmp_path: Path) -> None:
-    """Both parts make the caller; without the header no token is looked at."""
-    async with Issuer() as issuer:
-        scope = {"compose": [{"jwt": issuer.section()}, {"header": "X-Tenant", "from": "any"}]}
-        async with setting(tmp_path, issuer, scope=scope) as it:
-            for tenant, sub in (("a", "u1"), ("b", "u1"), ("a", "u2")):
-                fields = [bearer(it.token(sub)), ("X-Tenant", tenant)]
-                assert status_of(await it.home.send("k1", tenant=None, headers=fields)) == (200, "stored")
-                assert status_of(await it.home.send("k1", tenant=None, headers=fields)) == (200, "replayed")
-            assert status_of(await it.send(token="")) == (400, "scope-missing")
 
 
 async def test_an_accepted_operation_is_shown_to_its_caller(tmp_path: Path) -> None:

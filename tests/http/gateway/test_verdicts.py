@@ -11,7 +11,7 @@ import pytest
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
-from tests.support.upstream import Answer, Ending, RecordingUpstream
+from tests.support.upstream import Answer, Ending
 
 Store = dict[str, Any]
 
@@ -298,13 +298,6 @@ async def test_scopes_never_meet(store: Store, tmp_path: Path) -> None:
         assert (status_of(again)[1], again.header("X-Nonce")) == ("replayed", second.header("X-Nonce"))
 
 
-async def test_quoted_and_bare_are_one_key(store: Store, tmp_path: Path) -> None:
-    """A key in quotes is the key without them."""
-    async with house(store, tmp_path) as home:
-        assert status_of(await home.send("k1")) == (200, "stored")
-        assert status_of(await home.send('"k1"')) == (200, "replayed")
-
-
 async def test_status_header_can_be_switched_off(store: Store, tmp_path: Path) -> None:
     """A route may keep its words to itself; the fact of a replay stays visible."""
     async with house(store, tmp_path, route={"status_header": False}) as home:
@@ -358,15 +351,3 @@ async def test_rule_8_store_unavailable(dark_store: Store, tmp_path: Path, choic
             assert status_of(response) == (200, "unprotected")
             assert home.upstream.requests[-1].body == BODY
         assert len(home.upstream.requests) == (1 if choice == "refuse" else 2)
-
-
-async def test_upstream_is_shared_by_recording(store: Store, tmp_path: Path) -> None:
-    """What a gateway recorded, another one replays after the first is gone."""
-    async with RecordingUpstream() as upstream:
-        async with neighbour(store, tmp_path, upstream) as home:
-            first = await home.send("k1")
-        async with neighbour(store, tmp_path / "n", upstream) as home:
-            again = await home.send("k1")
-        assert status_of(again) == (200, "replayed")
-        assert again.body == first.body
-        assert len(upstream.requests) == 1

@@ -11,9 +11,21 @@ from hashlib import sha256
 import pytest
 
 from gateway.core.message import ResponseHead
-from gateway.upstream import BodyLost, Framing, Lost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse
+from gateway.upstream import BodyLost, Framing, Lost, StreamBody, TooLong, Unknown
 from gateway.upstream.connection import BUFFER_BYTES_MAX
-from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
+from tests.http.upstream.wire import (
+    DONE,
+    Server,
+    answer,
+    answering,
+    giving_up,
+    lost,
+    not_sent,
+    request,
+    send,
+    serving,
+    upstream_to,
+)
 from tests.support.eventually import eventually
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -87,20 +99,6 @@ async def test_a_slow_reader_slows_the_upstream_down() -> None:
         assert client.stats.closed == 0
 
 
-@pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
-async def test_an_answer_that_nobody_reads_is_detached_from_its_connection(length: int) -> None:
-    """A body that has arrived may be read after the connection has served other requests."""
-    sent = [b"%d" % n * length for n in range(3)]
-    wires = [HEAD + b"Content-Length: %d\r\n\r\n" % length + body for body in sent]
-    async with serving(answering(*wires)) as server, upstream_to(server.port) as client:
-        answers = []
-        for _ in sent:
-            answers.append(await answer(client))
-            await eventually(lambda: len(client._pool._idle) == 1)
-        assert [await got.body.read_all(length) for got in reversed(answers)] == sent[::-1]
-        assert client.stats.opened == 1
-
-
 @pytest.mark.parametrize("ends", ["with-fin", "with-rst"])
 async def test_an_answer_before_the_body_was_read_counts(ends: str) -> None:
     """An upstream that refuses a long upload early is heard, and its connection is not used again."""
@@ -146,50 +144,46 @@ async def test_an_answer_that_the_kernel_holds_is_heard_although_writing_failed(
         assert await got.body.read_all(10) == b"big"
 
 
-async def test_closing_an_answer_ends_its_connection_unless_it_has_ended() -> None:
-    """What is given up half-read is never used again; what is complete is not harmed."""
+@pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
+async def test_closing_an_answer_ends_its_connection_unless_it_has_ended(length: int) -> None:
+    """What is given up half-read is never used again. What is complete is not harmed, and may be read after its
+    connection has served others."""
     hold = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(HEAD + b"Content-Length: 10\r\n\r\n0123")
-        await hold.wait()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
+    begun = giving_up(HEAD + b"Content-Length: 10\r\n\r\n0123", hold=hold)
+    async with serving(begun) as server, upstream_to(server.port) as client:
         with await answer(client) as got:
             assert await got.body.read() == b"0123"
         await eventually(lambda: client.stats.closed == 1)
-        assert await got.body.read() == BodyLost(Unknown.ABORTED, "the caller dropped the rest")
+        dropped = BodyLost(Unknown.ABORTED, "the caller dropped the rest")
+        assert (await got.body.read(), await got.body.read_all(10)) == (dropped, dropped)
         got.close()
         hold.set()
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        (await answer(client)).close()
-        (await answer(client)).close()
-        assert server.accepted == 1
+    sent = [b"%d" % n * length for n in range(3)]
+    wires = [HEAD + b"Content-Length: %d\r\n\r\n" % length + body for body in sent]
+    async with serving(answering(*wires)) as server, upstream_to(server.port) as client:
+        answers = []
+        for _ in sent:
+            answers.append(await answer(client))
+            await eventually(lambda: len(client._pool._idle) == 1)
+        assert [await got.body.read_all(length) for got in reversed(answers)] == sent[::-1]
+        answers[0].close()
+        await answer(client)
+        assert client.stats.opened == server.accepted == 1
 
 
 @pytest.mark.parametrize("late", ["head", "body", "rest-of-a-stream"])
 async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
     """The clock covers the head, the recorded body, and every silence in a stream."""
     sent = {"head": b"", "body": HEAD + b"Content-Length: 10\r\n\r\n", "rest-of-a-stream": HEAD + b"\r\n0123"}[late]
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(sent)
-        await reader.read()
-
-    async with serving(handler) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
-        result = await send(client)
+    async with serving(giving_up(sent)) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
         if late == "head":
-            assert result == Lost(Unknown.TIMEOUT, "nothing arrived in time")
+            assert await lost(client) == Lost(Unknown.TIMEOUT, "nothing arrived in time")
             assert client.stats.lost == 1
         else:
-            assert isinstance(result, UpstreamResponse)
-            if late == "body":
-                loss = await result.body.read_all(100)
-            else:
-                assert await result.body.read() == b"0123"
-                loss = await result.body.read()
+            body = (await answer(client)).body
+            if late == "rest-of-a-stream":
+                assert await body.read() == b"0123"
+            loss = await (body.read_all(100) if late == "body" else body.read())
             assert loss == BodyLost(Unknown.TIMEOUT, "nothing arrived in time")
         await eventually(lambda: client.stats.closed == 1)
 
@@ -225,20 +219,23 @@ async def test_exchanges_of_one_client_end_each_at_its_own_time() -> None:
 
 
 async def test_permission_is_asked_right_before_the_first_byte() -> None:
-    """Without permission nothing is sent, and the connection that was opened serves the next request."""
-    allowed = False
+    """Without permission, or with an error in asking, nothing is sent, and the connection serves the next request."""
+    allowed: bool | None = False
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
 
         def may_send() -> bool:
             assert client.stats.opened == 1
+            if allowed is None:
+                raise ZeroDivisionError
             return allowed
 
-        result = await client.exchange(request(), b"", protected=True, may_send=may_send)
-        assert isinstance(result, NotSent)
-        assert result.reason == "lease_lost"
+        assert (await not_sent(client, may_send=may_send, protected=True)).reason == "lease_lost"
+        allowed = None
+        with pytest.raises(ZeroDivisionError):
+            await send(client, may_send=may_send)
         assert not server.requests
         allowed = True
-        assert isinstance(await client.exchange(request(), b"", protected=False, may_send=may_send), UpstreamResponse)
+        await answer(client, may_send=may_send)
         assert server.accepted == 1
         assert (client.stats.not_sent, client.stats.answered) == (1, 1)
 
@@ -259,16 +256,3 @@ async def test_the_first_byte_leaves_in_the_step_that_asked_for_permission() -> 
         exchange.send(None)
         assert arrivals.poll(0)
         exchange.close()
-
-
-async def test_an_error_in_asking_permission_sends_nothing() -> None:
-    """The error reaches the caller, and the connection is kept for the next request."""
-
-    def fail() -> bool:
-        raise ZeroDivisionError
-
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        with pytest.raises(ZeroDivisionError):
-            await send(client, may_send=fail)
-        await answer(client)
-        assert (server.accepted, len(server.requests)) == (1, 1)

@@ -11,8 +11,20 @@ from typing import BinaryIO
 
 import pytest
 
-from gateway.upstream import FileBody, Lost, NotSent, SentNothing, StreamBody, Unknown
-from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from gateway.upstream import FileBody, SentNothing, StreamBody, Unknown
+from tests.http.upstream.wire import (
+    DONE,
+    Server,
+    all_closed,
+    answer,
+    answering,
+    lost,
+    not_sent,
+    request,
+    send,
+    serving,
+    upstream_to,
+)
 from tests.support.eventually import eventually
 
 MEBIBYTE = 1024 * 1024
@@ -51,23 +63,15 @@ async def test_a_body_in_a_file_arrives_as_it_is(size: int, spooled: BinaryIO) -
 
 
 async def test_a_file_that_is_shorter_than_declared_is_never_a_complete_request(spooled: BinaryIO) -> None:
-    """The connection is aborted before the upstream could take it for whole."""
+    """The connection is aborted before the upstream could take it for whole; one that cannot be read is not sent."""
     spooled.write(b"short")
     spooled.flush()
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        result = await send(client, request(), FileBody(spooled.fileno(), 6), protected=True)
-        assert isinstance(result, Lost)
+        result = await lost(client, request(), FileBody(spooled.fileno(), 6), protected=True)
         assert result.reason is Unknown.REQUEST_ABORTED
+        assert (await not_sent(client, request(), FileBody(-1, 5))).reason is SentNothing.LOCAL
         await all_closed(client)
         assert not server.requests
-
-
-async def test_a_file_that_cannot_be_read_is_not_sent() -> None:
-    """A descriptor that is no longer open is noticed before the first byte."""
-    async with upstream_to(1) as client:
-        result = await send(client, request(), FileBody(-1, 5))
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.LOCAL
 
 
 def descriptors() -> int:
@@ -92,19 +96,15 @@ async def test_a_file_may_be_closed_when_the_exchange_has_returned(spooled: Bina
     async with serving(handler) as server:
         async with upstream_to(server.port) as client:
             assert (await answer(client, request(), body)).head.status == 200
-            assert isinstance(await send(client, request(), body, may_send=lambda: False), NotSent)
+            await not_sent(client, request(), body, may_send=lambda: False)
             arrived.clear()
             early = False
-            running = asyncio.create_task(send(client, request(), body))
-            await arrived.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            running = asyncio.create_task(send(client, request(), body))
-            await asyncio.sleep(0)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
+            for waits_for_arrival in (True, False):
+                running = asyncio.create_task(send(client, request(), body))
+                await (arrived.wait() if waits_for_arrival else asyncio.sleep(0))
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
             await all_closed(client)
         gone.set()
     await eventually(lambda: descriptors() <= before + 3, what="descriptors of the loop and the threads only")
@@ -132,14 +132,11 @@ async def test_a_body_is_passed_on_as_it_arrives(length: int | None) -> None:
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
-        ((b"01234",), 10),
-        ((b"01234", b"567890"), 10),
-        ((b"01234", ConnectionResetError()), 10),
-        ((b"01234", ValueError()), None),
-        ((ValueError(),), None),
+        ((b"01234",), 10), ((b"01234", b"567890"), 10), ((b"01234", ConnectionResetError()), 10),
+        ((b"01234", ValueError()), None), ((ValueError(),), None),
     ],
     ids=["too-short", "too-long", "source-fails-declared", "source-fails-chunked", "source-fails-at-once"],
-)
+)  # fmt: skip
 async def test_a_body_that_breaks_off_is_never_a_complete_request(
     parts: tuple[bytes | Exception, ...], length: int | None
 ) -> None:
@@ -154,8 +151,7 @@ async def test_a_body_that_breaks_off_is_never_a_complete_request(
             ended.append(b"reset")
 
     async with serving(handler) as server, upstream_to(server.port) as client:
-        result = await send(client, request(), StreamBody(pieces(*parts), length))
-        assert isinstance(result, Lost)
+        result = await lost(client, request(), StreamBody(pieces(*parts), length))
         assert result.reason is Unknown.REQUEST_ABORTED
         await eventually(lambda: server.accepted == 0 or ended)
         assert ended in ([b"reset"], [])
@@ -226,7 +222,6 @@ async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece(
     async with serving(answering(DONE)) as server, upstream_to(server.port, response_timeout_seconds=0.5) as client:
         await answer(client, request(), StreamBody(source(), None))
         for protected, body in ((True, source()), (False, pieces(b"x", asyncio.Event()))):
-            result = await send(client, request(), StreamBody(body, None), protected=protected)
-            assert isinstance(result, Lost)
+            result = await lost(client, request(), StreamBody(body, None), protected=protected)
             assert result.reason is Unknown.TIMEOUT
         assert len(server.requests) == 1

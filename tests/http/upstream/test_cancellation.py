@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.upstream import BodyLost, NotSent, StreamBody, TooLong, Unknown, UpstreamResponse, tls_context
+from gateway.upstream import NotSent, StreamBody, TooLong, UpstreamResponse, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -19,28 +19,6 @@ async def cancelled(task: asyncio.Task[object]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_while_it_waits_for_a_place() -> None:
-    """Whoever waited leaves the queue, and the next one gets the place."""
-    release = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await server.read_request(reader)
-            await release.wait()
-            writer.write(DONE)
-
-    async with serving(handler) as server, upstream_to(server.port, connections_max=1) as client:
-        running = asyncio.create_task(send(client))
-        await eventually(lambda: len(server.requests) == 1)
-        waiting = [asyncio.create_task(send(client)) for _ in range(3)]
-        await eventually(lambda: len(client._pool._waiting_others) == 3)
-        await cancelled(waiting[0])
-        assert len(client._pool._waiting_others) == 2
-        release.set()
-        assert isinstance(await running, UpstreamResponse)
-        assert [type(await other) for other in waiting[1:]] == [UpstreamResponse, UpstreamResponse]
 
 
 async def test_at_the_moment_in_which_its_turn_comes() -> None:
@@ -117,33 +95,9 @@ async def test_while_it_sends() -> None:
         await all_closed(client)
 
 
-@pytest.mark.parametrize("how", ["read", "read_all"])
+@pytest.mark.parametrize("how", ["read", "read_all", "too-long"])
 async def test_while_the_body_is_read(how: str) -> None:
-    """Reading may be taken up again without loss."""
-    more = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n0123")
-        await more.wait()
-        writer.write(b"4567")
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        await eventually(lambda: got.body._buffered_bytes == 4)
-        if how == "read":
-            assert await got.body.read() == b"0123"
-            reading: asyncio.Task[object] = asyncio.create_task(got.body.read())
-        else:
-            reading = asyncio.create_task(got.body.read_all(8))
-        await eventually(lambda: got.body._waiter is not None)
-        await cancelled(reading)
-        more.set()
-        assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
-
-
-async def test_what_was_taken_before_counts_towards_the_limit() -> None:
-    """Whoever reads on after a cancellation is told of a body that is too long as if there had been none."""
+    """Reading may be taken up again without loss, and what was taken before counts towards the limit."""
     more = asyncio.Event()
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -155,12 +109,17 @@ async def test_what_was_taken_before_counts_towards_the_limit() -> None:
     async with serving(handler) as server, upstream_to(server.port) as client:
         got = await answer(client)
         await eventually(lambda: got.body._buffered_bytes == 4)
-        reading = asyncio.create_task(got.body.read_all(8))
+        if how == "read":
+            assert await got.body.read() == b"0123"
+        reading: asyncio.Task[object] = asyncio.create_task(got.body.read() if how == "read" else got.body.read_all(8))
         await eventually(lambda: got.body._waiter is not None)
         await cancelled(reading)
         more.set()
-        await eventually(lambda: got.body.is_done)
-        assert await got.body.read_all(7) == TooLong(b"01234567")
+        if how == "too-long":
+            await eventually(lambda: got.body.is_done)
+            assert await got.body.read_all(7) == TooLong(b"01234567")
+        else:
+            assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
 
 
 async def test_at_the_moment_in_which_the_answer_ended() -> None:
@@ -181,11 +140,3 @@ async def test_at_the_moment_in_which_the_answer_ended() -> None:
             assert await result.body.read_all(10) == b"done"
             await asyncio.gather(first, return_exceptions=True)
         assert client.stats.opened == 1
-
-
-async def test_a_body_that_was_given_up_says_so() -> None:
-    """Reading on after `close` is a loss of one's own."""
-    async with serving(answering(DONE[:-1])) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        got.close()
-        assert await got.body.read_all(10) == BodyLost(Unknown.ABORTED, "the caller dropped the rest")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, StreamBody, Unknown, UpstreamResponse
-from tests.http.upstream.wire import DONE, Server, answer, answering, request, send, serving, upstream_to
+from gateway.upstream import BodyLost, Lost, SentNothing, StreamBody, Unknown, UpstreamResponse
+from tests.http.upstream.wire import DONE, Server, answer, answering, not_sent, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 
 LONG_BYTES = 16 << 20
@@ -96,9 +96,7 @@ async def test_an_answer_that_has_not_been_left_alone_for_long_keeps_its_connect
     ):
         unread = await answer(client, request(target=b"/long"))
         await eventually(lambda: is_unread(unread))
-        result = await send(client)
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.POOL_TIMEOUT
+        assert (await not_sent(client)).reason is SentNothing.POOL_TIMEOUT
         assert len(await unread.body.read_all(LONG_BYTES)) == LONG_BYTES  # type: ignore[arg-type]
 
 
@@ -128,9 +126,7 @@ async def test_bodies_of_requests_that_wait_for_a_connection_cannot_fill_the_mem
         await eventually(lambda: len(client._pool._waiting_others) == 9)
         async with asyncio.timeout(10):
             for body in (bytes(100_000), Upload(is_slow=False).body()):
-                result = await send(client, body=body)
-                assert isinstance(result, NotSent)
-                assert result.reason is SentNothing.POOL_TIMEOUT
+                assert (await not_sent(client, body=body)).reason is SentNothing.POOL_TIMEOUT
             await answer(client, body=long, protected=True)
         for task in (waiting[0], steady):
             task.cancel()

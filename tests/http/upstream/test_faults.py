@@ -21,8 +21,10 @@ from gateway.upstream import (
     UpstreamResponse,
     UpstreamSettings,
 )
+from tests.http.upstream import wire
 from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.relay import reset
 
@@ -40,42 +42,46 @@ async def not_sent(port: int, **settings: Any) -> NotSent:
         raise AssertionError("asked for permission without a connection")
 
     async with upstream_to(port, **settings) as client:
-        result = await send(client, protected=True, may_send=never)
-        assert isinstance(result, NotSent), result
+        result = await wire.not_sent(client, protected=True, may_send=never)
         assert client.stats.not_sent == 1
         return result
 
 
-async def test_a_refused_connection_sent_nothing() -> None:
-    """Nobody listens."""
+async def test_a_refused_connection_sent_nothing(monkeypatch: pytest.MonkeyPatch, deaf_port: int) -> None:
+    """Nobody listens, at the last of several addresses either; the network says no, or the connection is not made in
+    time; the name is none, is not known, or has no address."""
     assert (await not_sent(free_port())).reason is SentNothing.REFUSED
-
-
-async def test_an_address_without_a_route_sent_nothing() -> None:
-    """The network itself says no."""
     assert (await not_sent(1, host="255.255.255.255")).reason is SentNothing.UNREACHABLE
-
-
-async def test_a_handshake_that_never_ends_sent_nothing(deaf_port: int) -> None:
-    """The connection is not made in time."""
     assert (await not_sent(deaf_port, connect_timeout_seconds=0.1)).reason is SentNothing.CONNECT_TIMEOUT
-
-
-async def test_a_name_that_is_none_sent_nothing() -> None:
-    """A label that cannot be in the DNS is not looked up."""
     assert (await not_sent(1, host="a..example")).reason is SentNothing.DNS
-
-
-async def test_an_unknown_name_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resolver says that there is no such name."""
+    resolves_to(monkeypatch, ("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
+    assert (await not_sent(1, host="two.example")).reason is SentNothing.REFUSED
+    resolves_to(monkeypatch)
+    assert (await not_sent(1, host="nobody.example")).reason is SentNothing.DNS
 
     def fail(*_: object) -> object:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     assert (await not_sent(1, host="nobody.example")).reason is SentNothing.DNS
-    resolves_to(monkeypatch)
-    assert (await not_sent(1, host="nobody.example")).reason is SentNothing.DNS
+
+
+async def test_what_cannot_be_sent_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that cannot be written, a client that is closed, and what this host lacks are not the upstream's."""
+    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
+        odd = request(b"POST", b"/", (b"A", b"b\r\nC: d"))
+        assert (await wire.not_sent(client, odd)).reason is SentNothing.REQUEST_INVALID
+        assert client.stats.opened == 0
+        await answer(client)
+        await client.close()
+        assert (await wire.not_sent(client)).reason is SentNothing.CLOSED
+
+    def fail(*_: object) -> object:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", fail)
+    async with upstream_to(1) as client:
+        assert (await wire.not_sent(client)).reason is SentNothing.LOCAL
 
 
 async def test_a_resolver_that_hangs_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,25 +127,6 @@ async def test_the_next_address_is_tried_while_nothing_was_sent(
         assert len(server.requests) == 1
 
 
-async def test_of_several_addresses_the_last_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When none can be reached nothing was sent."""
-    resolves_to(monkeypatch, ("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
-    assert (await not_sent(1, host="two.example")).reason is SentNothing.REFUSED
-
-
-async def test_too_few_descriptors_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this host lacks is not blamed on the upstream."""
-
-    def fail(*_: object) -> object:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(socket, "socket", fail)
-    async with upstream_to(1) as client:
-        result = await send(client)
-    assert isinstance(result, NotSent)
-    assert result.reason is SentNothing.LOCAL
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(OSError(errno.ENOBUFS, "no room"), SentNothing.LOCAL), (TimeoutError(), SentNothing.CONNECT_TIMEOUT)],
@@ -158,25 +145,6 @@ async def test_without_tls_no_fault_is_one_of_tls(
         failure = await not_sent(listener.getsockname()[1])
     assert failure.reason is reason
     assert failure.detail.startswith("connecting to 127.0.0.1")
-
-
-async def test_a_request_that_cannot_be_written_is_not_sent() -> None:
-    """It is refused before a connection is looked for."""
-    async with upstream_to(1) as client:
-        result = await send(client, request(b"POST", b"/", (b"A", b"b\r\nC: d")))
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.REQUEST_INVALID
-        assert client.stats.opened == 0
-
-
-async def test_a_closed_client_sends_nothing() -> None:
-    """After `close`, which may be repeated, every exchange is definite."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
-        await answer(client)
-        await client.close()
-        result = await send(client)
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.CLOSED
 
 
 @pytest.mark.parametrize("ending", ["FIN", "RST"])
@@ -223,14 +191,12 @@ async def test_a_connection_that_ends_while_the_request_is_read_is_in_doubt(endi
 
     async with serving(handler) as server, upstream_to(server.port) as client:
         for body in (b"{}", b"x" * 10_000_000):
-            result = await send(client, body=body, protected=True)
-            assert isinstance(result, Lost)
-            assert result.reason in (Unknown.RESET, Unknown.CLOSED)
+            assert (await wire.lost(client, body=body, protected=True)).reason in (Unknown.RESET, Unknown.CLOSED)
         assert server.accepted == 2
 
 
 @pytest.mark.parametrize(
-    ("wire", "reason"),
+    ("answered", "reason"),
     [
         (b"HTTP/2 200\r\n\r\n", Unknown.MALFORMED),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", Unknown.MALFORMED),
@@ -240,12 +206,10 @@ async def test_a_connection_that_ends_while_the_request_is_read_is_in_doubt(endi
     ],
     ids=["another-version", "two-lengths", "upgrade-not-asked-for", "head-too-long", "interim-flood"],
 )
-async def test_an_answer_that_cannot_be_believed_is_lost(wire: bytes, reason: Unknown) -> None:
+async def test_an_answer_that_cannot_be_believed_is_lost(answered: bytes, reason: Unknown) -> None:
     """It was sent and may have had an effect; the connection is aborted."""
-    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
-        result = await send(client, protected=True)
-        assert isinstance(result, Lost)
-        assert result.reason is reason
+    async with serving(answering(answered)) as server, upstream_to(server.port) as client:
+        assert (await wire.lost(client, protected=True)).reason is reason
         await all_closed(client)
         assert server.accepted == 1
 
@@ -261,27 +225,10 @@ async def test_a_malformed_chunk_loses_the_body() -> None:
         assert loss.reason is Unknown.MALFORMED
 
 
-async def test_a_long_answer_head_is_taken() -> None:
-    """Up to 64 KiB of fields are no reason for doubt."""
-    fields = b"".join(b"X-%d: %s\r\n" % (n, b"v" * 1000) for n in range(60))
-    wire = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + fields + b"\r\n"
-    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
-        assert len((await answer(client)).head.headers) == 61
-
-
 async def test_closing_the_client_gives_up_what_is_running() -> None:
     """An exchange that waits for its answer hears that it was given up here."""
-    arrived = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        arrived.set()
-        await reader.read()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        running = asyncio.create_task(send(client))
-        await arrived.wait()
+    async with serving(wire.giving_up()) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(wire.lost(client))
+        await eventually(lambda: server.requests)
         await client.close()
-        result = await running
-        assert isinstance(result, Lost)
-        assert result.reason is Unknown.ABORTED
+        assert (await running).reason is Unknown.ABORTED

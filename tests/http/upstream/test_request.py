@@ -43,14 +43,9 @@ def head_of(
 def test_framing_is_recomputed(method: bytes, body: OutboundBody, framing: bytes) -> None:
     """What the caller says of framing and of its connection is replaced by what is true here."""
     copied = (
-        (b"content-LENGTH", b"99"),
-        (b"Transfer-Encoding", b"gzip"),
-        (b"Connection", b"close, Upgrade"),
-        (b"Keep-Alive", b"timeout=1"),
-        (b"Expect", b"100-continue"),
-        (b"TE", b"trailers"),
-        (b"Trailer", b"x"),
-    )
+        (b"content-LENGTH", b"99"), (b"Transfer-Encoding", b"gzip"), (b"Connection", b"close, Upgrade"),
+        (b"Keep-Alive", b"timeout=1"), (b"Expect", b"100-continue"), (b"TE", b"trailers"), (b"Trailer", b"x"),
+    )  # fmt: skip
     assert head_of(*copied, method=method, body=body) == method + b" / HTTP/1.1\r\n" + framing + b"\r\n"
 
 

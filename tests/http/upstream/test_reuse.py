@@ -8,13 +8,26 @@ import itertools
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from gateway.upstream import Lost, NotSent, SentNothing, Unknown, UpstreamResponse, tls_context
+from gateway.upstream import SentNothing, Unknown, UpstreamResponse, tls_context
 from gateway.upstream.pool import IdleHistory
-from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
+from tests.http.upstream.wire import (
+    DONE,
+    Server,
+    all_closed,
+    answer,
+    answering,
+    lost,
+    not_sent,
+    request,
+    send,
+    serving,
+    upstream_to,
+)
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
 
@@ -22,40 +35,28 @@ FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 
 
 @contextlib.contextmanager
-def in_a_thread(
-    *after_answer: bytes | None, go: threading.Event | None = None, tls: ssl.SSLContext | None = None
-) -> Iterator[tuple[int, list[threading.Event]]]:
-    """A server that does something right after its n-th answer, with the loop standing still: bytes, or FIN for None.
-
-    Gives its port and, for each connection, the event that it was done. With `go` it waits for that before it does it.
-    """
-    done = [threading.Event() for _ in after_answer]
+def in_a_thread(*after_answer: Callable[[socket.socket], object], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server that does this after its n-th answer, the last over and over, the loop standing still."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         connections = []
         with contextlib.suppress(OSError):
-            for then, event in zip(after_answer, done, strict=True):
+            for then in itertools.chain(after_answer, itertools.repeat(after_answer[-1])):
                 connection, _ = listener.accept()
                 if tls is not None:
                     connection = tls.wrap_socket(connection, server_side=True)
                 connections.append(connection)
                 connection.recv(65536)
                 connection.sendall(DONE)
-                if go is not None:
-                    go.wait(10)
-                if then is None:
-                    connection.close()
-                else:
-                    connection.sendall(then)
-                event.set()
+                then(connection)
         for connection in connections:
             connection.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield listener.getsockname()[1], done
+        yield listener.getsockname()[1]
     finally:
         # Wakes a server that still waits for somebody.
         with contextlib.suppress(OSError):
@@ -64,10 +65,11 @@ def in_a_thread(
         thread.join()
 
 
+@pytest.mark.parametrize("wire", [DONE, b"HTTP/1.1 204 No Content\r\n\r\n"], ids=["200", "204"])
 @pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
-async def test_requests_use_fresh_connections_until_one_was_seen_to_last(protected: bool) -> None:
+async def test_requests_use_fresh_connections_until_one_was_seen_to_last(protected: bool, wire: bytes) -> None:
     """Without experience a used connection is not trusted; with some it is."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port, seen_to_last_seconds=0.0) as client:
+    async with serving(answering(wire)) as server, upstream_to(server.port, seen_to_last_seconds=0.0) as client:
         await answer(client, protected=protected)
         await answer(client, protected=protected)
         assert server.accepted == 2
@@ -77,29 +79,27 @@ async def test_requests_use_fresh_connections_until_one_was_seen_to_last(protect
             return client.stats.reused > 0
 
         await eventually(is_reused)
-        accepted = server.accepted
-        await answer(client, protected=protected)
-        assert server.accepted == accepted
+        if wire is DONE:
+            accepted = server.accepted
+            await answer(client, protected=protected)
+            assert server.accepted == accepted
         assert client.stats.died_on_reuse == 0
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [b"Connection: close\r\n", b"Keep-Alive: timeout=1\r\n", b"Connection: close\r\nKeep-Alive: timeout=9\r\n"],
-    ids=["close", "announced-too-short", "close-beats-announced"],
+    ("version", "fields"),
+    [
+        (b"1.1", b"Connection: close\r\n"),
+        (b"1.1", b"Keep-Alive: timeout=1\r\n"),
+        (b"1.1", b"Connection: close\r\nKeep-Alive: timeout=9\r\n"),
+        (b"1.0", b""),
+    ],
+    ids=["close", "announced-too-short", "close-beats-announced", "1.0"],
 )
-async def test_what_the_upstream_says_of_its_connection_is_believed(fields: bytes) -> None:
-    """A connection that is about to be closed serves no second request."""
-    wire = DONE.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n")
+async def test_what_the_upstream_says_of_its_connection_is_believed(version: bytes, fields: bytes) -> None:
+    """A connection that is about to be closed serves no second request, nor one of HTTP/1.0 that says nothing."""
+    wire = DONE.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n").replace(b"1.1", version)
     async with serving(answering(wire)) as server, upstream_to(server.port) as client:
-        for _ in range(2):
-            await answer(client)
-        assert server.accepted == 2
-
-
-async def test_http_1_0_is_not_kept() -> None:
-    """Without an explicit keep-alive the connection ends with the answer."""
-    async with serving(answering(DONE.replace(b"1.1", b"1.0"))) as server, upstream_to(server.port) as client:
         for _ in range(2):
             await answer(client)
         assert server.accepted == 2
@@ -175,44 +175,38 @@ async def test_a_body_behind_an_answer_that_has_none_is_nobodys_answer(
         assert server.accepted == 2
 
 
-async def test_a_connection_serves_on_after_a_204_once_nothing_came_for_a_while() -> None:
-    """Its rest is short: an upstream that answers 204 all the time is not connected to anew each time."""
-    async with serving(answering(b"HTTP/1.1 204 No Content\r\n\r\n")) as server, upstream_to(server.port) as client:
-        await answer(client)
-
-        async def is_reused() -> bool:
-            await answer(client)
-            return client.stats.reused > 0
-
-        await eventually(is_reused)
-        assert client.stats.died_on_reuse == 0
+THEN = pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
 
 
-@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
-async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: bytes | None) -> None:
-    """An end or bytes that arrive on an idle connection with the loop standing still condemn it all the same."""
-    go = threading.Event()
-    with in_a_thread(then, b"", go=go) as (port, done):
-        async with upstream_to(port) as client:
-            assert await (await answer(client)).body.read_all(10) == b"done"
-            go.set()
-            done[0].wait(10)
-            assert await (await answer(client)).body.read_all(10) == b"done"
-            assert (client.stats.reused, client.stats.opened) == (0, 2)
+async def seen_before_the_first_byte(
+    then: bytes | None, server_tls: ssl.SSLContext | None = None, tls: ssl.SSLContext | None = None
+) -> None:
+    go, done = threading.Event(), threading.Event()
 
+    def after(connection: socket.socket) -> None:
+        go.wait(10)
+        connection.close() if then is None else connection.sendall(then)
+        done.set()
 
-@pytest.mark.parametrize("then", [None, FOREIGN, b"x"], ids=["fin", "an-answer", "a-byte"])
-async def test_what_came_since_the_answer_over_tls(authority: Authority, then: bytes | None) -> None:
-    """Bytes that a fresh connection may have to read, its session tickets, condemn a used one."""
-    go = threading.Event()
-    tls = tls_context(ca=authority.ca_file)
-    with in_a_thread(then, b"", go=go, tls=authority.issue().server_context()) as (port, done):
+    with in_a_thread(after, lambda _: None, tls=server_tls) as port:
         async with upstream_to(port, tls=tls) as client:
             assert await (await answer(client)).body.read_all(10) == b"done"
             go.set()
-            done[0].wait(10)
+            done.wait(10)
             assert await (await answer(client)).body.read_all(10) == b"done"
             assert (client.stats.reused, client.stats.opened) == (0, 2)
+
+
+@THEN
+async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: bytes | None) -> None:
+    """An end or bytes that arrive on an idle connection with the loop standing still condemn it all the same."""
+    await seen_before_the_first_byte(then)
+
+
+@THEN
+async def test_what_came_since_the_answer_over_tls(authority: Authority, then: bytes | None) -> None:
+    """Bytes that a fresh connection may have to read, its session tickets, condemn a used one."""
+    await seen_before_the_first_byte(then, authority.issue().server_context(), tls_context(ca=authority.ca_file))
 
 
 async def test_a_lost_keep_alive_race_is_in_doubt_and_teaches() -> None:
@@ -223,16 +217,13 @@ async def test_a_lost_keep_alive_race_is_in_doubt_and_teaches() -> None:
         await server.read_request(reader)
         writer.write(DONE)
         await reader.readexactly(1)
-        if not ends.is_set():
-            ends.set()
-            return
-        await reader.readuntil(b"\r\n\r\n")
+        if ends.is_set():
+            await reader.readuntil(b"\r\n\r\n")
+        ends.set()
 
     async with serving(handler) as server, upstream_to(server.port) as client:
         await answer(client)
-        result = await send(client)
-        assert isinstance(result, Lost)
-        assert result.reason in (Unknown.CLOSED, Unknown.RESET)
+        assert (await lost(client)).reason in (Unknown.CLOSED, Unknown.RESET)
         assert (server.accepted, len(server.requests), client.stats.died_on_reuse) == (1, 1, 1)
         for _ in range(3):
             await answer(client, protected=True)
@@ -253,42 +244,13 @@ async def test_an_upstream_that_closes_after_each_answer_never_causes_doubt() ->
         assert len(server.requests) == 300
 
 
-@contextlib.contextmanager
-def closing_soon() -> Iterator[int]:
-    """The port of a service that closes each connection 0 to 6 ms after its answer, and says nothing of it."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            for number in itertools.count():
-                connection, _ = listener.accept()
-                connection.recv(65536)
-                connection.sendall(DONE)
-                threading.Timer(number % 13 / 2000, connection.close).start()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
 async def test_an_upstream_that_closes_soon_after_each_answer_fails_no_unprotected_request() -> None:
-    """Nobody sends such a request again, so it is not sent where a service may be about to close."""
-    with closing_soon() as port:
+    """Nobody sends such a request again, so it is not sent where a service may be about to close, 0 to 6 ms later."""
+    numbers = itertools.count()
+    with in_a_thread(lambda it: threading.Timer(next(numbers) % 13 / 2000, it.close).start()) as port:
         async with upstream_to(port, seen_to_last_seconds=0.0) as client:
-            lost = 0
             for _ in range(300):
-                result = await send(client, request(b"GET"), b"")
-                if isinstance(result, UpstreamResponse):
-                    assert await result.body.read_all(10) == b"done"
-                else:
-                    lost += 1
-            assert lost == 0
+                assert await (await answer(client, request(b"GET"), b"")).body.read_all(10) == b"done"
 
 
 async def test_answers_belong_to_their_own_requests() -> None:
@@ -323,32 +285,36 @@ async def test_answers_belong_to_their_own_requests() -> None:
         assert condemned > 0
 
 
-async def test_connections_are_bounded_and_waiting_ends() -> None:
-    """Beyond the limit a request waits for a place, and gives up in time without having sent anything."""
-    release = asyncio.Event()
+def held(release: asyncio.Event, target: bytes = b"/") -> Any:
+    """An upstream that answers at this target when it may, and at once elsewhere."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            await server.read_request(reader)
-            await release.wait()
+            head, _ = await server.read_request(reader)
+            if target in head:
+                await release.wait()
             writer.write(DONE)
 
-    async with serving(handler) as server:
+    return handler
+
+
+async def test_connections_are_bounded_and_waiting_ends() -> None:
+    """Beyond the limit a request waits for a place, gives up in time without having sent anything, or leaves."""
+    release = asyncio.Event()
+    async with serving(held(release)) as server:
         async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=0.5) as client:
-            running = [asyncio.create_task(send(client)) for _ in range(2)]
+            running = [asyncio.create_task(answer(client)) for _ in range(2)]
             await eventually(lambda: len(server.requests) == 2)
-            result = await send(client)
-            assert isinstance(result, NotSent)
-            assert result.reason is SentNothing.POOL_TIMEOUT
+            assert (await not_sent(client)).reason is SentNothing.POOL_TIMEOUT
             release.set()
-            assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*running))
+            await asyncio.gather(*running)
         release.clear()
         async with upstream_to(server.port, connections_max=2, connect_timeout_seconds=30) as client:
-            running = [asyncio.create_task(send(client)) for _ in range(9)]
+            running = [asyncio.create_task(answer(client)) for _ in range(9)]
             await eventually(lambda: len(server.requests) == 4)
             assert len(client._pool._waiting_others) == 7
-            running[5].cancel()
-            running[6].cancel()
+            for task in running[5:7]:
+                task.cancel()
             release.set()
             results = await asyncio.gather(*running, return_exceptions=True)
             assert sum(isinstance(result, UpstreamResponse) for result in results) == 7
@@ -358,23 +324,15 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
 async def test_requests_that_last_keep_no_protected_one_out() -> None:
     """There are places for it alone, which nobody else gets when it is done."""
     release = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            head, _ = await server.read_request(reader)
-            if b"/lasts" in head:
-                await release.wait()
-            writer.write(DONE)
-
     limits = {"connections_max": 2, "connections_reserved": 1, "connect_timeout_seconds": 30}
-    async with serving(handler) as server, upstream_to(server.port, **limits) as client:
-        lasting = [asyncio.create_task(send(client, request(target=b"/lasts"))) for _ in range(3)]
+    async with serving(held(release, b"/lasts")) as server, upstream_to(server.port, **limits) as client:
+        lasting = [asyncio.create_task(answer(client, request(target=b"/lasts"))) for _ in range(3)]
         await eventually(lambda: len(server.requests) == 2 and len(client._pool._waiting_others) == 1)
         for _ in range(2):
             await answer(client, protected=True)
         assert len(client._pool._waiting_others) == 1
         release.set()
-        assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*lasting))
+        await asyncio.gather(*lasting)
 
 
 async def test_answers_that_last_keep_no_operation_out() -> None:
@@ -402,37 +360,20 @@ async def test_answers_that_last_keep_no_operation_out() -> None:
             assert await stream.body.read_all(2) == b"ok"
 
 
-@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
-async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
-    """At the limit an idle connection that is not trusted makes room for a fresh one."""
-    limits = {"connections_max": 1, "seen_to_last_seconds": 0.0}
-    async with serving(answering(DONE)) as server, upstream_to(server.port, **limits) as client:
-        for _ in range(3):
-            await answer(client, protected=protected)
-        assert client.stats.opened == 3 - client.stats.reused
-
-
 def test_history_trusts_only_what_it_has_seen() -> None:
-    """A time is allowed when a connection has clearly survived it."""
+    """A time is allowed when a connection has clearly survived it; after an early end nothing that old is for a while,
+    longer each time it happens again, and not for ever."""
     history = IdleHistory()
     assert not history.allows(0.0, now=100.0)
     history.survived(1.0)
-    assert history.allows(0.9, now=100.0)
-    assert not history.allows(0.96, now=100.0)
+    assert (history.allows(0.9, now=100.0), history.allows(0.96, now=100.0)) == (True, False)
     history.survived(0.5)
     assert history.allows(0.9, now=100.0)
-
-
-def test_history_remembers_an_early_end_for_a_while() -> None:
-    """After an early end nothing that old is trusted, longer each time it happens again, and not for ever."""
-    history = IdleHistory()
     history.survived(2.0)
     history.closed_early(0.3, now=100.0)
-    assert history.allows(0.2, now=101.0)
-    assert not history.allows(0.3, now=101.0)
-    assert history.allows(0.3, now=110.0)
+    allowed = [history.allows(age, now=now) for age, now in ((0.2, 101.0), (0.3, 101.0), (0.3, 110.0))]
+    assert allowed == [True, False, True]
     for _ in range(50):
         history.closed_early(0.0, now=120.0)
     history.closed_early(1.0, now=121.0)
-    assert not history.allows(0.0, now=140.0)
-    assert history.allows(0.0, now=141.0)
+    assert [history.allows(0.0, now=now) for now in (140.0, 141.0)] == [False, True]

@@ -7,11 +7,20 @@ import ssl
 
 import pytest
 
-from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, Unknown, UpstreamResponse, tls_context
-from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, send, serving, upstream_to
+from gateway.upstream import BodyLost, SentNothing, Unknown, tls_context
+from tests.http.upstream.wire import (
+    DONE,
+    Server,
+    all_closed,
+    answer,
+    answering,
+    lost,
+    not_sent,
+    send,
+    serving,
+    upstream_to,
+)
 from tests.support.tls import Authority
-
-CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\n\r\n0123456789"
 
 
 @pytest.mark.parametrize(
@@ -19,13 +28,10 @@ CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\n\r\n0123456789"
 )
 async def test_a_certificate_for_somebody_else_sent_nothing(authority: Authority, server_name: str | None) -> None:
     """The name in the certificate must be the upstream's."""
-    server_tls = authority.issue("service.example").server_context()
     tls = tls_context(ca=authority.ca_file)
-    async with serving(answering(DONE), server_tls) as server:
+    async with serving(answering(DONE), authority.issue("service.example").server_context()) as server:
         async with upstream_to(server.port, tls=tls, server_name=server_name) as client:
-            result = await send(client, protected=True)
-            assert isinstance(result, NotSent)
-            assert result.reason is SentNothing.TLS
+            assert (await not_sent(client, protected=True)).reason is SentNothing.TLS
         async with upstream_to(server.port, tls=tls, server_name="service.example") as client:
             assert (await answer(client)).head.status == 200
         assert len(server.requests) == 1
@@ -40,8 +46,7 @@ async def test_a_server_without_tls_sent_nothing(authority: Authority, says: byt
         writer.write(says)
 
     async with serving(handler) as server, upstream_to(server.port, tls=tls_context(ca=authority.ca_file)) as client:
-        result = await send(client)
-        assert isinstance(result, NotSent)
+        result = await not_sent(client)
         assert result.reason is SentNothing.TLS
         assert not result.detail.endswith(": ")
 
@@ -54,9 +59,7 @@ async def test_a_handshake_that_stands_still_sent_nothing(authority: Authority) 
 
     tls = tls_context(ca=authority.ca_file)
     async with serving(handler) as server, upstream_to(server.port, tls=tls, connect_timeout_seconds=0.2) as client:
-        result = await send(client)
-        assert isinstance(result, NotSent)
-        assert result.reason is SentNothing.CONNECT_TIMEOUT
+        assert (await not_sent(client)).reason is SentNothing.CONNECT_TIMEOUT
         running = asyncio.create_task(send(client))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -82,18 +85,14 @@ async def test_only_close_notify_completes_a_close_delimited_answer(authority: A
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
-        writer.write(CLOSE_DELIMITED)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
         await writer.drain()
         if ending == "fin-alone":
             writer.transport.abort()
 
-    tls = tls_context(ca=authority.ca_file)
-    async with (
-        serving(handler, authority.issue().server_context()) as server,
-        upstream_to(server.port, tls=tls) as client,
-    ):
-        got = await answer(client)
-        body = await got.body.read_all(100)
+    tls, server_tls = tls_context(ca=authority.ca_file), authority.issue().server_context()
+    async with serving(handler, server_tls) as server, upstream_to(server.port, tls=tls) as client:
+        body = await (await answer(client)).body.read_all(100)
         if ending == "close-notify":
             assert body == b"0123456789"
         else:
@@ -104,28 +103,21 @@ async def test_only_close_notify_completes_a_close_delimited_answer(authority: A
 
 async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(authority: Authority) -> None:
     """As without TLS; the connection ends without close_notify."""
-    wire = DONE
-    cuts = iter(range(len(wire) + 1))
+    cuts = iter(range(len(DONE) + 1))
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
-        writer.write(wire[: next(cuts)])
+        writer.write(DONE[: next(cuts)])
         await writer.drain()
         writer.transport.abort()
 
-    tls = tls_context(ca=authority.ca_file)
-    async with (
-        serving(handler, authority.issue().server_context()) as server,
-        upstream_to(server.port, tls=tls) as client,
-    ):
-        for cut in range(len(wire) + 1):
-            result = await send(client)
-            if cut < len(wire) - 4:
-                assert isinstance(result, Lost), cut
-                assert result.reason is (Unknown.TRUNCATED if cut else Unknown.CLOSED)
+    tls, server_tls = tls_context(ca=authority.ca_file), authority.issue().server_context()
+    async with serving(handler, server_tls) as server, upstream_to(server.port, tls=tls) as client:
+        for cut in range(len(DONE) + 1):
+            if cut < len(DONE) - 4:
+                assert (await lost(client)).reason is (Unknown.TRUNCATED if cut else Unknown.CLOSED), cut
             else:
-                assert isinstance(result, UpstreamResponse)
-                body = await result.body.read_all(10)
-                assert body == b"done" if cut == len(wire) else isinstance(body, BodyLost)
+                body = await (await answer(client)).body.read_all(10)
+                assert body == b"done" if cut == len(DONE) else isinstance(body, BodyLost)
         await all_closed(client)
-        assert len(server.requests) == len(wire) + 1
+        assert len(server.requests) == len(DONE) + 1

@@ -94,6 +94,31 @@ def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asynci
     return handler
 
 
+def giving_up(given: bytes = b"", *, hold: asyncio.Event | None = None) -> Any:
+    """A handler that begins an answer, and gives the rest when it may, or waits for its client to go."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(given)
+        await (reader.read() if hold is None else hold.wait())
+
+    return handler
+
+
+async def not_sent(client: Upstream, *arguments: Any, **options: Any) -> NotSent:
+    """One exchange of which nothing may have left."""
+    result = await send(client, *arguments, **options)
+    assert isinstance(result, NotSent), result
+    return result
+
+
+async def lost(client: Upstream, *arguments: Any, **options: Any) -> Lost:
+    """One exchange that may have had an effect."""
+    result = await send(client, *arguments, **options)
+    assert isinstance(result, Lost), result
+    return result
+
+
 @contextlib.asynccontextmanager
 async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **settings: Any) -> AsyncIterator[Upstream]:
     """A client that is closed at the end, and must have closed every connection that it opened.

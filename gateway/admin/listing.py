@@ -118,17 +118,28 @@ def _then_in_doubt(record: Record, policies: Policies) -> str:
             return "waits for a decision"
 
 
-def repeat(record: Record, policies: Policies) -> str:
-    """A command that repeats the request, as far as it is stored; empty where it is not.
+class AsRequest(NamedTuple):
+    """A request, as far as it is stored: query, body and what names the caller never are."""
 
-    Query, body and what names the caller are never stored: whoever repeats it adds them.
-    """
+    method: str
+    url: str
+    header: str
+
+
+def as_request(record: Record, policies: Policies) -> AsRequest | None:
+    """None where nothing of it is stored, or its route is no more."""
     request, route = record.request, policies.route_of(record)
     if request is None or not request.host or route is None:
-        return ""
+        return None
     name = next(iter(sorted(route.key.headers)), b"idempotency-key").decode()
-    words = ["curl", "-i", "-X", request.method, f"https://{request.host}{request.path}"]
-    return shlex.join([*words, "-H", f"{name}: {record.identity.key or 'THE SAME KEY'}"])
+    key = record.identity.key or "THE SAME KEY"
+    return AsRequest(request.method, f"https://{request.host}{request.path}", f"{name}: {key}")
+
+
+def repeat(record: Record, policies: Policies) -> str:
+    """A command that repeats the request; empty where it is not stored. Whoever repeats it adds what is missing."""
+    found = as_request(record, policies)
+    return "" if found is None else shlex.join(["curl", "-i", "-X", found.method, found.url, "-H", found.header])
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

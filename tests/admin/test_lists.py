@@ -196,6 +196,21 @@ async def test_a_repeat_to_copy(port: Port) -> None:
     assert words[5:] == ["-H", "idempotency-key: THE SAME KEY"]
 
 
+async def test_an_operation_to_explain(port: Port) -> None:
+    """Its page leads to the form with what is stored of its request; an id with nothing stored is refused."""
+    await port.desk.store.start()
+    browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=HOSTILE)
+    page = await browser.page(f"/ui/operations/{operation_id}")
+    (link,) = [link for link in page.links if link.startswith("/ui/explain?")]
+    page = await browser.page(link)
+    shown = {about.get("name"): about.get("value") for _, about in page.elements}
+    assert (shown["method"], shown["url"]) == ("POST", f"https://api.test{HOSTILE}")
+    assert "idempotency-key: THE SAME KEY" in page.text
+    assert "Add what is not" in page.text
+    for unknown in ("0" * 32, "no-id"):
+        assert (await browser.get(f"/ui/explain?operation={unknown}")).status == 400
+
+
 async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they come by id, all of them and each once, and the page says so; a filter that leaves few sorts these."""
     await port.desk.store.start()

@@ -466,8 +466,18 @@ class Console:
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
-    async def _explain_form(self, _: web.Request) -> dict[str, Any]:
-        return _explained({"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
+    async def _explain_form(self, request: web.Request) -> dict[str, Any]:
+        """With what is stored of the request of an operation, if one is named."""
+        form = {"method": "POST", "peer": "127.0.0.1", "with_record": "yes"}
+        if "operation" not in request.query:
+            return _explained(form)
+        operation_id = operation_id_of({"id": request.query["operation"]})
+        record = (await self._operations.read(operation_id)).record
+        found = None if record is None else listing.as_request(record, self._operations.policies)
+        if found is None:
+            raise Malformed("nothing is stored of the request of this operation")
+        stored = {"method": found.method, "url": found.url, "headers": found.header}
+        return _explained({**form, **stored}, of=operation_id)
 
     async def _explain(self, request: web.Request) -> web.Response:
         form = await form_of(request)

@@ -105,6 +105,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "caller": listing.caller,
     "did": listing.did,
     "then": listing.then,
+    "as_request": listing.as_request,
     "repeat": listing.repeat,
     "page_name": lambda page: _NAMES.get(page, page.replace("-", " ").capitalize()),
 }

@@ -21,6 +21,7 @@ from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE,
 from gateway.admin.inspection import full_json, operation_in
 from gateway.admin.journal import REFUSED, WAITING, response_of
 from gateway.admin.journal import listed as journal_listed
+from gateway.admin.listing import gathered
 from gateway.admin.operations import (
     PAGE_SIZE_MAX,
     REQUEUE,
@@ -608,9 +609,9 @@ async def reloaded(reload: Reload | None, refused: str = "") -> Reloaded:
 
 
 async def _list(operations: Operations, _: Place, asked: ListQuery) -> dict[str, Any]:
-    query = asked.query
-    found = [described(snapshot, has_body=False) for snapshot in await operations.page(query)]
-    return {"operations": found, "next": found[-1]["operation_id"] if len(found) == query.limit else None}
+    found = await gathered(operations, asked.query, records_max=asked.limit)
+    shown = [described(Snapshot(record, found.now_us), has_body=False) for record in found.records]
+    return {"operations": shown, "next": None if found.after is None else str(found.after)}
 
 
 async def _inspect(operations: Operations, place: Place, _: None) -> dict[str, Any]:

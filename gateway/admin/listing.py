@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -30,7 +31,7 @@ SORTED_MAX: Final = PAGE_SIZE_MAX
 _LOOK_SECONDS: Final = 0.12
 # So many callers are asked after with one key.
 _CALLERS_MAX: Final = 200
-_TOGETHER: Final = 50
+_TOGETHER: Final = 200
 _TEXT_MAX: Final = 200
 _INDEXED: Final = (frozenset((State.IN_DOUBT,)), frozenset((State.DEAD_LETTER,)))
 _EVERY: Final = frozenset(map(State, STATES))
@@ -115,17 +116,28 @@ def _then_in_doubt(record: Record, policies: Policies) -> str:
             return "waits for a decision"
 
 
-def repeat(record: Record, policies: Policies) -> str:
-    """A command that repeats the request, as far as it is stored; empty where it is not.
+class AsRequest(NamedTuple):
+    """A request, as far as it is stored: query, body and what names the caller never are."""
 
-    Query, body and what names the caller are never stored: whoever repeats it adds them.
-    """
+    method: str
+    url: str
+    header: str
+
+
+def as_request(record: Record, policies: Policies) -> AsRequest | None:
+    """None where nothing of it is stored, or its route is no more."""
     request, route = record.request, policies.route_of(record)
     if request is None or not request.host or route is None:
-        return ""
+        return None
     name = next(iter(sorted(route.key.headers)), b"idempotency-key").decode()
-    words = ["curl", "-i", "-X", request.method, f"https://{request.host}{request.path}"]
-    return shlex.join([*words, "-H", f"{name}: {record.identity.key or 'THE SAME KEY'}"])
+    key = record.identity.key or "THE SAME KEY"
+    return AsRequest(request.method, f"https://{request.host}{request.path}", f"{name}: {key}")
+
+
+def repeat(record: Record, policies: Policies) -> str:
+    """A command that repeats the request; empty where it is not stored. Whoever repeats it adds what is missing."""
+    found = as_request(record, policies)
+    return "" if found is None else shlex.join(["curl", "-i", "-X", found.method, found.url, "-H", found.header])
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -210,18 +222,21 @@ class Found:
     looked: int = 0
 
 
-async def gathered(operations: Operations, query: Query, fits: Callable[[Record], bool]) -> Found:
-    """At most `SORTED_MAX` records of the query that fit.
+async def gathered(
+    operations: Operations, query: Query, fits: Callable[[Record], object] = bool, records_max: int | None = None
+) -> Found:
+    """At most `records_max` records of the query that fit; `SORTED_MAX` by default.
 
     The store has an index of what is in doubt or a dead letter. For other states all records are read, and left out
     here: the store would look through as many as there are before it says that there is none.
     """
-    states, routes = query.states, query.routes
+    records_max = SORTED_MAX if records_max is None else records_max
+    states, routes, size = query.states, query.routes, records_max
     if query.states not in _INDEXED and query.reason is None:
-        query = replace(query, states=_EVERY, routes=None)
+        query, size = replace(query, states=_EVERY, routes=None), PAGE_SIZE_MAX
     found: list[Record] = []
     until, looked, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
-    async for page in operations.pages(replace(query, limit=PAGE_SIZE_MAX)):
+    async for page in operations.pages(replace(query, limit=size)):
         looked, now_us = looked + len(page), page[0].now_us
         records = [snapshot.record for snapshot in page if snapshot.record is not None]
         found += [
@@ -229,10 +244,10 @@ async def gathered(operations: Operations, query: Query, fits: Callable[[Record]
             for record in records
             if record.state in states and (routes is None or record.identity.route in routes) and fits(record)
         ]
-        if len(found) > SORTED_MAX:
-            return Found(found[:SORTED_MAX], now_us, found[SORTED_MAX - 1].identity.operation_id, looked)
-        is_enough = len(found) == SORTED_MAX or time.monotonic() >= until
-        if is_enough and len(page) == PAGE_SIZE_MAX:
+        if len(found) > records_max:
+            return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, looked)
+        is_enough = len(found) == records_max or time.monotonic() >= until
+        if is_enough and len(page) == size:
             return Found(found, now_us, records[-1].identity.operation_id, looked)
     return Found(found, now_us, None, looked)
 
@@ -309,17 +324,13 @@ def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
 
 
 async def _callers(operations: Operations, beginning: str, held: Held) -> list[bytes]:
-    found: dict[bytes, None] = {}
-
-    def is_of_one(record: Record) -> bool:
-        if caller(record).startswith(beginning) and len(record.identity.scope_digest) == 32:
-            found[record.identity.scope_digest] = None
-        return False
-
-    for states in _INDEXED:
-        for snapshot in await operations.page(Query(states, limit=PAGE_SIZE_MAX)):
-            if snapshot.record is not None:
-                is_of_one(snapshot.record)
-    looked = await gathered(operations, Query(_EVERY), is_of_one)
+    """The callers of the operations that are looked at, first those of what is in doubt or dead."""
+    others: list[Record] = []
+    stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in _INDEXED)
+    looking = gathered(operations, Query(_EVERY), others.append)
+    looked, pages = await asyncio.gather(looking, asyncio.gather(*stopped))
+    records = [each.record for each in chain.from_iterable(pages) if each.record is not None] + others
+    digests = [each.identity.scope_digest for each in records if caller(each).startswith(beginning)]
+    found = dict.fromkeys(digest for digest in digests if len(digest) == 32)
     held.is_whole = looked.after is None and len(found) <= _CALLERS_MAX
     return [*found][:_CALLERS_MAX]

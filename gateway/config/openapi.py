@@ -22,7 +22,7 @@ import yaml
 from gateway import CommandWrong
 from gateway.config import ConfigError, parse
 from gateway.config.checks import OWN_SEMANTICS
-from gateway.config.document import NOTHING, Mistake
+from gateway.config.document import DECISION, NOTHING, Mistake
 from gateway.config.models import ROUTES_MAX
 from gateway.core.routing import PathPattern, PatternError
 
@@ -34,8 +34,6 @@ _KEY_HEADER: Final = re.compile(r"idempoten|dedup", re.IGNORECASE)
 _WORD: Final = re.compile(r"[A-Za-z/][A-Za-z0-9._/-]*\Z")
 _MISTAKE_OF_ROUTE: Final = re.compile(r"routes\[([0-9]+)\]")
 
-_MARK: Final = "DECIDE: "
-"""A mistake shows values of up to 60 characters, so that its reader sees what is to be decided."""
 _CERTIFICATE: Final = "{client_certificate: san}"
 _OUTGOING: Final = "the service sends it, and the gateway is for what it gets"
 
@@ -94,7 +92,7 @@ def _accepted(found: _Found, tree: dict[str, Any], file: str, upstream: str | No
             mistakes: tuple[Mistake, ...] = ()
         except ConfigError as error:
             mistakes = error.mistakes
-        refused = [mistake for mistake in mistakes if f"found '{_MARK}" not in mistake.message]
+        refused = [mistake for mistake in mistakes if f"found '{DECISION}" not in mistake.message]
         if not refused:
             return Draft(text, len(active), len(mistakes))
         for mistake in refused:
@@ -331,7 +329,8 @@ def _value(text: str) -> str:
 
 
 def _open(what: str) -> str:
-    return _value(_MARK + what)
+    """A value that is left open. A mistake shows values of up to 60 characters, and so its reader what is to decide."""
+    return _value(DECISION + what)
 
 
 def _quoted(value: object) -> str:

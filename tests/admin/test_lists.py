@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import re
 import shlex
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,9 +17,10 @@ from gateway.admin import listing, reports
 from gateway.core.identity.scope import HeaderScope, Scope, identity_of
 from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
-from gateway.store.operations import SinkBacklog
+from gateway.store.operations import SinkBacklog, Tally
 from tests.admin.hand import RESPONSE, TREATMENT
-from tests.admin.test_pages import HOSTILE, Page, Port, port
+from tests.admin.test_pages import HOSTILE, TOKENS, Page, Port, port
+from tests.support import http
 
 __all__ = ["port"]
 
@@ -42,6 +46,14 @@ def doubted(port: Port, key: str, doubt: str = "timeout", **about: str) -> str:
     port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, doubt))
     port.desk.memory.clock.advance(1)
     return str(record.identity.operation_id)
+
+
+async def said(port: Port, path: str) -> dict[str, Any]:
+    """What the API responds."""
+    response = await http.request(port.port, "GET", path, (("Authorization", f"Bearer {TOKENS['vera']}"),))
+    assert response.status == 200, response.body
+    found: dict[str, Any] = json.loads(response.body)
+    return found
 
 
 def ids_of(page: Page) -> list[str]:
@@ -183,6 +195,21 @@ async def test_a_repeat_to_copy(port: Port) -> None:
     assert words[5:] == ["-H", "idempotency-key: THE SAME KEY"]
 
 
+async def test_an_operation_to_explain(port: Port) -> None:
+    """Its page leads to the form with what is stored of its request; an id with nothing stored is refused."""
+    await port.desk.store.start()
+    browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=HOSTILE)
+    page = await browser.page(f"/ui/operations/{operation_id}")
+    (link,) = [link for link in page.links if link.startswith("/ui/explain?")]
+    page = await browser.page(link)
+    shown = {about.get("name"): about.get("value") for _, about in page.elements}
+    assert (shown["method"], shown["url"]) == ("POST", f"https://api.test{HOSTILE}")
+    assert "idempotency-key: THE SAME KEY" in page.text
+    assert "Add what is not" in page.text
+    for unknown in ("0" * 32, "no-id"):
+        assert (await browser.get(f"/ui/explain?operation={unknown}")).status == 400
+
+
 async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they come by id, all of them and each once, and the page says so; a filter that leaves few sorts these."""
     await port.desk.store.start()
@@ -216,6 +243,49 @@ async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.Monkey
         (path,) = [link for link in page.links if "after=" in link] or [""]
     assert found == [str(record.identity.operation_id)]
     assert pages == sorted([*ids, *found]).index(found[0]) // 4 + 1
+
+
+async def test_a_list_of_the_api_goes_on_where_nothing_was_found(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of states without an index a page of it may have none, and leads on."""
+    await port.desk.store.start()
+    monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
+    monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
+    ids = sorted(doubted(port, f"k{number}") for number in range(12))
+    wanted = str(claimed(port, "rare").identity.operation_id)
+    path, pages, found = "/operations?state=claimed&limit=2", 0, []
+    while True:
+        page = await said(port, path)
+        found, pages = found + [each["operation_id"] for each in page["operations"]], pages + 1
+        if page["next"] is None:
+            break
+        path = f"/operations?state=claimed&limit=2&after={page['next']}"
+    assert found == [wanted]
+    assert pages == 4
+    page = await said(port, "/operations?limit=5")
+    assert [each["operation_id"] for each in page["operations"]] == ids[:5]
+    assert page["next"] == ids[4]
+
+
+async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows what was counted for the page before, and when; once it is counted, that."""
+    await port.desk.store.start()
+    browser, tally, may_count = await port.signed_in("vera"), port.desk.store.tally, asyncio.Event()
+    doubted(port, "k1")
+    assert "1 operation is in doubt" in (await browser.page("/ui/")).text
+
+    async def count() -> Tally:
+        await may_count.wait()
+        return await tally()
+
+    monkeypatch.setattr(port.desk.store, "tally", count)
+    doubted(port, "k2")
+    text = (await browser.page("/ui/")).text
+    assert "1 operation is in doubt" in text
+    assert "Counted at" in text
+    may_count.set()
+    text = (await browser.page("/ui/")).text
+    assert "2 operations are in doubt" in text
+    assert "Counted at" not in text
 
 
 async def test_other_states(port: Port) -> None:

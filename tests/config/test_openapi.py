@@ -174,6 +174,14 @@ def test_check_names_each_decision_and_nothing_else(init: Init, name: str) -> No
         assert mistake.endswith(f"found 'DECIDE: {what}'")
 
 
+def test_check_names_each_decision_of_many_routes(init: Init) -> None:
+    """More of them than there are lines for mistakes."""
+    init(described({f"/things/{number}": {"post": {}} for number in range(300)}))
+    _, _, mistakes = init.check()
+    places = [f"routes[{number}].{key}" for number in range(300) for key in ("key", "scope", "outcome.preset")]
+    assert [mistake.split(": ")[1] for mistake in mistakes] == ["upstream.url", *places]
+
+
 @pytest.mark.parametrize("name", ROUTES)
 def test_what_is_decided_passes_without_remark(init: Init, name: str) -> None:
     """Each write is a route that matches what is described, in an order in which each gets its own requests."""

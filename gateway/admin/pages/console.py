@@ -48,7 +48,7 @@ from gateway.admin.actions import ACTIONS, CHANGES, Asked, Change, ManyAsked, Pa
 from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
 from gateway.admin.journal import acknowledge, exported, kept, read_response, written
 from gateway.admin.operations import Operations, audit_by, bounded, listed
-from gateway.admin.pages.pictures import counted_part, counted_since_us, marks_in, pictures, strip
+from gateway.admin.pages.pictures import counted_part, counted_since_us, last_in_doubt, marks_in, pictures, strip
 from gateway.admin.reports import events_text
 from gateway.admin.resolution import (
     Changed,
@@ -67,12 +67,12 @@ from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Record, Snapshot, State
 from gateway.core.outcome import meaning_of
-from gateway.observe.activity import WINDOWS, Window
+from gateway.observe.activity import WINDOWS, Activity, Window
 from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
-from gateway.store.base import StoreError
+from gateway.store.base import StoreError, wall_clock_us
 from gateway.store.journal import HostJournals
-from gateway.store.operations import Query
+from gateway.store.operations import Query, Tally
 
 _Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
 """What a template names."""
@@ -87,6 +87,9 @@ _TYPED_AGAIN_MAX: Final = 40
 _WORK_LIST_MAX: Final = 3
 _PAGE_SIZE: Final = 50
 _SORTED_MAX: Final = 500
+# A page waits so long for the count of what is in doubt; one of before is shown for so long.
+_COUNT_SECONDS: Final = 0.1
+_COUNTED_SECONDS: Final = 30.0
 # Pictures are drawn so often for each of their spans.
 _DRAWN_OF_SPAN: Final = 6
 _JOURNAL_MAX: Final = 200
@@ -159,6 +162,9 @@ class Console:
         self._page = self._site.page
         # By window, and until when they are shown.
         self._pictures: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._counting: asyncio.Task[Loaded] | None = None
+        # The last count that succeeded, and when (µs).
+        self._counted: tuple[Loaded, int] = Loaded(None), 0
 
     def endpoints(self, app: web.Application) -> list[Endpoint]:
         """Its paths in this application. The page of a change has the path of the change, and needs the same role."""
@@ -287,14 +293,45 @@ class Console:
             "backlog": operations.backlog(),
             "sinks": operations.sinks(),
             "memory": operations.memory(),
-            # The others would wait for it.
-            "tally": bounded(operations.store.cold.tally()),
         }
-        # At once: a store that does not respond is waited for once.
-        drawn, journal, *loaded = await asyncio.gather(
-            self._drawn(window), operations.journal(limit=1), *map(load, asked.values())
+        # At once: a store that does not respond is waited for once. The count last: the others would wait for it.
+        drawn, journal, loaded, tally = await asyncio.gather(
+            self._drawn(window),
+            operations.journal(limit=1),
+            asyncio.gather(*map(load, asked.values())),
+            self._tally(),
         )
-        return {"window": window.name, **drawn, "journal": journal, **dict(zip(asked, loaded, strict=True))}
+        counted_us = 0
+        if tally is None:
+            is_away = any(each.value is None for each in loaded)
+            tally, counted_us = (Loaded(None), 0) if is_away else self._counted_before(drawn["activity"])
+            if tally.value is None:
+                tally = await self._count()
+        values = {"journal": journal, "tally": tally, "counted_us": counted_us, **drawn}
+        return {"window": window.name, "sorted_max": _SORTED_MAX, **values, **dict(zip(asked, loaded, strict=True))}
+
+    async def _tally(self) -> Loaded | None:
+        """What is in doubt; None where so many are that a page would wait for the count, which goes on for the next."""
+        done, _ = await asyncio.wait((self._count(),), timeout=_COUNT_SECONDS)
+        return done.pop().result() if done else None
+
+    def _count(self) -> asyncio.Task[Loaded]:
+        """One count serves all who wait for one."""
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(load(bounded(self._operations.store.cold.tally())))
+            self._counting.add_done_callback(self._note_count)
+        return self._counting
+
+    def _note_count(self, counting: asyncio.Task[Loaded]) -> None:
+        if not counting.cancelled() and counting.result().value is not None:
+            self._counted = counting.result(), wall_clock_us()
+
+    def _counted_before(self, activity: Activity) -> tuple[Loaded, int]:
+        """What was in doubt for a page before, or as upkeep has counted it over all routes, and when."""
+        if 0 <= wall_clock_us() - self._counted[1] < _COUNTED_SECONDS * MICROSECONDS:
+            return self._counted
+        at_us, open_, oldest_seconds = last_in_doubt(activity)
+        return (Loaded(Tally({"": open_}, oldest_seconds)), at_us) if open_ else (Loaded(None), 0)
 
     async def _drawn(self, window: Window) -> dict[str, Any]:
         """The pictures of a window, drawn anew no more often than their numbers change."""
@@ -450,8 +487,18 @@ class Console:
 
     # -- explaining ---------------------------------------------------------------------------------------------------
 
-    async def _explain_form(self, _: web.Request) -> dict[str, Any]:
-        return _explained({"method": "POST", "peer": "127.0.0.1", "with_record": "yes"})
+    async def _explain_form(self, request: web.Request) -> dict[str, Any]:
+        """With what is stored of the request of an operation, if one is named."""
+        form = {"method": "POST", "peer": "127.0.0.1", "with_record": "yes"}
+        if "operation" not in request.query:
+            return _explained(form)
+        operation_id = operation_id_of({"id": request.query["operation"]})
+        record = (await self._operations.read(operation_id)).record
+        found = None if record is None else listing.as_request(record, self._operations.policies)
+        if found is None:
+            raise Malformed("nothing is stored of the request of this operation")
+        stored = {"method": found.method, "url": found.url, "headers": found.header}
+        return _explained({**form, **stored}, of=operation_id)
 
     async def _explain(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -920,6 +967,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "caller": listing.caller,
     "did": listing.did,
     "then": listing.then,
+    "as_request": listing.as_request,
     "repeat": listing.repeat,
     "page_name": lambda page: _NAMES.get(page, page.replace("-", " ").capitalize()),
 }

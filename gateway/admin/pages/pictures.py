@@ -167,6 +167,16 @@ def _row_buckets(window: Window, count: int) -> int:
     return many if count > many * _LONG_ROWS else few
 
 
+def last_in_doubt(activity: Activity) -> tuple[int, int, float]:
+    """Since when a bucket lasts that knows what is in doubt, how many that are, and the seconds of the oldest; of the
+    last buckets alone, zeros where they do not know."""
+    for at, bucket in list(enumerate(activity.buckets))[: -_FRESH_BUCKETS - 1 : -1]:
+        if bucket is not None and "open" in bucket:
+            oldest = max(bucket.get("oldest_doubt", {}).values(), default=0.0)
+            return activity.since_us + at * activity.window.span_us, int(sum(bucket["open"].values())), oldest
+    return 0, 0, 0.0
+
+
 def marks_in(activity: Activity) -> list[tuple[str, str]]:
     """The marks of this window, as shape and word."""
     found = activity.total("mark")

@@ -15,25 +15,18 @@ from gateway.core.confidential import Sealing
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
-    Abandon,
     Accept,
-    Bury,
     Claim,
     Command,
     Complete,
-    Disprove,
-    Erase,
+    Dispatch,
     Fenced,
-    Forget,
-    Postpone,
-    Purge,
-    Reinstate,
-    Release,
-    Requeue,
+    Prove,
+    Renew,
     Result,
     Snapshot,
     State,
-    Withdraw,
+    Takeover,
 )
 from gateway.observe.facts import Events, StoreCalled
 from gateway.store.base import Store, boot_seconds
@@ -41,10 +34,10 @@ from gateway.store.operations import Cold
 
 DURABLE: Final = "durable"
 
-# Constants, because a union inside `isinstance` is built on every call.
+# A constant, because a union inside `isinstance` is built on every call.
 _NEW: Final = (Claim, Accept)
 # After these there is no response to replay.
-_ENDING: Final = (Release, Forget, Abandon, Postpone, Bury, Disprove, Reinstate, Requeue, Withdraw, Purge, Erase)
+_ENDING: Final = frozenset(EVENT_OF) - {Claim, Accept, Dispatch, Takeover, Renew, Complete, Prove}
 _NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")
 
@@ -205,7 +198,7 @@ class Gate:
             or not copies.durable_up
         ):
             copies.observe(result.snapshot.now_us, started_seconds, ended_seconds)
-        if isinstance(command, _ENDING):
+        if type(command) in _ENDING:
             await copies.end(command, result, started_seconds)
         elif record is not None and record.state is State.COMPLETED:
             copies.keep(result.snapshot, started_seconds)

@@ -519,7 +519,7 @@ class Agreements(Protocol):
     """What gateways tell one another about themselves and about the store's memory."""
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        """Remember what a gateway serves and that it runs, unless that would lose living keys (`recipes`).
+        """Remember what a gateway serves and that it runs, unless that would lose living keys (`agreement`).
 
         Concurrent calls are serialised: each is compared with those before it. Repeatable. A trial returns the same
         result and changes nothing.
@@ -528,7 +528,7 @@ class Agreements(Protocol):
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         """Note that a gateway known from `compare_configuration` runs now, or has stopped. Repeatable.
 
-        A gateway that was not seen for `recipes.RUNNING_US` counts as stopped.
+        A gateway that was not seen for `agreement.RUNNING_US` counts as stopped.
         """
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:

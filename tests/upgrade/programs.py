@@ -62,7 +62,7 @@ _NEXT: Final = Defect(
         Edit(_LEVEL, f"RECORD_VERSION: Final = {RECORD_VERSION}", f"RECORD_VERSION: Final = {NEXT_RECORD_VERSION}"),
         Edit(_LEVEL, f"JOURNAL_VERSION: Final = {JOURNAL_VERSION}", f"JOURNAL_VERSION: Final = {NEXT_JOURNAL_VERSION}"),
         Edit(_LEVEL, "\n_FINISH: Final", f"{_WRITTEN}\n\n_FINISH: Final"),
-        Edit("store/memory/guard.py", "import why_refused, why_unfinished", "import note, why_refused, why_unfinished"),
+        Edit("store/memory/guard.py", "import agree, strays, why", "import agree, note, strays, why"),
         Edit(
             "store/memory/guard.py",
             "        if (refused := why_refused(epoch.level)) is not None:",

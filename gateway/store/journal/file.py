@@ -5,8 +5,8 @@ fault. Callers decide whose outcomes they are and where they go. Everything here
 
 Theory of operation
 -------------------
-*Ownership.* Only the holder of the file's lock has it open for long. Operators may visit it (`view`), whether its owner
-runs or not: to read, and to delete refused outcomes. The owner learns of that by counting again. The lock is an
+*Ownership.* Only the holder of the file's lock has it open for long. Operators may visit it (`opened`), whether its
+owner runs or not: to read, and to delete refused outcomes. The owner learns of that by counting again. The lock is an
 advisory one on a file beside the database, held by an open descriptor, so it ends with the process in every case. It
 has a file of its own because closing any descriptor of the database would drop SQLite's locks.
 

@@ -6,7 +6,7 @@ store. What `append` has acknowledged is on the disk, and stays there until `for
 
 Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
 that other gateways skip it, and its owner has it locked (`file`). What became of one operation is looked up in all of
-them (`view`), because its repeats come to any process.
+them, because its repeats come to any process.
 
 *A view* (`JournalFileView`) is of one file, for gateways that ask about one operation, and for operators. It owns no
 file and no lock, and waits for no gateway: each call opens the file for some statements, whether its owner runs or not.

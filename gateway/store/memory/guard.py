@@ -1,10 +1,10 @@
 """The guard in front of a durable store: requests pass only while it is the store that this host knew.
 
 It owns no record. On each connection to a store, before anything else, it checks two things: that this gateway's
-configuration still finds the living keys that the store remembers (`recipes`), because a request whose key gets another
-identity would run again; and that the store still has the memory that was known (`epoch`). Beside the traffic it counts
-the living keys that no route of this gateway finds, and only reports them. It exchanges notes with the other gateways
-every few seconds, among them that this gateway runs, and notes on `close` that it has stopped.
+configuration still finds the living keys that the store remembers (`agreement`), because a request whose key gets
+another identity would run again; and that the store still has the memory that was known (`epoch`). Beside the traffic
+it counts the living keys that no route of this gateway finds, and only reports them. It exchanges notes with the other
+gateways every few seconds, among them that this gateway runs, and notes on `close` that it has stopped.
 
 A store that lost data goes on serving the records that it has. A missing record may be among the lost ones. So for as
 long as keys are remembered, a claim, an acceptance or a read of a missing key raises `Amnesic`, unless an operator
@@ -235,7 +235,7 @@ class EpochGuard(SealedStore):
                 await self._write("acknowledged", self._witness_files.close)
 
     async def _note_stopped(self, *, was_open: bool) -> None:
-        """Note that this gateway has stopped. If that fails, the others see it after `recipes.RUNNING_US`."""
+        """Note that this gateway has stopped. If that fails, the others see it after `agreement.RUNNING_US`."""
         if not was_open:
             return
         with contextlib.suppress(StoreError, TimeoutError):

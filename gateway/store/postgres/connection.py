@@ -36,7 +36,7 @@ T = TypeVar("T")
 READ_COMMITTED: Final = "READ COMMITTED"
 SERIALIZABLE: Final = "SERIALIZABLE"
 READING: Final = "REPEATABLE READ READ ONLY"
-# Its one snapshot is taken by the first query. `horizon` has to see it before, and this takes none.
+# Its one snapshot is taken by the first query. `Horizon` has to see it before, and this takes none.
 _FIRST: Final = {SERIALIZABLE: ("LOCK TABLE ONLY idempotency_gateway.operation IN ROW EXCLUSIVE MODE",)}
 
 _PAUSE_SECONDS_MIN: Final = 0.05

@@ -11,7 +11,7 @@ is planned on each execution, nothing is prepared, and LISTEN does not work. And
 server silently, each batch of claims or changes there first compares the memory that it is about to change.
 
 Where the URL lists hosts, a dial asks all of them, a moment apart, and waits for none that is silent once a primary has
-answered; `hosts` says which one is used. While the memory is known, the host that was used last is asked alone first.
+answered; `choose` says which one is used. While the memory is known, the host that was used last is asked alone first.
 
 The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
 middle must not hold locks for longer.

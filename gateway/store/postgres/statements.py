@@ -157,8 +157,9 @@ _COMPLETED: Final = {
     "body_kept": "", "due_us": "",
 }  # fmt: skip
 # What a claim, and a completion, is given: these columns of the record that `step` makes of it at the time 0, the id
-# first. Columns of which none has a value are left out.
-CLAIM: Final = tuple(each for each in COLUMNS if each not in _CLAIMED)
+# first. Columns of which none has a value are left out, and so is what a claim has not that is of a completion.
+_UNCLAIMED: Final = frozenset(COMPLETED) - {"lease_us", "sealed_by"}
+CLAIM: Final = tuple(each for each in COLUMNS if each not in _UNCLAIMED.union(_CLAIMED))
 _COMPLETING: Final = ("id", "token", "attempt_id", *(each for each in COMPLETED if each not in _COMPLETED))
 COMPLETION: Final = (*_COMPLETING, "body")
 _of_claim: Final = itemgetter(*map(COLUMNS.index, CLAIM))
@@ -294,8 +295,8 @@ def given_of(
     given: dict[str, Any] = {}
     columns = zip(names, zip(*map(row_of, commands), strict=True), strict=True)
     for name, column in (*columns, *more.items()):
-        if name in _SHARED and column.count(column[0]) == len(column):
-            given[name] = column[:1]
+        if name in _SHARED:
+            given[name] = column[:1] if column.count(column[0]) == len(column) else column
         elif column.count(None) < len(column):
             given[name] = column
     return given

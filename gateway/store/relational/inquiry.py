@@ -307,7 +307,7 @@ def joined(living: Living, others: Living) -> Living:
 
 
 async def _known(cursor: Cursor) -> list[Remembered]:
-    """The operations, as `recipes` reads them."""
+    """The operations, as `agreement` reads them."""
     rows = await cursor.rows("select_recipes")
     return [Remembered(name, operation, recipe, routes, bool(last)) for name, operation, recipe, routes, last in rows]
 

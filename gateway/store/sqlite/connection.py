@@ -255,7 +255,7 @@ def _check_file(path: Path, descriptor: int) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def file_id(path: Path) -> FileId | None:
+def file_id(path: Path | str) -> FileId | None:
     """The id of the file that has this name now; None when there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 -- before each transaction
@@ -292,6 +292,8 @@ class Connection(Generic[W]):
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
+        # For the look before each transaction, which a `Path` makes half as dear again.
+        self._name = str(path)
         self.busy_seconds = busy_seconds
         self._file_id: FileId | None = None
         self._handle: apsw.Connection | None = None
@@ -382,7 +384,7 @@ class Committer(Connection[W]):
     def transact(self, work: Callable[[W], T]) -> T:
         """Do the work in one durable transaction. Raises `NotApplied`, `Indefinite`, and what the work raises."""
         workplace = self._workplace
-        if workplace is None or file_id(self.path) != self._file_id:
+        if workplace is None or file_id(self._name) != self._file_id:
             workplace = self.workplace()
         cursor = self._cursor
         try:

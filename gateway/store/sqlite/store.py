@@ -208,7 +208,10 @@ def _apply_all(
     """The results, the number that the witness was raised to (0: it was not), and when."""
     number, now_us = 0, transaction.now_us
     if witness is not None:
-        witness.compare(transaction, now_us)
+        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
+        state = transaction.connection, transaction.cursor.execute("PRAGMA data_version").fetchone()[0]
+        if state != witness.compared:
+            witness.compare(transaction, now_us, state)
     results: list[Any] = []
     rest: list[int] = []
     try:
@@ -289,25 +292,20 @@ class _Witness:
         # What was acknowledged last; 0 for nothing.
         self._number = 0
         self._memory = b""
-        self._compared: object = None
+        self.compared: object = None
+        """What the data were like when they were compared; changes of this link's leave that as it is."""
         self._reading: Reading | None = None
 
-    def compare(self, transaction: Transaction, now_us: int) -> None:
-        """Compare the data with all notes, unless it is as it was then but for changes of this link's.
-
-        Raises `EpochChanged`, before anything was changed.
-        """
-        # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
-        state = transaction.connection, transaction.cursor.execute("PRAGMA data_version").fetchone()[0]
-        if state == self._compared:
-            return
+    def compare(self, transaction: Transaction, now_us: int, state: object) -> None:
+        """Compare the data, which are in this state, with all notes. Raises `EpochChanged`, before anything was
+        changed."""
         # Before the epoch that they are compared with.
         reading = self._files.read()
         epoch = _epoch_of((note.link for note in reading.notes), transaction, now_us)
         why = missing(reading.notes, epoch, self._files.beyond)
         if why is not None:
             raise EpochChanged(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, state
+        self._memory, self._reading, self.compared = memory_digest(epoch.identity), reading, state
 
     def raise_(self, transaction: Transaction, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""

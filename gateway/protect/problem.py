@@ -10,7 +10,8 @@ operator's own documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -48,10 +49,6 @@ DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi
 _COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
 _DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
 _SHOULD_RETRY: Final = (b"x-should-retry", b"Stripe-Should-Retry")
-
-_IDEMPOTENCY: Final = "idempotency_error"
-_INVALID: Final = "invalid_request_error"
-_API: Final = "api_error"
 
 
 @immutable
@@ -105,311 +102,160 @@ class Case:
     outcome: Meaning | None = None
 
 
-_IN_DOUBT: Final = (
-    "Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key. "
-)
-_DOUBT_TITLE: Final = "The result of this operation is unknown"
+# A row: the codes, and which of their cases it is; the status; after how many seconds a repeat may help, `never` where
+# it does not, and `open` where that is left to the client; the kind of Stripe's error; the title, `=` for that of the
+# code; then status and code of Stripe's error, and the outcome, where they are others. Below it, the detail.
+_TABLE: Final = """
+request-invalid | 400 | never | invalid | The request is invalid
+    Nothing was executed. Correct the request.
+request-invalid, 408 | 408 | 1 | invalid | =
+    Nothing was executed. Repeat with the same key.
+request-invalid, unread | 400 | never | invalid | =
+request-invalid, slow | 408 | open | invalid | = | outcome=in_doubt
+overloaded | 503 | 1 | api | The gateway takes no more requests now
+    Nothing was executed. Repeat with the same key.
+overloaded, untaken | 503 | 1 | api | = | outcome=retryable
+    The gateway is overloaded, or is being stopped; nothing was sent.
+key-missing | 400 | never | invalid | Idempotency-Key is missing
+    This operation needs an idempotency key. Nothing was executed. Send a key that is new for this intent.
+scope-missing | 400 | never | invalid | The caller is not identified
+    Nothing was executed. Identify yourself as this API requires.
+scope-unsuitable | 400 | never | invalid | The credential does not identify the caller for long enough
+    Nothing was executed. Use a credential that stays the same over retries.
+identity-unavailable | 503 | 1 | api | The caller cannot be verified now
+    Nothing was executed. Repeat with the same key.
+body-too-large | 413 | never | invalid | The request body is too large
+    Nothing was executed. Send a shorter body.
+signature-missing signature-invalid signature-stale | 401 | never | invalid | The message is not signed by its sender
+    Nothing was stored. Sign it with the current secret and time.
+event-unsupported | 415 | never | invalid | The message holds several events
+    Nothing was stored. Send each event in a message of its own.
+key-invalid | 400 | never | idempotency | Idempotency-Key is invalid
+    Nothing was executed. Send one key of 1 to 255 visible ASCII characters.
+order-missing | 400 | never | invalid | The place of this request in the order is not known
+    Nothing was executed. Send the value that requests here are delivered in order by.
+store-unavailable | 503 | 1 | api | The record of operations cannot be reached
+    Nothing was executed. Repeat with the same key.
+store-amnesia | 503 | 60 | api | The record of operations was lost in part
+    It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, and not
+    under a new one.
+key-reused | 422 | never | idempotency | Idempotency-Key is already used | stripe=400
+    This key was used at {time} for a different request. Nothing was executed. Use a new key for a new intent.
+key-reused, incomparable | 422 | never | idempotency | = | stripe=400
+    This key was used at {time}, and the gateway cannot tell whether for this request or a different one. Nothing was
+    executed now. Do not send it again under a new key. Ask the operator about operation {id}.
+likely-duplicate | 409 | never | idempotency | The same request was sent under another key
+    You sent the same request under another key; that one is operation {first}. Nothing was executed now. Repeat with
+    the first key. Only if you mean it as well, send `Idempotency-Distinct: true`.
+response-not-stored | 409 | never | idempotency | The first response was not kept
+    The first request was answered with {status}; its response was not kept. Do not repeat it under a new key. See
+    {resource}.
+key-expired | 410 | never | idempotency | Idempotency-Key has expired
+    This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now. See {resource}.
+key-expired, other-version | 410 | never | idempotency | The response is in another version of the API
+    This key completed at {time} ({status}), with a response in another version of the API than this request expects.
+    Nothing was executed now. See {resource}.
+backlog-full | 503 | 5 | api | Too many requests wait to be delivered
+    Nothing was stored or executed. Repeat with the same key later.
+dead-letter | 409 | never | api | The request was accepted, and could not be delivered
+    It had no effect so far, and may be delivered after all. Do not send it again under a new key. Ask the operator
+    about operation {id}.
+withdrawn | 409 | never | api | The request was called off
+    It was called off before it had an effect. Nothing is executed any more, unless it is sent again.
+in-flight | 409 | 1 | idempotency | A request is outstanding for this Idempotency-Key | code=idempotency_key_in_use
+    The first request is still running. Repeat with the same key.
+in-doubt | 409 | never | api | The result of this operation is unknown
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Ask the operator about operation {id}.
+in-doubt, resend | 409 | 1 | api | =
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Send it again with the same key: the service knows it by that, and does it once.
+in-doubt, probe | 409 | 1 | api | =
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Send it again with the same key: the gateway asks the service what became of it, and tells you.
+in-doubt, 503 | 503 | 1 | api | =
+    Your request was received, but what became of it could not be recorded yet. It may have taken effect, or may do so
+    later. Do not send it again under a new key. Repeat with the same key.
+released | 503 | 1 | api | The first request had no effect
+    The first request had no effect. Repeat with the same key.
+upstream-unreachable | 502 | 1 | api | The service cannot be reached
+    The service could not be reached; nothing was sent. Repeat with the same key.
+upstream-unreachable, unfetched | 502 | 1 | api | The response cannot be fetched from the service
+    The first request completed ({status}), and its response is fetched from the service, which did not answer. Nothing
+    was executed now. Repeat with the same key.
+upstream-unreachable, unsent | 502 | 1 | api | = | outcome=retryable
+    The service could not be reached; nothing was sent.
+no-such-operation | 404 | never | invalid | There is no such operation
+    There is no such operation for this caller.
+method-not-allowed | 405 | never | invalid | The method is not allowed
+    The methods of this resource are those in `Allow`.
+already-completed | 409 | never | invalid | The operation is completed
+    The operation is completed, and cannot be called off.
+no-response | 502 | open | api | The service did not respond | outcome=in_doubt
+    The service did not respond. Whether the request had an effect is not known.
+gateway-failed | 500 | open | api | The gateway failed | outcome=in_doubt
+    The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key.
+gateway-failed, before | 500 | 1 | api | = | outcome=retryable
+    The gateway failed. Nothing was executed. Repeat with the same key.
+"""
 
-# `in-doubt` by what the route's recovery does for a repeat.
-DOUBTS: Final[Mapping[type[Recovery], Case]] = {
-    Hold: Case(409, _DOUBT_TITLE, f"{_IN_DOUBT}Ask the operator about operation {{id}}.", NEVER, _API),
-    Resend: Case(
-        409,
-        _DOUBT_TITLE,
-        f"{_IN_DOUBT}Send it again with the same key: the service knows it by that, and does it once.",
-        SOON,
-        _API,
-    ),
-    Probe: Case(
-        409,
-        _DOUBT_TITLE,
-        f"{_IN_DOUBT}Send it again with the same key: the gateway asks the service what became of it, and tells you.",
-        SOON,
-        _API,
-    ),
-}
+_KINDS: Final = {"api": "api_error", "idempotency": "idempotency_error", "invalid": "invalid_request_error"}
+_RETRIES: Final = {"never": NEVER, "open": OPEN}
 
-# The same text for all: it helps nobody who guesses.
-_UNSIGNED: Final = Case(
-    401,
-    "The message is not signed by its sender",
-    "Nothing was stored. Sign it with the current secret and time.",
-    NEVER,
-    _INVALID,
-)
 
+def _rows() -> Iterator[tuple[str, Case]]:
+    """The cases of the table by their codes, those of one code after its own."""
+    usual = ""
+    for row in re.split(r"\n(?! )", _TABLE.strip()):
+        head, *detail = map(str.strip, row.split("\n"))
+        names, status, retry, kind, title, *more = head.split(" | ")
+        usual = usual if "," in names else title
+        further: dict[str, Any] = dict(each.split("=") for each in more)
+        case = Case(
+            int(status),
+            usual if title == "=" else title,
+            " ".join(detail),
+            _RETRIES.get(retry) or Retry(int(retry)),
+            _KINDS[kind],
+            int(further["stripe"]) if "stripe" in further else None,
+            further.get("code"),
+            Meaning(further["outcome"]) if "outcome" in further else None,
+        )
+        for name in [names] if "," in names else names.split():
+            yield name, case
+
+
+_ROWS: Final = dict(_rows())
 CASES: Final[Mapping[Verdict | Trouble, Case]] = {
-    Verdict.REQUEST_INVALID: Case(
-        400, "The request is invalid", "Nothing was executed. Correct the request.", NEVER, _INVALID
-    ),
-    Verdict.OVERLOADED: Case(
-        503,
-        "The gateway takes no more requests now",
-        "Nothing was executed. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
-    Verdict.KEY_MISSING: Case(
-        400,
-        "Idempotency-Key is missing",
-        "This operation needs an idempotency key. Nothing was executed. Send a key that is new for this intent.",
-        NEVER,
-        _INVALID,
-    ),
-    Verdict.SCOPE_MISSING: Case(
-        400,
-        "The caller is not identified",
-        "Nothing was executed. Identify yourself as this API requires.",
-        NEVER,
-        _INVALID,
-    ),
-    Verdict.SCOPE_UNSUITABLE: Case(
-        400,
-        "The credential does not identify the caller for long enough",
-        "Nothing was executed. Use a credential that stays the same over retries.",
-        NEVER,
-        _INVALID,
-    ),
-    Verdict.IDENTITY_UNAVAILABLE: Case(
-        503,
-        "The caller cannot be verified now",
-        "Nothing was executed. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
-    Verdict.BODY_TOO_LARGE: Case(
-        413, "The request body is too large", "Nothing was executed. Send a shorter body.", NEVER, _INVALID
-    ),
-    Verdict.SIGNATURE_MISSING: _UNSIGNED,
-    Verdict.SIGNATURE_INVALID: _UNSIGNED,
-    Verdict.SIGNATURE_STALE: _UNSIGNED,
-    Verdict.EVENT_UNSUPPORTED: Case(
-        415,
-        "The message holds several events",
-        "Nothing was stored. Send each event in a message of its own.",
-        NEVER,
-        _INVALID,
-    ),
-    Verdict.KEY_INVALID: Case(
-        400,
-        "Idempotency-Key is invalid",
-        "Nothing was executed. Send one key of 1 to 255 visible ASCII characters.",
-        NEVER,
-        _IDEMPOTENCY,
-    ),
-    Verdict.ORDER_MISSING: Case(
-        400,
-        "The place of this request in the order is not known",
-        "Nothing was executed. Send the value that requests here are delivered in order by.",
-        NEVER,
-        _INVALID,
-    ),
-    Verdict.STORE_UNAVAILABLE: Case(
-        503,
-        "The record of operations cannot be reached",
-        "Nothing was executed. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
-    Verdict.STORE_AMNESIA: Case(
-        503,
-        "The record of operations was lost in part",
-        "It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, "
-        "and not under a new one.",
-        Retry(60),
-        _API,
-    ),
-    Verdict.KEY_REUSED: Case(
-        422,
-        "Idempotency-Key is already used",
-        "This key was used at {time} for a different request. Nothing was executed. Use a new key for a new intent.",
-        NEVER,
-        _IDEMPOTENCY,
-        # The only client error that Stripe's libraries raise as their IdempotencyError.
-        stripe_status=400,
-    ),
-    Verdict.LIKELY_DUPLICATE: Case(
-        409,
-        "The same request was sent under another key",
-        "You sent the same request under another key; that one is operation {first}. Nothing was executed now. Repeat "
-        "with the first key. Only if you mean it as well, send `Idempotency-Distinct: true`.",
-        NEVER,
-        _IDEMPOTENCY,
-    ),
-    Verdict.RESPONSE_NOT_STORED: Case(
-        409,
-        "The first response was not kept",
-        "The first request was answered with {status}; its response was not kept. Do not repeat it under a new key. "
-        "See {resource}.",
-        NEVER,
-        _IDEMPOTENCY,
-    ),
-    Verdict.KEY_EXPIRED: Case(
-        410,
-        "Idempotency-Key has expired",
-        "This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now. See "
-        "{resource}.",
-        NEVER,
-        _IDEMPOTENCY,
-    ),
-    Verdict.BACKLOG_FULL: Case(
-        503,
-        "Too many requests wait to be delivered",
-        "Nothing was stored or executed. Repeat with the same key later.",
-        Retry(5),
-        _API,
-    ),
-    Verdict.DEAD_LETTER: Case(
-        409,
-        "The request was accepted, and could not be delivered",
-        "It had no effect so far, and may be delivered after all. Do not send it again under a new key. Ask the "
-        "operator about operation {id}.",
-        NEVER,
-        _API,
-    ),
-    Verdict.WITHDRAWN: Case(
-        409,
-        "The request was called off",
-        "It was called off before it had an effect. Nothing is executed any more, unless it is sent again.",
-        NEVER,
-        _API,
-    ),
-    Verdict.IN_FLIGHT: Case(
-        409,
-        "A request is outstanding for this Idempotency-Key",
-        "The first request is still running. Repeat with the same key.",
-        SOON,
-        _IDEMPOTENCY,
-        stripe_code="idempotency_key_in_use",
-    ),
-    Verdict.IN_DOUBT: DOUBTS[Hold],
-    Verdict.RELEASED: Case(
-        503,
-        "The first request had no effect",
-        "The first request had no effect. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
-    Verdict.UPSTREAM_UNREACHABLE: Case(
-        502,
-        "The service cannot be reached",
-        "The service could not be reached; nothing was sent. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
-    Trouble.NO_SUCH_OPERATION: Case(
-        404, "There is no such operation", "There is no such operation for this caller.", NEVER, _INVALID
-    ),
-    Trouble.METHOD_NOT_ALLOWED: Case(
-        405, "The method is not allowed", "The methods of this resource are those in `Allow`.", NEVER, _INVALID
-    ),
-    Trouble.ALREADY_COMPLETED: Case(
-        409, "The operation is completed", "The operation is completed, and cannot be called off.", NEVER, _INVALID
-    ),
-    Trouble.NO_RESPONSE: Case(
-        502,
-        "The service did not respond",
-        "The service did not respond. Whether the request had an effect is not known.",
-        OPEN,
-        _API,
-        outcome=Meaning.IN_DOUBT,
-    ),
-    Trouble.GATEWAY_FAILED: Case(
-        500,
-        "The gateway failed",
-        "The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new "
-        "key.",
-        OPEN,
-        _API,
-        outcome=Meaning.IN_DOUBT,
-    ),
+    Verdict(name) if name in set(Verdict) else Trouble(name): case for name, case in _ROWS.items() if "," not in name
 }
-
-# What a code says with another status than its own.
+DOUBTS: Final[Mapping[type[Recovery], Case]] = {
+    Hold: CASES[Verdict.IN_DOUBT],
+    Resend: _ROWS["in-doubt, resend"],
+    Probe: _ROWS["in-doubt, probe"],
+}
+"""`in-doubt` by what the route's recovery does for a repeat."""
 BY_STATUS: Final[Mapping[tuple[Verdict | Trouble, int], Case]] = {
-    (Verdict.REQUEST_INVALID, 408): Case(
-        408,
-        CASES[Verdict.REQUEST_INVALID].title,
-        "Nothing was executed. Repeat with the same key.",
-        SOON,
-        _INVALID,
-    ),
-    (Verdict.IN_DOUBT, 503): Case(
-        503,
-        _DOUBT_TITLE,
-        "Your request was received, but what became of it could not be recorded yet. It may have taken effect, or may "
-        "do so later. Do not send it again under a new key. Repeat with the same key.",
-        SOON,
-        _API,
-    ),
+    (Verdict.REQUEST_INVALID, 408): _ROWS["request-invalid, 408"],
+    (Verdict.IN_DOUBT, 503): _ROWS["in-doubt, 503"],
 }
-
-INCOMPARABLE: Final = Case(
-    422,
-    CASES[Verdict.KEY_REUSED].title,
-    "This key was used at {time}, and the gateway cannot tell whether for this request or a different one. Nothing was "
-    "executed now. Do not send it again under a new key. Ask the operator about operation {id}.",
-    NEVER,
-    _IDEMPOTENCY,
-    stripe_status=400,
-)
-"""`key-reused` where the gateway lacks the fingerprint key or the settings that the record was made with."""
-
-OTHER_VERSION: Final = Case(
-    410,
-    "The response is in another version of the API",
-    "This key completed at {time} ({status}), with a response in another version of the API than this request expects. "
-    "Nothing was executed now. See {resource}.",
-    NEVER,
-    _IDEMPOTENCY,
-)
-"""`key-expired` while the response is still kept."""
-
-UNFETCHED: Final = Case(
-    502,
-    "The response cannot be fetched from the service",
-    "The first request completed ({status}), and its response is fetched from the service, which did not answer. "
-    "Nothing was executed now. Repeat with the same key.",
-    SOON,
-    _API,
-)
-"""`upstream-unreachable` for a repeat of what completed."""
-
-UNREAD: Final = Case(400, CASES[Verdict.REQUEST_INVALID].title, "", NEVER, _INVALID)
-"""`request-invalid` for what is no request, or is not protected."""
-
-SLOW: Final = Case(408, CASES[Verdict.REQUEST_INVALID].title, "", OPEN, _INVALID, outcome=Meaning.IN_DOUBT)
-"""`request-invalid` for a request that is not protected, and of which a part may have been forwarded."""
-
-UNSENT: Final = Case(
-    502,
-    CASES[Verdict.UPSTREAM_UNREACHABLE].title,
-    "The service could not be reached; nothing was sent.",
-    SOON,
-    _API,
-    outcome=Meaning.RETRYABLE,
-)
-"""`upstream-unreachable` for a request that is not protected."""
-
-UNTAKEN: Final = Case(
-    503,
-    CASES[Verdict.OVERLOADED].title,
-    "The gateway is overloaded, or is being stopped; nothing was sent.",
-    SOON,
-    _API,
-    outcome=Meaning.RETRYABLE,
-)
-"""`overloaded` for a request that is not protected."""
-
-FAILED_BEFORE: Final = Case(
-    500,
-    CASES[Trouble.GATEWAY_FAILED].title,
-    "The gateway failed. Nothing was executed. Repeat with the same key.",
-    SOON,
-    _API,
-    outcome=Meaning.RETRYABLE,
-)
-"""`gateway-failed` before anything could be sent."""
+"""What a code says with another status than its own."""
+INCOMPARABLE: Final = _ROWS["key-reused, incomparable"]
+"""Where the gateway lacks the fingerprint key or the settings that the record was made with."""
+OTHER_VERSION: Final = _ROWS["key-expired, other-version"]
+"""While the response is still kept."""
+UNFETCHED: Final = _ROWS["upstream-unreachable, unfetched"]
+"""For a repeat of what completed."""
+UNREAD: Final = _ROWS["request-invalid, unread"]
+"""For what is no request, or is not protected."""
+SLOW: Final = _ROWS["request-invalid, slow"]
+"""For a request that is not protected, and of which a part may have been forwarded."""
+UNSENT: Final = _ROWS["upstream-unreachable, unsent"]
+"""For a request that is not protected."""
+UNTAKEN: Final = _ROWS["overloaded, untaken"]
+"""For a request that is not protected."""
+FAILED_BEFORE: Final = _ROWS["gateway-failed, before"]
+"""Before anything could be sent."""
 
 # The verdicts that name what was made. The sender of another request under the key does not get it.
 _NAMING: Final = frozenset(

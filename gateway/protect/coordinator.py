@@ -48,9 +48,8 @@ from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
-from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
-from gateway.protect.reply import Reply, Source, ToFetch
+from gateway.protect.reply import UNFETCHED, Reply, Source, ToFetch, refuse
 from gateway.protect.request import Request, Untouched, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import Store

@@ -180,7 +180,7 @@ DEFECTS = (
     Defect(
         "healing-repeats-are-forbidden",
         "callers are told not to repeat what only a repeat ends",
-        (Edit("protect/problem.py", "return DOUBTS[type(recovery)]", "return DOUBTS[Hold]"),),
+        (Edit("protect/reply.py", "return DOUBTS[type(recovery)]", "return DOUBTS[Hold]"),),
         (
             "tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does",
             _HTTP + "test_callers_are_told_what_heals[sqlite-resend]",

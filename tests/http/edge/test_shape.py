@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import Shape
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, Shape
 from gateway.protect.request import Request, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving

@@ -40,7 +40,7 @@ from gateway.admin.view import described
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.status import SidePort, terse
-from gateway.protect.problem import PROBLEM_TYPE, problem_body
+from gateway.protect.reply import PROBLEM_TYPE, problem_body
 from gateway.store.base import StoreError
 
 if TYPE_CHECKING:

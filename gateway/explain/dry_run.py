@@ -40,8 +40,7 @@ from gateway.protect.ambiguity import ambiguity
 from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.identification import Callers, Identifying, Verification, Verifier
 from gateway.protect.inbox import Verifying
-from gateway.protect.problem import refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, refuse
 from gateway.protect.request import Request, Untouched
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route, edge_route, route_of

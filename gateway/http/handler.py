@@ -56,8 +56,21 @@ from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.forwarding import NO_ORIGINS, for_origin, response_headers
-from gateway.protect.problem import FAILED_BEFORE, PROBLEM, SLOW, UNREAD, Shape, Trouble, refuse
-from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut, ResponseStream, http_date
+from gateway.protect.reply import (
+    FAILED_BEFORE,
+    PROBLEM,
+    SLOW,
+    UNREAD,
+    BodyCut,
+    Cut,
+    Reply,
+    RequestCut,
+    ResponseStream,
+    Shape,
+    Trouble,
+    http_date,
+    refuse,
+)
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
 

@@ -23,8 +23,7 @@ from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing, Sighting
-from gateway.protect.problem import PROBLEM, UNSENT, UNTAKEN, Shape, Trouble, refuse
-from gateway.protect.reply import Reply, RequestBody, RequestCut
+from gateway.protect.reply import PROBLEM, UNSENT, UNTAKEN, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
 from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of

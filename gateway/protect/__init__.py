@@ -1,7 +1,7 @@
 """What happens to a request on a protected route. The modules, in the order in which a request meets them:
 
-*Values.* `request` is one request on its way and what operators see of it, `reply` what it gets, `route` a route as
-configured, `problem` the gateway's own error responses.
+*Values.* `request` is one request on its way and what operators see of it, `reply` what it gets, also the gateway's own
+error responses, `route` a route as configured.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request, and whose it is; `body` receives its body. `operation` claims, sends

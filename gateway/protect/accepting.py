@@ -31,8 +31,7 @@ from gateway.core.sealing import KeyRing, Unopenable
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen
-from gateway.protect.problem import refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, refuse
 from gateway.protect.request import Request, request_info
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.scheduling import Slices

@@ -51,16 +51,21 @@ from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Rep
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.forwarding import RESPOND_ASYNC, preference_applied, prefers_async, response_headers
-from gateway.protect.problem import INCOMPARABLE, OTHER_VERSION, Shape, advised, refuse, rfc3339
 from gateway.protect.reply import (
+    INCOMPARABLE,
+    OTHER_VERSION,
     REPLAYED_HEADER,
     BodyCut,
     Reply,
     ResponseStream,
+    Shape,
     Source,
     ToFetch,
+    advised,
     http_date,
     reason_phrase,
+    refuse,
+    rfc3339,
 )
 from gateway.protect.request import Request
 from gateway.protect.route import Route

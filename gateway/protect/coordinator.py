@@ -32,9 +32,10 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core.message import logged
 from gateway.core.operation import Snapshot, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import Events
+from gateway.observe.facts import Events, Kind, RequestAnswered
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
 from gateway.protect.body import WholeBody
@@ -47,10 +48,9 @@ from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
-from gateway.protect.problem import UNFETCHED, refuse
 from gateway.protect.regions import Region, Regions
-from gateway.protect.reply import Reply, Source, ToFetch
-from gateway.protect.request import Request, Untouched, answered
+from gateway.protect.reply import UNFETCHED, Reply, Source, ToFetch, refuse
+from gateway.protect.request import Request, Untouched, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import Store
 from gateway.upstream import UpstreamResponse, status_of
@@ -62,6 +62,10 @@ _ROUNDS_MAX: Final = 4
 # A repeat that waited for the first request still gets this long for its own fetch.
 _FETCH_SECONDS_MIN: Final = 1.0
 _SHUTTING_DOWN: Final = "The gateway is shutting down."
+# Refusals that operators want to know the caller of.
+_MISUSED: Final = (Verdict.KEY_REUSED, Verdict.LIKELY_DUPLICATE)
+# Replies that repeat one that there was.
+_REPLAYS: Final = (Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED, Verdict.EVENT_DUPLICATE)
 _UNKNOWN: Final = (Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.STORE_UNAVAILABLE)
 
 
@@ -160,7 +164,7 @@ class Coordinator:
                     request.taken.close()
         if isinstance(reply, Reply):
             if reply.verdict is not None and not request.is_reported_there:
-                self.events.publish(answered(request, route, reply.verdict, reply))
+                self.events.publish(_answered(request, route, reply.verdict, reply))
         elif request.context is not None:
             # It has no spans, so the service gets the parent that the caller named.
             reply.request.head = head
@@ -404,4 +408,43 @@ def _refuse(request: Request, verdict: Verdict, *, detail: str | None = None) ->
         shape=request.route.shape,
         operation_id=request.identity.operation_id,
         detail=detail,
+    )
+
+
+def _answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> RequestAnswered:
+    """The event that the request got this reply now, with this verdict."""
+    duration_seconds = time.monotonic() - request.began
+    if request.is_executed:
+        kind = Kind.EXECUTED
+    elif verdict is Verdict.ACCEPTED:
+        kind = Kind.ACCEPTED
+    elif request.wait_until is not None:
+        kind = Kind.WAITED
+    else:
+        kind = Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
+    head, operation_id = request.head, request.operation_id
+    is_misused = verdict in _MISUSED and operation_id is not None
+    by_name = head.headers.by_name
+    request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
+    # By their order, which takes half as long: every reply has one.
+    return RequestAnswered(
+        route.name,
+        verdict,
+        reply.status,
+        duration_seconds,
+        head.method.decode("latin-1"),
+        operation_id,
+        request.upstream_status,
+        request.attempt,
+        None if request_id is None else logged(request_id[0]),
+        None if parent is None else logged(parent[0]),
+        request.upstream_seconds,
+        reply.why,
+        reply.differs,
+        reply.first_operation,
+        scope_name(request.identity.scope_digest) if is_misused else None,
+        kind,
+        request.context,
+        request.origin,
+        duration_seconds - request.waits_from_seconds if kind is Kind.WAITED else None,
     )

@@ -36,8 +36,7 @@ from gateway.protect.forwarding import preference_applied, wait_preference
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.operation import Operation
 from gateway.protect.probing import Prober
-from gateway.protect.problem import refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, refuse
 from gateway.protect.request import Request, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.scheduling import Slices

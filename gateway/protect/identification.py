@@ -49,8 +49,7 @@ from gateway.protect.body import (
 )
 from gateway.protect.forwarding import responds_async, with_headers
 from gateway.protect.inbox import Verifying
-from gateway.protect.problem import PROBLEM, Shape, refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import PROBLEM, Reply, Shape, refuse
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import AcceptPolicy, Route
 

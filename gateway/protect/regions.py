@@ -29,8 +29,7 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RegionAsked, RegionResult
 from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import REGION_HEADER, region_request, region_response_headers
-from gateway.protect.problem import Shape, refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, Shape, refuse
 from gateway.protect.request import Request
 from gateway.upstream import Lost, NotSent, OutboundBody, Upstream, UpstreamResponse
 

@@ -1,22 +1,31 @@
-"""The values between the edge and the coordinator: the body of a request as it comes, and the reply as it goes out.
+"""The values between the edge and the coordinator: the body of a request as it comes, and the reply as it goes out,
+also the gateway's own error responses.
 
-Replies are immutable, except for their bodies. The edge makes bodies and writes replies; nothing here knows sockets.
+Replies are immutable, except for their bodies. The edge makes bodies and writes replies; nothing here knows sockets, or
+decides which verdict applies.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import field
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.utils import formatdate
 from enum import Enum, StrEnum
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
+
+import orjson
 
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers
-from gateway.core.operation import Record
+from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.outcome import OUTCOME_HEADERS, RETRYABLE_4XX, Meaning, outcome_header
+from gateway.core.recovery import Hold, Probe, Recovery, Resend
+from gateway.core.replay import is_address
 from gateway.core.verdict import Verdict
 
 REPLAYED_HEADER: Final = (b"Idempotent-Replayed", b"true")
@@ -130,3 +139,447 @@ def reason_phrase(status: int) -> bytes:
 def http_date(unix_seconds: int) -> bytes:
     """An IMF-fixdate (RFC 9110 section 5.6.7)."""
     return formatdate(unix_seconds, usegmt=True).encode()
+
+
+# -- the gateway's own -------------------------------------------------------------------------------------------------
+#
+# The error table. Titles, details, statuses and the advice on retrying are data: one row for each code that makes a
+# problem, be it a verdict or not, and one for each of its cases that says something else. The advice is one column, and
+# member and headers follow from it; so does what is added to a response of the service. A detail says what to do next,
+# because the worst reaction to doubt is a new key. Bodies are RFC 9457 problem documents, or Stripe's error objects
+# where a route asks for them. The type of a problem is a URN, or the URL of its page in the operator's documentation.
+
+PROBLEM_TYPE: Final = b"application/problem+json"
+TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
+
+
+@immutable
+class Shape:
+    """The form of a route's problems. `type_base` and the code make their type."""
+
+    form: Literal["problem", "stripe"] = "problem"
+    type_base: str = TYPE_PREFIX
+
+
+PROBLEM: Final = Shape()
+
+
+DOCUMENTATION: Final = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07"
+
+_COMMON: Final[Headers] = ((b"Content-Language", b"en"), (b"Cache-Control", b"no-store"))
+_DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.encode())
+_SHOULD_RETRY: Final = (b"x-should-retry", b"Stripe-Should-Retry")
+
+
+@immutable
+class Retry:
+    """What a repeat of the same request with the same key is good for. `after_seconds` None: for nothing.
+
+    SDKs repeat every 408, 409, 429 and 5xx unless a header forbids it; others repeat them only if a header asks for it.
+    So headers say which it is, unless that is left to the client: `is_said` False.
+    """
+
+    after_seconds: int | None
+    is_said: bool = True
+
+    def headers(self, after_seconds: int | None = None) -> Headers:
+        """As headers of a response; `after_seconds` is what is known better."""
+        if self.after_seconds is None:
+            return tuple((name, b"false") for name in _SHOULD_RETRY) if self.is_said else ()
+        after = (b"Retry-After", b"%d" % (after_seconds or self.after_seconds))
+        return (after, *((name, b"true") for name in _SHOULD_RETRY)) if self.is_said else (after,)
+
+
+NEVER: Final = Retry(None)
+OPEN: Final = Retry(None, is_said=False)
+SOON: Final = Retry(1)
+
+
+class Trouble(StrEnum):
+    """The codes of problems that are no verdicts: they say nothing about a protected request."""
+
+    NO_SUCH_OPERATION = "no-such-operation"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    ALREADY_COMPLETED = "already-completed"
+    NO_RESPONSE = "no-response"
+    GATEWAY_FAILED = "gateway-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the error table. `detail` may name {time}, {status}, {resource}, {id} and {first}.
+
+    `outcome` is what is known of an effect, None for what the verdict says.
+    """
+
+    status: int
+    title: str
+    detail: str
+    retry: Retry
+    stripe_type: str
+    stripe_status: int | None = None
+    stripe_code: str | None = None
+    outcome: Meaning | None = None
+
+
+# A row: the codes, and which of their cases it is; the status; after how many seconds a repeat may help, `never` where
+# it does not, and `open` where that is left to the client; the kind of Stripe's error; the title, `=` for that of the
+# code; then status and code of Stripe's error, and the outcome, where they are others. Below it, the detail.
+_TABLE: Final = """
+request-invalid | 400 | never | invalid | The request is invalid
+    Nothing was executed. Correct the request.
+request-invalid, 408 | 408 | 1 | invalid | =
+    Nothing was executed. Repeat with the same key.
+request-invalid, unread | 400 | never | invalid | =
+request-invalid, slow | 408 | open | invalid | = | outcome=in_doubt
+overloaded | 503 | 1 | api | The gateway takes no more requests now
+    Nothing was executed. Repeat with the same key.
+overloaded, untaken | 503 | 1 | api | = | outcome=retryable
+    The gateway is overloaded, or is being stopped; nothing was sent.
+key-missing | 400 | never | invalid | Idempotency-Key is missing
+    This operation needs an idempotency key. Nothing was executed. Send a key that is new for this intent.
+scope-missing | 400 | never | invalid | The caller is not identified
+    Nothing was executed. Identify yourself as this API requires.
+scope-unsuitable | 400 | never | invalid | The credential does not identify the caller for long enough
+    Nothing was executed. Use a credential that stays the same over retries.
+identity-unavailable | 503 | 1 | api | The caller cannot be verified now
+    Nothing was executed. Repeat with the same key.
+body-too-large | 413 | never | invalid | The request body is too large
+    Nothing was executed. Send a shorter body.
+signature-missing signature-invalid signature-stale | 401 | never | invalid | The message is not signed by its sender
+    Nothing was stored. Sign it with the current secret and time.
+event-unsupported | 415 | never | invalid | The message holds several events
+    Nothing was stored. Send each event in a message of its own.
+key-invalid | 400 | never | idempotency | Idempotency-Key is invalid
+    Nothing was executed. Send one key of 1 to 255 visible ASCII characters.
+order-missing | 400 | never | invalid | The place of this request in the order is not known
+    Nothing was executed. Send the value that requests here are delivered in order by.
+store-unavailable | 503 | 1 | api | The record of operations cannot be reached
+    Nothing was executed. Repeat with the same key.
+store-amnesia | 503 | 60 | api | The record of operations was lost in part
+    It is not known whether this key was used before. Nothing was executed now. Repeat with the same key later, and not
+    under a new one.
+key-reused | 422 | never | idempotency | Idempotency-Key is already used | stripe=400
+    This key was used at {time} for a different request. Nothing was executed. Use a new key for a new intent.
+key-reused, incomparable | 422 | never | idempotency | = | stripe=400
+    This key was used at {time}, and the gateway cannot tell whether for this request or a different one. Nothing was
+    executed now. Do not send it again under a new key. Ask the operator about operation {id}.
+likely-duplicate | 409 | never | idempotency | The same request was sent under another key
+    You sent the same request under another key; that one is operation {first}. Nothing was executed now. Repeat with
+    the first key. Only if you mean it as well, send `Idempotency-Distinct: true`.
+response-not-stored | 409 | never | idempotency | The first response was not kept
+    The first request was answered with {status}; its response was not kept. Do not repeat it under a new key. See
+    {resource}.
+key-expired | 410 | never | idempotency | Idempotency-Key has expired
+    This key completed at {time} ({status}); its response is no longer kept. Nothing was executed now. See {resource}.
+key-expired, other-version | 410 | never | idempotency | The response is in another version of the API
+    This key completed at {time} ({status}), with a response in another version of the API than this request expects.
+    Nothing was executed now. See {resource}.
+backlog-full | 503 | 5 | api | Too many requests wait to be delivered
+    Nothing was stored or executed. Repeat with the same key later.
+dead-letter | 409 | never | api | The request was accepted, and could not be delivered
+    It had no effect so far, and may be delivered after all. Do not send it again under a new key. Ask the operator
+    about operation {id}.
+withdrawn | 409 | never | api | The request was called off
+    It was called off before it had an effect. Nothing is executed any more, unless it is sent again.
+in-flight | 409 | 1 | idempotency | A request is outstanding for this Idempotency-Key | code=idempotency_key_in_use
+    The first request is still running. Repeat with the same key.
+in-doubt | 409 | never | api | The result of this operation is unknown
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Ask the operator about operation {id}.
+in-doubt, resend | 409 | 1 | api | =
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Send it again with the same key: the service knows it by that, and does it once.
+in-doubt, probe | 409 | 1 | api | =
+    Your request was sent, but its result is unknown. It may have taken effect. Do not send it again under a new key.
+    Send it again with the same key: the gateway asks the service what became of it, and tells you.
+in-doubt, 503 | 503 | 1 | api | =
+    Your request was received, but what became of it could not be recorded yet. It may have taken effect, or may do so
+    later. Do not send it again under a new key. Repeat with the same key.
+released | 503 | 1 | api | The first request had no effect
+    The first request had no effect. Repeat with the same key.
+upstream-unreachable | 502 | 1 | api | The service cannot be reached
+    The service could not be reached; nothing was sent. Repeat with the same key.
+upstream-unreachable, unfetched | 502 | 1 | api | The response cannot be fetched from the service
+    The first request completed ({status}), and its response is fetched from the service, which did not answer. Nothing
+    was executed now. Repeat with the same key.
+upstream-unreachable, unsent | 502 | 1 | api | = | outcome=retryable
+    The service could not be reached; nothing was sent.
+no-such-operation | 404 | never | invalid | There is no such operation
+    There is no such operation for this caller.
+method-not-allowed | 405 | never | invalid | The method is not allowed
+    The methods of this resource are those in `Allow`.
+already-completed | 409 | never | invalid | The operation is completed
+    The operation is completed, and cannot be called off.
+no-response | 502 | open | api | The service did not respond | outcome=in_doubt
+    The service did not respond. Whether the request had an effect is not known.
+gateway-failed | 500 | open | api | The gateway failed | outcome=in_doubt
+    The gateway failed, and it is not known whether the request had an effect. Do not send it again under a new key.
+gateway-failed, before | 500 | 1 | api | = | outcome=retryable
+    The gateway failed. Nothing was executed. Repeat with the same key.
+"""
+
+_KINDS: Final = {"api": "api_error", "idempotency": "idempotency_error", "invalid": "invalid_request_error"}
+_RETRIES: Final = {"never": NEVER, "open": OPEN}
+
+
+def _rows() -> Iterator[tuple[str, Case]]:
+    """The cases of the table by their codes, those of one code after its own."""
+    usual = ""
+    for row in re.split(r"\n(?! )", _TABLE.strip()):
+        head, *detail = map(str.strip, row.split("\n"))
+        names, status, retry, kind, title, *more = head.split(" | ")
+        usual = usual if "," in names else title
+        further: dict[str, Any] = dict(each.split("=") for each in more)
+        case = Case(
+            int(status),
+            usual if title == "=" else title,
+            " ".join(detail),
+            _RETRIES.get(retry) or Retry(int(retry)),
+            _KINDS[kind],
+            int(further["stripe"]) if "stripe" in further else None,
+            further.get("code"),
+            Meaning(further["outcome"]) if "outcome" in further else None,
+        )
+        for name in [names] if "," in names else names.split():
+            yield name, case
+
+
+_ROWS: Final = dict(_rows())
+CASES: Final[Mapping[Verdict | Trouble, Case]] = {
+    Verdict(name) if name in set(Verdict) else Trouble(name): case for name, case in _ROWS.items() if "," not in name
+}
+DOUBTS: Final[Mapping[type[Recovery], Case]] = {
+    Hold: CASES[Verdict.IN_DOUBT],
+    Resend: _ROWS["in-doubt, resend"],
+    Probe: _ROWS["in-doubt, probe"],
+}
+"""`in-doubt` by what the route's recovery does for a repeat."""
+BY_STATUS: Final[Mapping[tuple[Verdict | Trouble, int], Case]] = {
+    (Verdict.REQUEST_INVALID, 408): _ROWS["request-invalid, 408"],
+    (Verdict.IN_DOUBT, 503): _ROWS["in-doubt, 503"],
+}
+"""What a code says with another status than its own."""
+INCOMPARABLE: Final = _ROWS["key-reused, incomparable"]
+"""Where the gateway lacks the fingerprint key or the settings that the record was made with."""
+OTHER_VERSION: Final = _ROWS["key-expired, other-version"]
+"""While the response is still kept."""
+UNFETCHED: Final = _ROWS["upstream-unreachable, unfetched"]
+"""For a repeat of what completed."""
+UNREAD: Final = _ROWS["request-invalid, unread"]
+"""For what is no request, or is not protected."""
+SLOW: Final = _ROWS["request-invalid, slow"]
+"""For a request that is not protected, and of which a part may have been forwarded."""
+UNSENT: Final = _ROWS["upstream-unreachable, unsent"]
+"""For a request that is not protected."""
+UNTAKEN: Final = _ROWS["overloaded, untaken"]
+"""For a request that is not protected."""
+FAILED_BEFORE: Final = _ROWS["gateway-failed, before"]
+"""Before anything could be sent."""
+
+# The verdicts that name what was made. The sender of another request under the key does not get it.
+_NAMING: Final = frozenset(
+    (
+        Verdict.RESPONSE_NOT_STORED,
+        Verdict.KEY_EXPIRED,
+        Verdict.IN_FLIGHT,
+        Verdict.IN_DOUBT,
+        Verdict.UPSTREAM_UNREACHABLE,
+    )
+)
+
+# Verdicts that make no problem: they accompany a response of the service, or the status of an accepted operation.
+ANSWERED: Final = frozenset(
+    (
+        Verdict.UNKEYED,
+        Verdict.UNPROTECTED,
+        Verdict.EVENT_DUPLICATE,
+        Verdict.REPLAYED,
+        Verdict.RECOVERED,
+        Verdict.FETCHED,
+        Verdict.STORED,
+        Verdict.JOURNALED,
+        Verdict.ACCEPTED,
+    )
+)
+
+# With these, what had no effect may be another thing a moment later.
+_PASSING: Final = RETRYABLE_4XX | frozenset(range(500, 600))
+
+
+def advised(reply: Reply, recovery: Recovery) -> Reply:
+    """A response of the service to a request that did not complete, with the advice that its verdict has.
+
+    What the service says itself stands. `recovery` is what a repeat does about a doubt. Where it does nothing, that is
+    left to the client: a library that repeats the request gets the problem, which says why, and tells its user.
+    """
+    if reply.verdict is Verdict.IN_DOUBT:
+        retry = DOUBTS[type(recovery)].retry
+    else:
+        retry = CASES[Verdict.RELEASED].retry if reply.status in _PASSING else NEVER
+    said = {name.lower() for name, _ in reply.headers}
+    if retry == NEVER or not said.isdisjoint(name.lower() for name in _SHOULD_RETRY):
+        return reply
+    added = tuple(header for header in retry.headers() if header[0].lower() not in said)
+    return replace(reply, headers=(*reply.headers, *added))
+
+
+def refuse(
+    code: Verdict | Trouble,
+    *,
+    shape: Shape = PROBLEM,
+    status: int | None = None,
+    operation_id: UUID | None = None,
+    record: Record | None = None,
+    detail: str | None = None,
+    retry_after_seconds: int | None = None,
+    authenticate: bytes | None = None,
+    recovery: Recovery | None = None,
+    location: bytes | None = None,
+    case: Case | None = None,
+    differs: Sequence[str] = (),
+    first_operation: UUID | None = None,
+    headers: Headers = (),
+) -> Reply:
+    """The problem of this code; raises ValueError for a verdict that makes none. No other function makes one.
+
+    `status` None takes the table's. `record` gives the detail its time and status, and the reply what was made: its
+    member `resource`, and `Location` where that is an address. `detail` (a fault of the request) goes before the
+    table's. `authenticate` is a `WWW-Authenticate` value and makes it a 401. `location` is where the caller finds out
+    more, in place of the resource. `case` None takes the code's. `differs` is in what the request differs from the
+    recorded one, `first_operation` the one that it repeats. `headers` are further ones.
+
+    `in-doubt` with 409 is about the record, with 502 or 504 about this request's own attempt, and with 503 about an
+    outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
+    `retry_after_seconds` counts only where a repeat may help.
+    """
+    if case is None:
+        case = _case_of(code, status, recovery)
+    if status is None:
+        status = case.status if authenticate is None else 401
+    if shape.form == "stripe" and status == case.status and case.stripe_status is not None:
+        status = case.stripe_status
+    if operation_id is None and record is not None:
+        operation_id = record.identity.operation_id
+    resource = record.resource if record is not None and code in _NAMING else None
+    text = _detail(case, record, operation_id, resource, first_operation)
+    if detail is not None:
+        text = f"{detail} {text}".rstrip()
+    # The last one is for a gateway in front of this one.
+    headers = (*_COMMON, _DESCRIBED_BY, *case.retry.headers(retry_after_seconds), *headers, *_outcome_of(code, case))
+    if authenticate is not None:
+        headers = (*headers, (b"WWW-Authenticate", authenticate))
+    if location is not None:
+        headers = (*headers, (b"Location", location))
+    elif resource is not None and is_address(resource):
+        headers = (*headers, (b"Location", resource.encode()))
+    verdict = code if isinstance(code, Verdict) else None
+    if status == 204:
+        return Reply(status, reason_phrase(status), headers, b"", verdict)
+    about = _members(operation_id, resource, differs, first_operation)
+    media_type, body = _body(code, case, shape, status, text, about)
+    return Reply(
+        status,
+        reason_phrase(status),
+        ((b"Content-Type", media_type), *headers),
+        body,
+        verdict,
+        differs=tuple(differs),
+        first_operation=first_operation,
+    )
+
+
+def _case_of(code: Verdict | Trouble, status: int | None, recovery: Recovery | None) -> Case:
+    if status is not None and (case := BY_STATUS.get((code, status))) is not None:
+        return case
+    if code is Verdict.IN_DOUBT and recovery is not None:
+        return DOUBTS[type(recovery)]
+    case = CASES.get(code)
+    if case is None:
+        raise ValueError(f"{code} makes no problem")
+    return case
+
+
+def _outcome_of(code: Verdict | Trouble, case: Case) -> Headers:
+    if case.outcome is not None:
+        return (outcome_header(case.outcome),)
+    return (OUTCOME_HEADERS[code],) if isinstance(code, Verdict) else ()
+
+
+def _members(
+    operation_id: UUID | None, resource: str | None, differs: Sequence[str], first_operation: UUID | None
+) -> dict[str, Any]:
+    """What a problem says besides, where it is known."""
+    known = {
+        "operation_id": operation_id and str(operation_id),
+        "resource": resource,
+        "differs": list(differs),
+        "first_operation": first_operation and str(first_operation),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _body(code: str, case: Case, shape: Shape, status: int, text: str, about: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The media type and the bytes."""
+    retryable = case.retry.after_seconds is not None
+    error = {"type": case.stripe_type, "code": case.stripe_code or code, "message": text}
+    if shape.form == "stripe":
+        return b"application/json", orjson.dumps({"error": {**error, "retryable": retryable, **about}})
+    members = {**about, "error": error}
+    return PROBLEM_TYPE, problem_body(shape.type_base, code, case.title, status, text, retryable, members)
+
+
+def problem_body(
+    type_base: str, code: str, title: str, status: int, detail: str, retryable: bool, members: Mapping[str, Any]
+) -> bytes:
+    """A problem document, of whatever part of the gateway (RFC 9457)."""
+    return orjson.dumps(
+        {
+            "type": type_base + code,
+            "title": title,
+            "status": status,
+            "detail": detail,
+            "code": code,
+            "retryable": retryable,
+            **members,
+        }
+    )
+
+
+def _detail(
+    case: Case,
+    record: Record | None,
+    operation_id: UUID | None,
+    resource: str | None,
+    first_operation: UUID | None,
+) -> str:
+    """The detail with its values filled in, without the parts whose values are unknown."""
+    text = case.detail
+    moment = None
+    response = None
+    if record is not None:
+        response = record.response
+        is_of_end = case in (CASES[Verdict.KEY_EXPIRED], OTHER_VERSION)
+        moment = record.completed_us if is_of_end else record.first_claimed_us
+    if resource is None:
+        text = text.replace(" See {resource}.", "")
+    if response is None:
+        text = text.replace(" ({status})", "").replace(" was answered with {status};", " was answered;")
+    if moment is None:
+        text = text.replace(" at {time}", "")
+    if operation_id is None:
+        text = text.replace(" about operation {id}", "")
+    if first_operation is None:
+        text = text.replace("; that one is operation {first}", "")
+    return text.format(
+        resource=resource,
+        status=response.status if response is not None else "",
+        time=rfc3339(moment) if moment is not None else "",
+        id=operation_id,
+        first=first_operation,
+    )
+
+
+def rfc3339(moment_us: int) -> str:
+    """A store's time in RFC 3339, to the second and in UTC."""
+    return datetime.fromtimestamp(moment_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -35,15 +35,11 @@ from gateway.core.operation import (
     trace_of_attempt,
 )
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
-from gateway.observe.facts import Kind, RequestAnswered, TraceContext
+from gateway.observe.facts import TraceContext
 from gateway.protect.body import TakenBody
-from gateway.protect.reply import Reply, RequestBody
+from gateway.protect.reply import RequestBody
 from gateway.protect.route import Route
 
-# Refusals that operators want to know the caller of.
-_MISUSED: Final = (Verdict.KEY_REUSED, Verdict.LIKELY_DUPLICATE)
-# Replies that repeat one that there was.
-_REPLAYS: Final = (Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED, Verdict.EVENT_DUPLICATE)
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512
 # What is shown as it is.
@@ -166,45 +162,6 @@ class Untouched:
 
 
 # -- what operators see of it ------------------------------------------------------------------------------------------
-
-
-def answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> RequestAnswered:
-    """The event that the request got this reply now, with this verdict."""
-    duration_seconds = time.monotonic() - request.began
-    if request.is_executed:
-        kind = Kind.EXECUTED
-    elif verdict is Verdict.ACCEPTED:
-        kind = Kind.ACCEPTED
-    elif request.wait_until is not None:
-        kind = Kind.WAITED
-    else:
-        kind = Kind.REPLAYED if verdict in _REPLAYS else Kind.REFUSED
-    head, operation_id = request.head, request.operation_id
-    is_misused = verdict in _MISUSED and operation_id is not None
-    by_name = head.headers.by_name
-    request_id, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
-    # By their order, which takes half as long: every reply has one.
-    return RequestAnswered(
-        route.name,
-        verdict,
-        reply.status,
-        duration_seconds,
-        head.method.decode("latin-1"),
-        operation_id,
-        request.upstream_status,
-        request.attempt,
-        None if request_id is None else logged(request_id[0]),
-        None if parent is None else logged(parent[0]),
-        request.upstream_seconds,
-        reply.why,
-        reply.differs,
-        reply.first_operation,
-        scope_name(request.identity.scope_digest) if is_misused else None,
-        kind,
-        request.context,
-        request.origin,
-        duration_seconds - request.waits_from_seconds if kind is Kind.WAITED else None,
-    )
 
 
 def scope_name(scope_digest: bytes) -> str:

@@ -51,9 +51,8 @@ from gateway.protect.duplicates import Until, Waiting
 from gateway.protect.forwarding import preference_applied, preflight_reply, wait_preference
 from gateway.protect.identification import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.journaling import UNENDED, Journaling
-from gateway.protect.problem import Shape, Trouble, refuse
 from gateway.protect.regions import Regions
-from gateway.protect.reply import Reply, reason_phrase
+from gateway.protect.reply import Reply, Shape, Trouble, reason_phrase, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.store.base import Amnesic, Store, StoreError

@@ -29,7 +29,7 @@ from gateway.core.recovery import Hold, Recovery, Resend
 from gateway.core.replay import KeepPolicy
 from gateway.core.webhook import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.protect.problem import TYPE_PREFIX, Shape
+from gateway.protect.reply import TYPE_PREFIX, Shape
 from gateway.upstream import Upstream
 
 ClientFor = Callable[[UpstreamConfig], Upstream]

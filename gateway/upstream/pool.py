@@ -28,6 +28,7 @@ import asyncio
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from gateway.upstream.connect import Names, UpstreamSettings, open_connection
 from gateway.upstream.connection import NEVER, ResponseReceiver, Sweep, UpstreamConnection
@@ -47,6 +48,15 @@ _CLOSING_MARGIN_SECONDS = 0.05
 _PROBATION_SECONDS = 10.0
 _PROBATION_SECONDS_MAX = 300.0
 _TOGETHER_SECONDS = 1.0
+
+
+class Choice(Enum):
+    """See `UpstreamPool._choose`."""
+
+    OPEN = auto()
+    EVICT = auto()
+    CROWD_OUT = auto()
+    WAIT = auto()
 
 
 @dataclass(slots=True)
@@ -161,26 +171,22 @@ class UpstreamPool:
         `held_bytes` is how much of the request's body stays in memory during the wait, if nothing else bounds that. The
         caller must use the connection, or `give_back` it, before it awaits anything.
         """
-        settings = self._settings
-        places = settings.connections_max + settings.connections_reserved
         queue = self._waiting_protected if protected else self._waiting_others
-        until = self._loop.time() + settings.connect_timeout_seconds
+        until = self._loop.time() + self._settings.connect_timeout_seconds
         waits = 0
         while not self._is_closed:
             connection = self.take_idle(protected=protected)
             if connection is not None:
                 return connection
-            if protected or self._passing < settings.connections_max:
-                count = len(self._connections) + self._opening
-                if count < places or (protected and count - self._passing < settings.connections_reserved):
+            match self._choose(protected=protected):
+                case Choice.OPEN:
                     return await self._open(protected=protected)
-                if self._idle:
-                    # An idle connection that must not serve this request makes room for a fresh one.
+                case Choice.EVICT:
                     oldest = self._idle.popleft()
                     oldest.is_idle = False
                     oldest.discard()
-            elif waits == 0:
-                self._make_room(newcomers=1)
+                case Choice.CROWD_OUT if waits == 0:
+                    self._make_room(newcomers=1)
             if waits == 0 and held_bytes > _SHORT_BYTES and self._waiting_bytes + held_bytes > _WAITING_BYTES_MAX:
                 return NotSent(SentNothing.POOL_TIMEOUT, "too many bytes of bodies wait for a connection")
             self._waiting_bytes += held_bytes
@@ -192,6 +198,24 @@ class UpstreamPool:
                 return NotSent(SentNothing.POOL_TIMEOUT, f"all {len(self._connections)} connections are busy")
             waits += 1
         return NotSent(SentNothing.CLOSED, "the upstream client is closed")
+
+    def _choose(self, *, protected: bool) -> Choice:
+        """What is done for a request that no idle connection may serve; the first case that applies. Changes nothing.
+
+        1. It is unprotected, and those have all their places: slow clients are to make room, and it waits.
+        2. There is a place, or one of those that are reserved for protected requests: a fresh connection.
+        3. A connection is idle, but may not serve it: that one goes, and what its end wakes opens a fresh one.
+        4. All are busy: it waits.
+        """
+        settings = self._settings
+        if not protected and self._passing >= settings.connections_max:
+            return Choice.CROWD_OUT
+        count = len(self._connections) + self._opening
+        if count < settings.connections_max + settings.connections_reserved:
+            return Choice.OPEN
+        if protected and count - self._passing < settings.connections_reserved:
+            return Choice.OPEN
+        return Choice.EVICT if self._idle else Choice.WAIT
 
     def give_back(self, connection: UpstreamConnection, response: ResponseReceiver | None = None) -> None:
         """Take back a connection that may serve the next request.

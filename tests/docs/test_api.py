@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import CASES
+from gateway.protect.reply import CASES
 from tests.docs.test_guides import CREATED, compare, running, shown_in
 from tests.support.api_docs import API, component, generated
 from tests.support.house import house, sqlite_store

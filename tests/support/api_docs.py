@@ -10,7 +10,7 @@ import yaml
 from gateway import __version__
 from gateway.core.outcome import Meaning
 from gateway.core.verdict import RULES, Verdict
-from gateway.protect.problem import (
+from gateway.protect.reply import (
     BY_STATUS,
     CASES,
     DOUBTS,

@@ -26,7 +26,7 @@ from gateway.core.verdict import RULES, Verdict
 from gateway.observe.facts import RequestAnswered
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
-from gateway.protect.problem import BY_STATUS, CASES, DOUBTS, OPEN
+from gateway.protect.reply import BY_STATUS, CASES, DOUBTS, OPEN
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -95,7 +95,7 @@ probers-crowd: everybody who retries probes at the same time
 -if self.is_held(now_us) or (self.is_put_off(now_us) and not is_urgent):
 +if self.is_put_off(now_us) and not is_urgent:
 healing-repeats-are-forbidden: callers are told not to repeat what only a repeat ends
-  protect/problem.py tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does
+  protect/reply.py tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does
   tests/http/gateway/test_recovery.py::test_callers_are_told_what_heals[sqlite-resend]
 -return DOUBTS[type(recovery)]
 +return DOUBTS[Hold]

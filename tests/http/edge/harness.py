@@ -19,8 +19,7 @@ from gateway.http.passthrough import Passthrough
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
-from gateway.protect.problem import PROBLEM, Shape, Trouble, refuse
-from gateway.protect.reply import BodyCut, Reply
+from gateway.protect.reply import PROBLEM, BodyCut, Reply, Shape, Trouble, refuse
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings

@@ -12,8 +12,7 @@ from gateway.core.message import Headers, StoredResponse, header_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import ANSWERED, CASES, OPEN, PROBLEM, Shape, Trouble, refuse
-from gateway.protect.reply import Reply
+from gateway.protect.reply import ANSWERED, CASES, OPEN, PROBLEM, Reply, Shape, Trouble, refuse
 
 STRIPE = Shape("stripe")
 ID = UUID("11111111-2222-3333-4444-555555555555")

@@ -10,8 +10,7 @@ import asyncio
 import pytest
 
 from gateway.core.verdict import Verdict
-from gateway.protect.problem import Shape
-from gateway.protect.reply import Reply
+from gateway.protect.reply import Reply, Shape
 from gateway.protect.request import Request, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving

@@ -18,8 +18,8 @@ from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.observe.facts import Events
 from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.forwarding import REGION_HEADER
-from gateway.protect.problem import PROBLEM
 from gateway.protect.regions import Region, Regions
+from gateway.protect.reply import PROBLEM
 from gateway.protect.request import Request
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.accepting import ASYNC, SECRETS

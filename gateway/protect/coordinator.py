@@ -186,12 +186,12 @@ class Coordinator:
     async def _reply_to(self, request: Request, operation_id: UUID) -> Reply | Untouched:
         """Steps 3 to 5: reply from a copy, wait for the operation if it is in flight here, or start or accept it as its
         first caller."""
-        is_journaled, is_asked = self.journaling.holds(operation_id), False
+        is_journaled, is_asked = self.journaling.journal.holds(operation_id), False
         if operation_id.int not in self.operations.in_flight and not is_journaled:
             snapshot = self.recall(operation_id)
             if snapshot is None and self.look_up is not None:
                 snapshot = await self._look_up_copy(operation_id, self.look_up)
-                is_journaled = self.journaling.holds(operation_id)
+                is_journaled = self.journaling.journal.holds(operation_id)
             reply = None if snapshot is None else self.duplicates.reply_without_waiting(snapshot, request)
             if reply is not None:
                 return reply
@@ -220,7 +220,7 @@ class Coordinator:
                 found = await self._reply_unless_executed(request, operation, ended)
             if found is not None:
                 return found
-            is_journaled = not is_asked and self.journaling.holds(operation_id)
+            is_journaled = not is_asked and self.journaling.journal.holds(operation_id)
         return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
 
     async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:

@@ -57,11 +57,6 @@ class Journaling:
     unsent_of: Callable[[UUID], Awaitable[Collection[UUID]]]
     wall_us: Callable[[], int] = wall_clock_us
     is_failing: bool = field(init=False, default=False)
-    holds: Callable[[UUID], bool] = field(init=False)
-    """Whether the files of this process have an outcome of an operation: then `find` is asked first."""
-
-    def __post_init__(self) -> None:
-        self.holds = self.journal.holds
 
     async def keep(
         self, record: Record, command: OutcomeCommand, *, detail: str, upstream_seconds: float | None = None

@@ -88,10 +88,10 @@ async def test_a_response_is_told(desk: Desk, whether_store: bool) -> None:
     hand = await desk.keep()
     (told,) = desk.facts
     assert isinstance(told, OutcomeJournaled)
-    assert desk.journaling.holds(hand.operation_id)
+    assert desk.journal.holds(hand.operation_id)
     assert await desk.found(hand) is State.COMPLETED
     assert await desk.journaling.knows(hand.operation_id)
-    assert not desk.journaling.holds(uuid4())
+    assert not desk.journal.holds(uuid4())
     assert await desk.journaling.find(uuid4()) is None
 
 
@@ -140,7 +140,7 @@ async def test_what_the_disk_did_not_take_is_not_told(desk: Desk) -> None:
             assert told.is_first is is_first
         await desk.journal.start()
         hand = await desk.keep()
-        assert desk.journaling.holds(hand.operation_id)
+        assert desk.journal.holds(hand.operation_id)
 
 
 async def test_a_disk_that_does_not_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ async def test_a_response_that_was_recorded_just_now(desk: Desk) -> None:
     assert await desk.found(hand) is None
     (entry,) = await desk.journal.waiting(None, limit=1, bytes_max=1_000_000)
     await desk.journal.forget([entry.entry_id])
-    assert not desk.journaling.holds(hand.operation_id)
+    assert not desk.journal.holds(hand.operation_id)
     assert await desk.found(hand) is None
     found = await desk.journaling.find(hand.operation_id, is_told_next=True)
     assert found is not None

@@ -186,6 +186,8 @@ def _name(url: str) -> str:
 class PostgresServer(Postgres, ServerProcess):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
+    _end_signal = signal.SIGQUIT
+
     def __init__(
         self,
         installation: PostgresInstallation,

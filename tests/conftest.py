@@ -36,9 +36,7 @@ def server_workspace() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_installation(server_workspace: Path) -> PostgresInstallation:
     """The programs of the Postgres that the tests start."""
-    directory = server_workspace / "postgres"
-    directory.mkdir()
-    return PostgresInstallation(directory)
+    return PostgresInstallation(server_workspace / "postgres")
 
 
 @pytest.fixture(scope="session")

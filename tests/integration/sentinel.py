@@ -340,7 +340,6 @@ def main() -> int:
         if asked.store == "redis":
             with redis_outage(directory / "gateway") as outage:
                 return _report(outage, directory / "gateway", asked.operations)
-        (directory / "installation").mkdir()
         installation = PostgresInstallation(directory / "installation")
         with ExitStack() as stack:
             server = stack.enter_context(PostgresServer(installation, directory / "postgres").running())

@@ -402,7 +402,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
     asked = parser.parse_args()
     with workspace("storm") as directory:
-        installation = PostgresInstallation(_new(directory / "postgres"))
+        installation = PostgresInstallation(directory / "postgres")
         try:
             verdict = asyncio.run(
                 storm(directory, installation, seconds=asked.seconds, seed=asked.seed, dialect=asked.dialect)
@@ -415,11 +415,6 @@ def main() -> int:
                     shutil.copy(log, target)
     print(verdict)
     return 1 if verdict.faults else 0
-
-
-def _new(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
 
 
 if __name__ == "__main__":

@@ -50,10 +50,8 @@ def main(name: str, summary: str | None, run: Run, **options: float) -> int:
     with workspace(name) as directory:
         if kind == "sqlite":
             return _report(run(directory, sqlite_store(directory), **asked))
-        (directory / "installation").mkdir()
-        with PostgresServer(
-            PostgresInstallation(directory / "installation"), directory / "postgres"
-        ).running() as server:
+        installation = PostgresInstallation(directory / "installation")
+        with PostgresServer(installation, directory / "postgres").running() as server:
             return _report(run(directory, {"durable": server.url}, **asked))
 
 

@@ -6,10 +6,9 @@ import asyncio
 import inspect
 import itertools
 import os
-import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,9 +36,7 @@ def server_workspace() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_installation(server_workspace: Path) -> PostgresInstallation:
     """The programs of the Postgres that the tests start."""
-    directory = server_workspace / "postgres"
-    directory.mkdir()
-    return PostgresInstallation(directory)
+    return PostgresInstallation(server_workspace / "postgres")
 
 
 @pytest.fixture(scope="session")
@@ -49,12 +46,8 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
         yield Postgres(url)
         return
     directory: Path = request.getfixturevalue("server_workspace")
-    server = PostgresServer(request.getfixturevalue("postgres_installation"), directory / "pg")
-    try:
-        server.start()
+    with PostgresServer(request.getfixturevalue("postgres_installation"), directory / "pg").running() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -90,13 +83,8 @@ async def migrated_url(migrated_databases: MigratedDatabases) -> AsyncIterator[s
 @pytest.fixture
 def own_postgres(postgres_installation: PostgresInstallation, server_workspace: Path) -> Iterator[PostgresServer]:
     """A started server of this test alone, to be crashed, frozen and started again."""
-    server = PostgresServer(postgres_installation, server_workspace / f"pg-{next(_numbers)}")
-    try:
-        server.start()
+    with PostgresServer(postgres_installation, server_workspace / f"pg-{next(_numbers)}").running() as server:
         yield server
-    finally:
-        server.crash()
-        shutil.rmtree(server.directory)
 
 
 @pytest.fixture(scope="session")
@@ -106,12 +94,8 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[Redis]:
         yield Redis(url)
         return
     directory: Path = request.getfixturevalue("server_workspace")
-    server = RedisServer(directory / "redis")
-    try:
-        server.start()
+    with RedisServer(directory / "redis").running() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -124,24 +108,16 @@ def redis_url(redis_server: Redis) -> str:
 @pytest.fixture(scope="session")
 def durable_redis(server_workspace: Path) -> Iterator[RedisServer]:
     """One Redis for the whole run that keeps what it acknowledges, never stopped by a test."""
-    server = RedisServer(server_workspace / "durable-redis", append_only=True, options=GATEWAY_USER)
-    try:
-        server.start()
+    place = server_workspace / "durable-redis"
+    with RedisServer(place, append_only=True, options=GATEWAY_USER).running() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 def own_redis(server_workspace: Path) -> Iterator[RedisServer]:
     """A started server of this test alone, to be killed, frozen and started again."""
-    server = RedisServer(server_workspace / f"redis-{next(_numbers)}")
-    try:
-        server.start()
+    with RedisServer(server_workspace / f"redis-{next(_numbers)}").running() as server:
         yield server
-    finally:
-        server.kill()
-        shutil.rmtree(server.directory)
 
 
 @pytest.fixture
@@ -228,22 +204,16 @@ def _timed(item: pytest.Item, what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    with _timed(item, "setup"):
-        return (yield)
+def _time_of(what: str) -> Callable[[pytest.Item], Generator[None, object, object]]:
+    @pytest.hookimpl(wrapper=True)
+    def timed(item: pytest.Item) -> Generator[None, object, object]:
+        with _timed(item, what):
+            return (yield)
+
+    return timed
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with _timed(item, "test"):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    with _timed(item, "teardown"):
-        return (yield)
+pytest_runtest_setup, pytest_runtest_call, pytest_runtest_teardown = map(_time_of, ("setup", "test", "teardown"))
 
 
 @pytest.hookimpl(wrapper=True)

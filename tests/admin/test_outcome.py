@@ -19,7 +19,6 @@ from gateway.store.journal.journal import HostJournalFiles
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
 from tests.admin.test_journal import complete, journal_of, keep
-from tests.integration.test_journal import metric
 from tests.support.eventually import eventually
 from tests.support.fleet import process
 from tests.support.house import config_text, sqlite_store, status_of
@@ -60,7 +59,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
     outcome = complete()
     await left(shell, outcome)
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
-        assert await metric(gateway, "idempotency_journal_refused") == 1
+        assert await gateway.metric("idempotency_journal_refused") == 1
         file = tmp_path / "response.http"
         taken = await shell.spawned("journal", outcome.operation_id, "--export", file)
         assert (taken.code, taken.err) == (0, "")
@@ -71,7 +70,7 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
         assert (done.code, done.err) == (0, "")
 
         async def has_fallen() -> bool:
-            return await metric(gateway, "idempotency_journal_refused") == 0
+            return await gateway.metric("idempotency_journal_refused") == 0
 
         await eventually(has_fallen, what="the gateway counts again")
         assert (await shell("journal")).out == "The journal is empty.\n"

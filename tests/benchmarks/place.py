@@ -132,10 +132,9 @@ class Place:
     def server(self) -> _Server:
         """Postgres, started when it is first asked for."""
         if self._postgres is None:
-            programs = self.directory / "programs"
-            programs.mkdir()
             with pinned(OTHER_CORE):
-                self._postgres = _Server(PostgresInstallation(programs), self.directory / "pg")
+                installation = PostgresInstallation(self.directory / "programs")
+                self._postgres = _Server(installation, self.directory / "pg")
                 # Nothing of it is wanted any more, and so no last checkpoint.
                 self._stack.callback(self._postgres.crash)
                 self._postgres.start()

@@ -106,6 +106,12 @@ class Forgetful:
         return Answer(200 if found else 404, headers=_JSON, body=b'{"found":true}', effect=False)
 
 
+def charges(home: House) -> list[bytes]:
+    """The operations that the service was sent, one for each request."""
+    posts = [each for each in home.upstream.requests if each.method == "POST"]
+    return [value for each in posts for value in each.values("Idempotency-Operation")]
+
+
 @asynccontextmanager
 async def api(
     directory: Path, recovery: Literal["hold", "probe"], *, port: int = 0, **changes: Any

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Barrier
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -22,8 +22,7 @@ from idempotency_client.httpx import AsyncIdempotentTransport, IdempotentTranspo
 from idempotency_client.requests import IdempotentAdapter
 from idempotency_client.table import Advice, advice, known_after
 from idempotency_client.tries import Tries
-from tests.clients.border import PATH, api
-from tests.support.house import House
+from tests.clients.border import PATH, api, charges
 from tests.support.ports import free_port
 from tests.support.reference import DOCS, ROOT
 from tests.support.relay import Relay
@@ -33,42 +32,44 @@ SOON: Final = Patience(tries=6, first_seconds=0.005)
 BODY: Final[dict[str, Any]] = {"amount": 1000, "currency": "eur"}
 
 
-class Send(Protocol):
-    """Charges at this port, for this intent."""
-
-    def __call__(self, port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> Awaitable[int]: ...
-
-
-def by_httpx(port: int, keys: Keys, name: str, patience: Patience = SOON, *, timeout: float = 30.0) -> int:
-    """The status of the answer, as for all of these."""
-    transport = IdempotentTransport(keys, patience=patience)
-    with httpx.Client(transport=transport, timeout=timeout) as client, intent(name):
-        return client.post(f"http://127.0.0.1:{port}{PATH}", json=BODY).status_code
+def post(url: str, keys: Keys, patience: Patience = SOON, *, timeout: float = 30.0) -> int:
+    """The status of the answer, under whatever intent is open, as for all of these."""
+    with httpx.Client(transport=IdempotentTransport(keys, patience=patience), timeout=timeout) as client:
+        return client.post(url, json=BODY).status_code
 
 
-async def by_async_httpx(port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> int:
+async def post_async(url: str, keys: Keys, *, timeout: float = 30.0) -> int:
     async with httpx.AsyncClient(transport=AsyncIdempotentTransport(keys, patience=SOON), timeout=timeout) as client:
-        with intent(name):
-            return (await client.post(f"http://127.0.0.1:{port}{PATH}", json=BODY)).status_code
+        return (await client.post(url, json=BODY)).status_code
 
 
-def by_requests(port: int, keys: Keys, name: str, *, timeout: float = 30.0) -> int:
-    with requests.Session() as session, intent(name):
+def post_by_requests(url: str, keys: Keys, *, timeout: float = 30.0) -> int:
+    with requests.Session() as session:
         session.trust_env = False
         session.mount("http://", IdempotentAdapter(keys, patience=SOON))
-        return session.post(f"http://127.0.0.1:{port}{PATH}", json=BODY, timeout=timeout).status_code
+        return session.post(url, json=BODY, timeout=timeout).status_code
 
 
-def in_a_thread(send: Callable[..., int]) -> Send:
-    """One that blocks, beside the gateway in this thread."""
-    return partial(asyncio.to_thread, send)
-
-
-SENDERS: Final[dict[str, Send]] = {
-    "httpx": in_a_thread(by_httpx),
-    "async-httpx": by_async_httpx,
-    "requests": in_a_thread(by_requests),
+Send = Callable[..., Awaitable[int]]
+# Those that block run beside the gateway in this thread.
+POSTS: Final[dict[str, Send]] = {
+    "httpx": partial(asyncio.to_thread, post),
+    "async-httpx": post_async,
+    "requests": partial(asyncio.to_thread, post_by_requests),
 }
+
+
+def charging(post: Send) -> Send:
+    """It charges at a port, for an intent."""
+
+    async def send(port: int, keys: Keys, name: str, **how: Any) -> int:
+        with intent(name):
+            return await post(f"http://127.0.0.1:{port}{PATH}", keys, **how)
+
+    return send
+
+
+SENDERS: Final = {name: charging(post) for name, post in POSTS.items()}
 each_sender = pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
 
 
@@ -76,12 +77,6 @@ each_sender = pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
 def keys(tmp_path: Path) -> FileKeys:
     """In a file of this test."""
     return FileKeys(tmp_path / "keys.db")
-
-
-def charges(home: House) -> list[bytes]:
-    """The operations that the service was sent, one for each request."""
-    posts = [each for each in home.upstream.requests if each.method == "POST"]
-    return [value for each in posts for value in each.values("Idempotency-Operation")]
 
 
 @each_sender
@@ -177,7 +172,7 @@ async def test_whoever_has_to_wait_for_long_is_told(keys: FileKeys, tmp_path: Pa
     async with api(tmp_path, "probe") as (_, border):
         border.after = 9
         with pytest.raises(GaveUp) as raised:
-            await asyncio.to_thread(by_httpx, border.port, keys, "order-1", Patience(longest_seconds=8.0))
+            await SENDERS["httpx"](border.port, keys, "order-1", patience=Patience(longest_seconds=8.0))
         assert raised.value.may_repeat
 
 
@@ -201,32 +196,8 @@ async def test_an_intent_is_one_request(keys: FileKeys, tmp_path: Path) -> None:
         assert len(charges(home)) == 1
 
 
-async def post_async(url: str, keys: FileKeys) -> int:
-    """Under whatever intent is open, as for all of these."""
-    async with httpx.AsyncClient(transport=AsyncIdempotentTransport(keys, patience=SOON), timeout=30.0) as client:
-        return (await client.post(url, json=BODY)).status_code
-
-
-def post(url: str, keys: FileKeys) -> int:
-    with httpx.Client(transport=IdempotentTransport(keys, patience=SOON), timeout=30.0) as client:
-        return client.post(url, json=BODY).status_code
-
-
-def post_by_requests(url: str, keys: FileKeys) -> int:
-    with requests.Session() as session:
-        session.trust_env = False
-        session.mount("http://", IdempotentAdapter(keys, patience=SOON))
-        return session.post(url, json=BODY, timeout=30.0).status_code
-
-
-@pytest.mark.parametrize(
-    "send",
-    [post_async, partial(asyncio.to_thread, post), partial(asyncio.to_thread, post_by_requests)],
-    ids=["async-httpx", "httpx", "requests"],
-)
-async def test_two_requests_at_once_under_one_intent(
-    send: Callable[[str, FileKeys], Awaitable[int]], keys: FileKeys, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("send", POSTS.values(), ids=POSTS)
+async def test_two_requests_at_once_under_one_intent(send: Send, keys: FileKeys, tmp_path: Path) -> None:
     """The second one is not sent, and its caller hears why. One after the other they may, and get one answer."""
     async with api(tmp_path, "hold") as (home, border):
         hold, url = asyncio.Event(), f"http://127.0.0.1:{border.port}{PATH}"
@@ -270,8 +241,8 @@ def test_a_body_that_can_be_read_once(keys: FileKeys) -> None:
 def test_keys_of_the_user(tmp_path: Path) -> None:
     """Any function will do. A key of which it does not say that it is new may have been used before."""
     for made, known in (("k1", Known.IN_DOUBT), (New("k1"), Known.NEVER_HAPPENED)):
-        with pytest.raises(GaveUp) as raised:
-            by_httpx(free_port(), {"order-1": made}.__getitem__, "order-1", Patience(tries=1))
+        with pytest.raises(GaveUp) as raised, intent("order-1"):
+            post(f"http://127.0.0.1:{free_port()}{PATH}", {"order-1": made}.__getitem__, Patience(tries=1))
         assert raised.value.known is known
 
 
@@ -385,12 +356,10 @@ async def test_the_readme(tmp_path: Path) -> None:
 
 def readme(port: int) -> list[str]:
     """The programs of the package's README, for an API on this port."""
-    text = (
-        (ROOT / "client" / "README.md")
-        .read_text("utf-8")
-        .replace("https://api.example.com", f"http://127.0.0.1:{port}")
+    programs = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [each.replace("https://api.example.com", f"http://127.0.0.1:{port}") for each in programs]
 
 
 async def python(program: str, directory: Path) -> asyncio.subprocess.Process:

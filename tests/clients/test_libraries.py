@@ -43,14 +43,9 @@ def lost(library: Library) -> Callable[[Received], Answer]:
 
 async def verdicts(home: House) -> Counter[str]:
     """How many requests got which verdict: what the library sent, its own retries included."""
-    scrape = Scrape((await home.status("/metrics")).body.decode())
-    return Counter(
-        {
-            each.labels["verdict"]: int(each.value)
-            for each in scrape.series
-            if each.name == "idempotency_requests_total" and each.value
-        }
-    )
+    series = Scrape((await home.status("/metrics")).body.decode()).series
+    counted = (each for each in series if each.name == "idempotency_requests_total" and each.value)
+    return Counter({each.labels["verdict"]: int(each.value) for each in counted})
 
 
 async def test_a_response_lost_on_its_way_back(library: Library, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.border import PATH, api
+from tests.clients.border import PATH, api, charges
 from tests.clients.programs import LEFT_OUT, PROGRAMS, TEXTS, Program, untested, write_all
-from tests.support.house import House
 from tests.support.ports import free_port
 
 INTENTS = tuple(f"order-{number}" for number in range(1, 7))
@@ -44,16 +43,6 @@ async def start(program: Program, workshop: Workshop, home: Path, *intents: str)
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-
-
-def charges(home: House) -> list[bytes]:
-    """The operations that the service was sent, one for each request."""
-    return [
-        value
-        for each in home.upstream.requests
-        if each.method == "POST"
-        for value in each.values("Idempotency-Operation")
-    ]
 
 
 @program_of

@@ -275,10 +275,7 @@ async def run(directory: Path, *, failovers: int, seed: int) -> Verdict:
     """All of it."""
     rng = random.Random(seed)
     with workspace("promotions") as servers:
-        installation_place = servers / "installation"
-        installation_place.mkdir(mode=0o755)
-        installation = PostgresInstallation(installation_place)
-        async with staged(installation, directory, servers) as scene:
+        async with staged(PostgresInstallation(servers / "installation"), directory, servers) as scene:
             for how in ENDS:
                 await end_under_load(scene, how, seconds=3.0)
             for number in range(failovers):

@@ -15,7 +15,7 @@ import io
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -67,12 +67,8 @@ class RedisOutage(Outage):
 def redis_outage(directory: Path) -> Iterator[RedisOutage]:
     """One whose files are in `directory / "store"`, where the search looks at the end."""
     directory.mkdir(exist_ok=True)
-    server = RedisServer(directory / "store", append_only=True, options=GATEWAY_USER)
-    server.start()
-    try:
+    with RedisServer(directory / "store", append_only=True, options=GATEWAY_USER).running() as server:
         yield RedisOutage(server)
-    finally:
-        server.stop()
 
 
 @dataclass
@@ -344,19 +340,12 @@ def main() -> int:
         if asked.store == "redis":
             with redis_outage(directory / "gateway") as outage:
                 return _report(outage, directory / "gateway", asked.operations)
-        (directory / "installation").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
-        server.start()
-        redis = RedisServer(directory / "redis") if asked.store == "postgres-redis" else None
-        try:
-            if redis is not None:
-                redis.start()
-            url = None if redis is None else redis.url
-            return _report(PostgresOutage(server), directory / "gateway", asked.operations, url)
-        finally:
-            server.crash()
-            if redis is not None:
-                redis.stop()
+        installation = PostgresInstallation(directory / "installation")
+        with ExitStack() as stack:
+            server = stack.enter_context(PostgresServer(installation, directory / "postgres").running())
+            is_fast = asked.store == "postgres-redis"
+            redis = stack.enter_context(RedisServer(directory / "redis").running()).url if is_fast else None
+            return _report(PostgresOutage(server), directory / "gateway", asked.operations, redis)
 
 
 def _report(outage: Outage, directory: Path, operations: int, redis: str | None = None) -> int:

@@ -8,7 +8,6 @@ and allocated for it nothing is left.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import os
@@ -21,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, listed_in, settle
@@ -29,12 +28,11 @@ from tests.integration.storm_clients import PATHS, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Deed, StormUpstream
 from tests.observe.scrape import Scrape
-from tests.support import http
+from tests.support import http, long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import process
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, JSON
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 from tests.support.relay import Relay
 
 LEASE_SECONDS: Final = 3.0
@@ -69,23 +67,17 @@ class Usage:
 
 
 @dataclass
-class Report:
+class Report(long_run.Verdict):
     """What a soak came to. It passed when there are no `faults`."""
 
     words: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     numbers: dict[str, float] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return "\n".join(
-            [
-                "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common()),
-                "outages: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
-                *(f"{name}: {value:g}" for name, value in self.numbers.items()),
-                *(f"VIOLATION {fault}" for fault in self.faults),
-            ]
-        )
+    def summary(self) -> str:
+        answers = "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common())
+        outages = "outages: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items()))
+        return "\n".join([answers, outages, *(f"{name}: {value:g}" for name, value in self.numbers.items())])
 
 
 Outage = Callable[[Relay, random.Random], Awaitable[None]]
@@ -99,9 +91,8 @@ async def _refuse(relay: Relay, source: random.Random) -> None:
     await relay.listen()
 
 
-async def _cut(relay: Relay, source: random.Random) -> None:
+async def _cut(relay: Relay, _: random.Random) -> None:
     """Every connection is reset in the middle of what it does."""
-    del source
     relay.cut()
 
 
@@ -356,7 +347,7 @@ async def _left(gateway: GatewayProcess, before: Usage, usages: list[Usage], rep
 
 
 async def _scrape(gateway: GatewayProcess) -> Scrape:
-    return Scrape((await gateway.status("/metrics")).body.decode())
+    return Scrape(await gateway.metrics())
 
 
 def _sum(scrape: Scrape, name: str) -> float:
@@ -371,27 +362,9 @@ def _usage(gateway: GatewayProcess) -> Usage:
     return Usage(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
 
 
-async def _soak_on(server: PostgresServer, directory: Path, *, seconds: float, seed: int) -> Report:
-    return await soak(directory, await server.new_database(), seconds=seconds, seed=seed)
-
-
-def main() -> int:
-    """Run one soak; its exit code says whether it passed."""
-    parser = argparse.ArgumentParser(description="Soak one gateway in outages of its store, and check its books.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the load goes on")
-    parser.add_argument("--seed", type=int, default=1, help="who does what")
-    asked = parser.parse_args()
-    with workspace("soak") as directory:
-        (directory / "postgres").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "postgres"), directory / "pg")
-        server.start()
-        try:
-            report = asyncio.run(_soak_on(server, directory, seconds=asked.seconds, seed=asked.seed))
-        finally:
-            server.crash()
-    print(report)
-    return 1 if report.faults else 0
+async def _run(directory: Path, store: dict[str, Any], *, seconds: float, seed: int) -> Report:
+    return await soak(directory, store["durable"], seconds=seconds, seed=seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("soak", __doc__, _run, seconds=60.0))

@@ -24,6 +24,7 @@ from typing import Any, Final
 from tests.integration.storm_clients import PATHS, RECORDED, Call, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import StormUpstream
+from tests.support import long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways
 from tests.support.gateway import GatewayProcess
@@ -61,24 +62,19 @@ ROUTES: Final[list[dict[str, Any]]] = [
 
 
 @dataclass
-class Verdict:
+class Verdict(long_run.Verdict):
     """What a storm came to. It passed when there are no `faults`."""
 
     words: Counter[str]
-    faults: list[str]
     done: Counter[str]
     effects: int
     keys: int
     in_doubt: int
 
-    def __str__(self) -> str:
-        lines = [
-            f"calls: {self.words.total()}, keys: {self.keys}, effects: {self.effects}, in doubt: {self.in_doubt}",
-            "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common()),
-            "faults done: " + ", ".join(f"{what} {count}" for what, count in sorted(self.done.items())),
-            *(f"VIOLATION {fault}" for fault in self.faults),
-        ]
-        return "\n".join(lines)
+    def summary(self) -> str:
+        counts = f"calls: {self.words.total()}, keys: {self.keys}, effects: {self.effects}, in doubt: {self.in_doubt}"
+        answers = "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common())
+        return f"{counts}\n{answers}\nfaults: " + ", ".join(f"{what} {n}" for what, n in sorted(self.done.items()))
 
 
 class DurableRedis(RedisServer):
@@ -150,7 +146,11 @@ async def _freeze(world: World, source: random.Random) -> None:
 
 async def _crash_store(world: World, source: random.Random) -> None:
     world.durable.crash()
-    await asyncio.sleep(source.uniform(0.0, 3.0))
+    await _back_after(world, source.uniform(0.0, 3.0))
+
+
+async def _back_after(world: World, seconds: float) -> None:
+    await asyncio.sleep(seconds)
     world.durable.launch()
     await eventually(world.durable.is_ready, HEAL_SECONDS, "the store is ready")
 
@@ -161,15 +161,17 @@ async def _crash_store_amid(world: World, source: random.Random) -> None:
         with suppress(AssertionError):
             await eventually(lambda: world.upstream.held >= _AMID, _AMID_SECONDS, "requests are being worked on")
         world.durable.crash()
-    await asyncio.sleep(source.uniform(4.0, 5.0))
-    world.durable.launch()
-    await eventually(world.durable.is_ready, HEAL_SECONDS, "the store is ready")
+    await _back_after(world, source.uniform(4.0, 5.0))
 
 
 async def _freeze_store(world: World, source: random.Random) -> None:
-    world.durable.pause()
+    await _freeze_server(world.durable, source)
+
+
+async def _freeze_server(server: PostgresServer | RedisServer, source: random.Random) -> None:
+    server.pause()
     await asyncio.sleep(source.uniform(0.5, 4.0))
-    world.durable.resume()
+    server.resume()
 
 
 async def _kill_redis(world: World, source: random.Random) -> None:
@@ -181,9 +183,7 @@ async def _kill_redis(world: World, source: random.Random) -> None:
 
 async def _freeze_redis(world: World, source: random.Random) -> None:
     assert world.redis is not None
-    world.redis.pause()
-    await asyncio.sleep(source.uniform(0.5, 4.0))
-    world.redis.resume()
+    await _freeze_server(world.redis, source)
 
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
@@ -240,7 +240,8 @@ async def storm(
                 faults.append(f"an error of the program, see {gateway.log}")
         faults += judge(clients.calls, upstream.deeds, upstream.answers, world.was_superseded)
         keys = {(intent.path, intent.key) for intent in clients.intents}
-        return Verdict(clients.words(), faults, world.done, len(upstream.effects), len(keys), len(unsettled))
+        found = clients.words(), world.done, len(upstream.effects), len(keys), len(unsettled)
+        return Verdict(*found, faults=faults)
 
 
 def _stores(
@@ -401,7 +402,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
     asked = parser.parse_args()
     with workspace("storm") as directory:
-        installation = PostgresInstallation(_new(directory / "postgres"))
+        installation = PostgresInstallation(directory / "postgres")
         try:
             verdict = asyncio.run(
                 storm(directory, installation, seconds=asked.seconds, seed=asked.seed, dialect=asked.dialect)
@@ -414,11 +415,6 @@ def main() -> int:
                     shutil.copy(log, target)
     print(verdict)
     return 1 if verdict.faults else 0
-
-
-def _new(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
 
 
 if __name__ == "__main__":

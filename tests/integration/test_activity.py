@@ -6,12 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support import http
 from tests.support.fleet import config_of, gateways, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import status_of, stores
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -19,10 +17,7 @@ TOKEN = "0123456789abcdef"
 MANY = 12
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of both gateways."""
-    return store_section(request, tmp_path)
+store = stores("sqlite", full=["postgres"])
 
 
 async def activity(port: int) -> dict[str, Any]:
@@ -51,15 +46,10 @@ async def test_the_numbers_are_those_of_the_callers(store: dict[str, Any], tmp_p
 
     async with RecordingUpstream() as upstream:
         upstream.on("/charges", Answer(201))
+        admins = [{"listen": f"127.0.0.1:{port}", "token": TOKEN} for port in ports]
         configs = [
-            config_of(
-                store,
-                tmp_path / str(each),
-                upstream.url,
-                workers=2,
-                admin={"listen": f"127.0.0.1:{port}", "token": TOKEN},
-            )
-            for each, port in enumerate(ports)
+            config_of(store, tmp_path / str(each), upstream.url, workers=2, admin=admin)
+            for each, admin in enumerate(admins)
         ]
         async with gateways(*((config, tmp_path / str(each)) for each, config in enumerate(configs))) as (one, other):
             await call(one, range(MANY))

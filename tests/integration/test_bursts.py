@@ -8,31 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support.burst import Callers, at_once, one_by_one, request_bytes
 from tests.support.eventually import eventually
+from tests.support.fleet import process, send
 from tests.support.full_service import FullService, answer
-from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, config_text, sqlite_store, status_of, store_section
-from tests.support.http import request
+from tests.support.house import BODY, sqlite_store, status_of, stores
 from tests.support.upstream import Answer, RecordingUpstream
 
 COUNT = 1_500
 OTHERS = 40
 QUEUED = 1_000
-FIELDS = [("Content-Type", "application/json"), ("X-Tenant", "t1")]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
-
-
-def process(store: dict[str, Any], directory: Path, url: str, /, **changes: Any) -> GatewayProcess:
-    """A gateway with this store in front of this service."""
-    return GatewayProcess(yaml.safe_load(config_text(url, store, directory, **changes)), directory)
+store = stores("sqlite", full=["postgres"])
 
 
 async def done(*callers: Callers) -> list[Counter[str]]:
@@ -74,14 +63,10 @@ def _queued(port: int) -> int:
 
 async def test_duplicates_do_not_share_one_failure_to_connect(tmp_path: Path) -> None:
     """Where nothing was sent, the service is tried again for those who wait, under the same key."""
-    fields = [*FIELDS, ("Idempotency-Key", "k1")]
     with FullService() as service:
         upstream = {"connect_timeout": "2s"}
         async with process(sqlite_store(tmp_path), tmp_path, service.url, upstream=upstream) as gateway:
-            sent = [
-                asyncio.create_task(request(gateway.port, "POST", "/charges", fields, BODY, deadline_seconds=60.0))
-                for _ in range(20)
-            ]
+            sent = [asyncio.create_task(send(gateway.port, "k1", deadline_seconds=60.0)) for _ in range(20)]
             await eventually(service.connecting, what="it connects")
             (first,) = service.connecting()
             await eventually(lambda: service.connecting() - {first}, what="it connects again")

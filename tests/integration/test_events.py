@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-import yaml
-
 from gateway.events.relay import LEASE_SECONDS
-from tests.support import http
 from tests.support.eventually import eventually
+from tests.support.fleet import process, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, sqlite_store, store_section
+from tests.support.house import sqlite_store, stores
 from tests.support.receiver import Receiver, hang, status
 from tests.support.signing import WHSEC
 from tests.support.upstream import Answer, RecordingUpstream
@@ -25,10 +20,7 @@ from tests.support.wall_clock import wall_clock
 EGRESS = {"allow": ["127.0.0.1"], "https_only": False}
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("postgres-redis", full=["sqlite"])
 
 
 def webhook(name: str, receiver: Receiver, **settings: Any) -> dict[str, Any]:
@@ -36,31 +28,15 @@ def webhook(name: str, receiver: Receiver, **settings: Any) -> dict[str, Any]:
     return {"name": name, "kind": "webhook", "url": receiver.url, "secrets": secrets, **settings}
 
 
-@asynccontextmanager
-async def process(
-    store: dict[str, Any],
-    directory: Path,
-    upstream: RecordingUpstream,
-    *sinks: dict[str, Any],
-    environment: dict[str, str] | None = None,
-    **changes: Any,
-) -> AsyncIterator[GatewayProcess]:
-    egress = {**EGRESS, "ports": [urlsplit(sink["url"]).port for sink in sinks]}
-    changes = {"events": {"sinks": list(sinks)}, "egress": egress, **changes}
-    config = yaml.safe_load(config_text(upstream.url, store, directory, **changes))
-    async with GatewayProcess(config, directory, environment=environment) as gateway:
-        yield gateway
-
-
-async def send(port: int, key: str, body: bytes = BODY) -> http.Response:
-    headers = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
-    return await http.request(port, "POST", "/charges", headers, body)
+def telling(*sinks: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a gateway with these sinks."""
+    ports = [urlsplit(sink["url"]).port for sink in sinks]
+    return {"events": {"sinks": list(sinks)}, "egress": {**EGRESS, "ports": ports}}
 
 
 async def metric(gateway: GatewayProcess, name: str) -> list[str]:
     """The lines of a metric."""
-    lines = (await gateway.status("/metrics")).body.decode().splitlines()
-    return [line for line in lines if line.startswith(name)]
+    return [line for line in (await gateway.metrics()).splitlines() if line.startswith(name)]
 
 
 async def test_a_consumer_hears_of_what_was_done_and_of_nothing_else(store: dict[str, Any], tmp_path: Path) -> None:
@@ -68,7 +44,7 @@ async def test_a_consumer_hears_of_what_was_done_and_of_nothing_else(store: dict
     async with (
         RecordingUpstream() as upstream,
         Receiver(status(500)) as ledger,
-        process(store, tmp_path, upstream, webhook("ledger", ledger, include=["location"])) as gateway,
+        process(store, tmp_path, upstream, **telling(webhook("ledger", ledger, include=["location"]))) as gateway,
     ):
         upstream.on("/charges", Answer(201, headers=(("Location", "/charges/9"),)))
         for key in ("k1", "k1", "k2"):
@@ -98,9 +74,8 @@ async def test_killed_between_publication_and_report(tmp_path: Path) -> None:
     """The consumer gets the event again: the same id, the same bytes, signed anew."""
     with wall_clock(tmp_path / "clock") as clock:
         async with RecordingUpstream() as upstream, Receiver(hang) as ledger:
-            settings = {"environment": clock.environment}
-            store = sqlite_store(tmp_path)
-            async with process(store, tmp_path, upstream, webhook("ledger", ledger), **settings) as gateway:
+            settings = {"environment": clock.environment, **telling(webhook("ledger", ledger))}
+            async with process(sqlite_store(tmp_path), tmp_path, upstream, **settings) as gateway:
                 upstream.on("/charges", Answer(201))
                 await send(gateway.port, "k1")
                 await ledger.wait_received(1)
@@ -124,7 +99,7 @@ async def test_a_consumer_that_hangs_delays_nobody(store: dict[str, Any], tmp_pa
     """Neither callers nor another consumer; what it did not get is there when it comes back."""
     async with RecordingUpstream() as upstream, Receiver(*[hang] * 1000) as slow, Receiver() as quick:
         sinks = webhook("slow", slow), webhook("quick", quick)
-        async with process(store, tmp_path, upstream, *sinks) as gateway:
+        async with process(store, tmp_path, upstream, **telling(*sinks)) as gateway:
             upstream.on("/charges", Answer(201))
             answers = await asyncio.gather(*(send(gateway.port, f"k{number}") for number in range(40)))
             assert {answer.status for answer in answers} == {201}
@@ -140,7 +115,7 @@ async def test_an_outcome_that_waited_in_the_journal_is_told_when_it_is_recorded
     async with (
         RecordingUpstream() as upstream,
         Receiver() as ledger,
-        process(store, tmp_path, upstream, webhook("ledger", ledger)) as gateway,
+        process(store, tmp_path, upstream, **telling(webhook("ledger", ledger))) as gateway,
     ):
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201, hold=hold))

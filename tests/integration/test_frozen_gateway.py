@@ -6,30 +6,23 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from tests.support import fleet
 from tests.support.eventually import eventually
+from tests.support.fleet import process
 from tests.support.full_service import FullService, answer
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, sqlite_store, status_of
-from tests.support.http import Response, request
+from tests.support.house import BODY, sqlite_store, status_of
+from tests.support.http import Response
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
 SECONDS = 1
 
 
-def process(store: dict[str, Any], directory: Path, url: str, /, **changes: Any) -> GatewayProcess:
-    """A gateway with this store in front of this service."""
-    return GatewayProcess(yaml.safe_load(config_text(url, store, directory, **changes)), directory)
-
-
 async def send(gateway: GatewayProcess) -> Response:
     """One request under one key."""
-    fields = [JSON, ("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
-    return await request(gateway.port, "POST", "/charges", fields, BODY, deadline_seconds=60.0)
+    return await fleet.send(gateway.port, "k1", deadline_seconds=60.0)
 
 
 async def frozen(gateway: GatewayProcess, happens: Callable[[], object], seconds: int = SECONDS) -> None:
@@ -101,5 +94,4 @@ async def test_the_authorization_service(tmp_path: Path) -> None:
 
 
 async def _is_in_flight(gateway: GatewayProcess) -> bool:
-    text = (await gateway.status("/metrics")).body.decode()
-    return 'idempotency_in_flight{route="charge"} 1' in text
+    return await gateway.metric('idempotency_in_flight{route="charge"}', 0.0) == 1

@@ -12,7 +12,7 @@ from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, process, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import status_of, stores
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 _PROBE: Final = {"path": "/probes?o={operation_id}", "done": [{"status": [200]}]}
@@ -20,10 +20,7 @@ _STORE: Final = {"lease": "3s", "journal_grace": "1s"}
 _SAVED: Final = "HTTP/1.1 201 Created\r\nContent-Type: text/plain\r\n\r\nonce"
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("postgres-redis", full=["sqlite"])
 
 
 async def history(gateway: GatewayProcess, operation_id: str) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import resource
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,12 +13,12 @@ from uuid import UUID
 import apsw
 import asyncpg
 import pytest
-import yaml
 
 from tests.support import http
 from tests.support.eventually import eventually
+from tests.support.fleet import process
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, status_of
+from tests.support.house import BODY, JSON, status_of
 from tests.support.http import Response
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
@@ -28,28 +27,24 @@ EXIT_WORK_LEFT = 3
 LOCK_MILLISECONDS = 10_000
 
 
-@asynccontextmanager
-async def process(
-    store: dict[str, Any], directory: Path, upstream: RecordingUpstream, /, **changes: Any
-) -> AsyncIterator[GatewayProcess]:
-    """A gateway process, ready."""
-    config = yaml.safe_load(config_text(upstream.url, store, directory, **changes))
-    async with GatewayProcess(config, directory) as gateway:
-        yield gateway
-
-
 async def send(gateway: GatewayProcess, key: str = "k1", body: bytes = BODY, prefer: str = "wait=0") -> Response:
     """A request as a well-behaved client sends it."""
     fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), ("Prefer", prefer)]
     return await http.request(gateway.port, "POST", "/charges", fields, body)
 
 
-async def metric(gateway: GatewayProcess, name: str) -> float:
-    """The value of a metric without labels."""
-    text = (await gateway.status("/metrics")).body.decode()
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
+async def waiting(*gateways: GatewayProcess) -> float:
+    """How many outcomes wait in their journals."""
+    return sum([await each.metric("idempotency_journal_waiting") for each in gateways])
+
+
+async def wait_flushed(*gateways: GatewayProcess) -> None:
+    """Return when nothing waits in their journals."""
+
+    async def is_flushed() -> bool:
+        return await waiting(*gateways) == 0
+
+    await eventually(is_flushed, 20.0, "the journals are flushed")
 
 
 class Outage:
@@ -145,14 +140,14 @@ async def test_a_kill_in_between(tmp_path: Path, outage: Outage) -> None:
         assert status_of(await send(gateway, "before")) == (200, "stored")
         first = await journaled(gateway, upstream, outage)
         assert (status_of(first), first.body) == ((201, "journaled"), b"charged")
-        assert await metric(gateway, "idempotency_journal_waiting") == 1
+        assert await waiting(gateway) == 1
         gateway.kill()
         outage.end()
         await gateway.start()
         again = await send(gateway)
         assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
         assert again.header("X-Nonce") == first.header("X-Nonce")
-        assert await metric(gateway, "idempotency_journal_waiting") == 0
+        assert await waiting(gateway) == 0
         assert len(upstream.requests) == 2
         assert gateway.terminate() == 0
         assert list((tmp_path / "state" / "journal").iterdir()) == []
@@ -168,12 +163,12 @@ async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage)
         assert gateway.terminate() == EXIT_WORK_LEFT
         await gateway.start()
         assert status_of(await send(gateway)) == (201, "replayed")
-        assert await metric(gateway, "idempotency_journal_waiting") == 1
+        assert await waiting(gateway) == 1
         gone.end()
 
         async def flushed() -> bool:
             assert status_of(await send(gateway)) == (201, "replayed")
-            return await metric(gateway, "idempotency_journal_waiting") == 0
+            return await waiting(gateway) == 0
 
         await eventually(flushed, deadline_seconds=20)
         assert gateway.terminate() == 0
@@ -203,15 +198,11 @@ async def test_every_ending_keeps_its_word(
     async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
         first = await journaled(gateway, upstream, gone, answer)
         assert (status_of(first), first.body) == ((answer.status, verdict), answer.body)
-        assert await metric(gateway, "idempotency_journal_waiting") == 1
+        assert await waiting(gateway) == 1
         assert status_of(await send(gateway)) == meanwhile
         gone.end()
         upstream.on("/charges", Answer(200))
-
-        async def flushed() -> bool:
-            return await metric(gateway, "idempotency_journal_waiting") == 0
-
-        await eventually(flushed, deadline_seconds=20)
+        await wait_flushed(gateway)
         assert status_of(await send(gateway)) == later
 
 
@@ -253,11 +244,11 @@ async def test_neither_store_nor_journal(tmp_path: Path, gone: Outage) -> None:
             answer = await journaled(gateway, upstream, gone, Answer(201, body=b"x" * 500_000))
             assert status_of(answer) == (503, "in-doubt")
             assert b"could not be recorded" in answer.body
-            assert await metric(gateway, "idempotency_journal_failures_total") >= 1
-            assert await metric(gateway, "idempotency_journal_waiting") == 0
+            assert await gateway.metric("idempotency_journal_failures_total") >= 1
+            assert await waiting(gateway) == 0
 
         async def journaled_late() -> bool:
-            return await metric(gateway, "idempotency_journal_waiting") == 1
+            return await waiting(gateway) == 1
 
         await eventually(journaled_late, deadline_seconds=20)
         again = await send(gateway)
@@ -282,8 +273,8 @@ async def test_a_refused_flush_is_kept_and_listed(tmp_path: Path, own_postgres: 
         await connection.close()
         for _ in range(2):
             await gateway.start()
-            assert await metric(gateway, "idempotency_journal_refused") == 1
-            assert await metric(gateway, "idempotency_journal_waiting") == 0
+            assert await gateway.metric("idempotency_journal_refused") == 1
+            assert await waiting(gateway) == 0
             assert gateway.terminate() == 0
         lines = [line for line in gateway.output().splitlines() if "refused a journaled outcome" in line]
         assert len(lines) == 1
@@ -305,16 +296,14 @@ async def test_two_gateways_share_a_directory(tmp_path: Path, gone: Outage) -> N
         gone.begin()
         hold.set()
         assert [status_of(await request) for request in requests] == [(201, "journaled")] * 2
-        assert [await metric(each, "idempotency_journal_waiting") for each in (one, two)] == [1, 1]
+        # Without the store, too.
+        assert status_of(await send(two, "a")) == (201, "replayed")
+        assert [await waiting(each) for each in (one, two)] == [1, 1]
         one.kill()
         async with process(gone.section, tmp_path / "c", upstream, state_dir=state) as three:
-            assert await metric(three, "idempotency_journal_waiting") == 1
+            assert await waiting(three) == 1
             gone.end()
-
-            async def flushed() -> bool:
-                return sum([await metric(each, "idempotency_journal_waiting") for each in (two, three)]) == 0
-
-            await eventually(flushed, deadline_seconds=20)
+            await wait_flushed(two, three)
             for key in ("a", "b"):
                 assert status_of(await send(three, key)) == (201, "replayed")
         assert len(upstream.requests) == 2

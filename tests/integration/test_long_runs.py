@@ -13,13 +13,9 @@ from tests.integration.journal_kills import run as kill_under_a_journal
 from tests.integration.lanes import judge, keep_order_under_kills
 from tests.integration.publishing import publish_under_kills
 from tests.integration.reloading import reload_under_load
-from tests.support.house import sqlite_store, store_section
+from tests.support.house import sqlite_store, stores
 
-
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("postgres", full=["sqlite"])
 
 
 async def test_what_was_accepted_outlives_the_gateway(store: dict[str, Any], tmp_path: Path) -> None:

@@ -102,9 +102,7 @@ class Home:
     def __init__(
         self, section: dict[str, Any], directory: Path, upstream: RecordingUpstream, *, is_killed: bool
     ) -> None:
-        self._section = section
-        self._directory = directory
-        self._upstream = upstream
+        self._section, self._directory, self._upstream = section, directory, upstream
         self._is_killed = is_killed
         self._stack = AsyncExitStack()
         self._running: House | GatewayProcess
@@ -300,9 +298,7 @@ class Shop:
 
     def __init__(self, directory: Path, redis: RedisServer, upstream: RecordingUpstream) -> None:
         self.place = Place(directory / "store")
-        self.redis = redis
-        self._directory = directory
-        self._upstream = upstream
+        self.redis, self._directory, self._upstream = redis, directory, upstream
 
     def put_back(self) -> None:
         self.place.put_back()

@@ -6,20 +6,17 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway import EXIT_WORK_LEFT
 from tests.support import http
 from tests.support.eventually import eventually
+from tests.support.fleet import NOW, process, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, sqlite_store, status_of, store_section
-from tests.support.http import Response
+from tests.support.house import sqlite_store, status_of, stores
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
@@ -28,26 +25,7 @@ from tests.support.upstream import Answer, RecordingUpstream
 Store = dict[str, Any]
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres-redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
-
-
-@asynccontextmanager
-async def process(
-    store: Store, directory: Path, upstream: RecordingUpstream, /, **changes: Any
-) -> AsyncIterator[GatewayProcess]:
-    """A gateway process, ready."""
-    config = yaml.safe_load(config_text(upstream.url, store, directory, **changes))
-    async with GatewayProcess(config, directory) as gateway:
-        yield gateway
-
-
-async def send(port: int, key: str, body: bytes = BODY, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """A request as a well-behaved client sends it."""
-    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), *headers]
-    return await http.request(port, "POST", "/charges", fields, body)
+store = stores("postgres-redis", full=["sqlite"])
 
 
 async def test_kill_keeps_what_was_answered(store: Store, tmp_path: Path) -> None:
@@ -81,7 +59,7 @@ async def test_killed_while_it_waits_for_the_upstream(store: Store, tmp_path: Pa
         await eventually(lambda: not marks.exists(), deadline_seconds=15)
 
         async def after_the_lease() -> tuple[int, str | None] | None:
-            word = status_of(await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),)))
+            word = status_of(await send(gateway.port, "k1", headers=NOW))
             # Overloaded is what a busy machine has held up for a third of this short lease.
             return None if word in ((409, "in-flight"), (503, "overloaded")) else word
 
@@ -99,16 +77,15 @@ async def test_killed_before_it_sent_anything(store: Store, tmp_path: Path) -> N
             filling.setblocking(False)
             filling.connect_ex(full.getsockname())
         unreachable = f"http://127.0.0.1:{full.getsockname()[1]}"
-        config = yaml.safe_load(config_text(unreachable, store, tmp_path, upstream={"connect_timeout": "1m"}))
-        async with GatewayProcess(config, tmp_path) as gateway:
+        async with process(store, tmp_path, unreachable, upstream={"connect_timeout": "1m"}) as gateway:
             request = asyncio.create_task(send(gateway.port, "k1"))
 
             async def arrived() -> bool:
-                return b'\nidempotency_in_flight{route="charge"} 1' in (await gateway.status("/metrics")).body
+                return await gateway.metric('idempotency_in_flight{route="charge"}', 0.0) == 1
 
             await eventually(arrived)
             # A duplicate is told so once the claim was granted.
-            assert status_of(await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))) == (409, "in-flight")
+            assert status_of(await send(gateway.port, "k1", headers=NOW)) == (409, "in-flight")
             gateway.kill()
             with pytest.raises(http.NoAnswerError):
                 await request
@@ -116,7 +93,7 @@ async def test_killed_before_it_sent_anything(store: Store, tmp_path: Path) -> N
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream) as gateway:
 
         async def executed() -> bool:
-            response = await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))
+            response = await send(gateway.port, "k1", headers=NOW)
             words.add(status_of(response))
             return status_of(response) == (200, "stored")
 
@@ -193,23 +170,6 @@ async def test_drain_finishes_what_is_in_flight(store: Store, tmp_path: Path) ->
         await gateway.start()
         assert status_of(await send(gateway.port, "k1")) == (201, "replayed")
         assert len(upstream.requests) == 1
-
-
-async def test_drain_abandons_what_does_not_end(store: Store, tmp_path: Path) -> None:
-    """What outlives the drain is said to be in doubt, so that the next gateway need not wait for a lease to lapse."""
-    shutdown = {"delay": "0s", "drain_timeout": "200ms"}
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
-        upstream.on("/charges", Answer(hold=asyncio.Event()))
-        request = asyncio.create_task(send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
-        gateway.ask_to_stop()
-        response = await request
-        assert status_of(response)[1] == "in-doubt"
-        assert await gateway.wait_exit() == 0
-        await gateway.start()
-        again = await send(gateway.port, "k1", headers=(("Prefer", "wait=0"),))
-        assert status_of(again) == (409, "in-doubt")
-        assert len(upstream.effects) == 1
 
 
 async def test_redis_lost_and_frozen(tmp_path: Path, postgres_url: str, own_redis: RedisServer) -> None:

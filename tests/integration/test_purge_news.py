@@ -22,18 +22,14 @@ _OPERATOR = [("Authorization", f"Bearer {_TOKEN}"), ("Content-Type", "applicatio
 _KEYS = 60
 
 
-async def scrape(gateway: GatewayProcess) -> Scrape:
-    return Scrape((await gateway.status("/metrics")).body.decode())
-
-
 async def hits(gateway: GatewayProcess) -> float:
     """How many of its lookups in Redis found a copy."""
-    return (await scrape(gateway)).value("idempotency_copy_lookups_total", source="fast", result="hit")
+    return Scrape(await gateway.metrics()).value("idempotency_copy_lookups_total", source="fast", result="hit")
 
 
 async def exchanges(gateway: GatewayProcess) -> float:
     """How often it has compared what gateways note of the store."""
-    told = await scrape(gateway)
+    told = Scrape(await gateway.metrics())
     return told.value("idempotency_store_duration_seconds_count", tier="durable", verb="check_memory")
 
 

@@ -8,11 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import yaml
-
-from tests.support import http
+from tests.support.fleet import process, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, config_text, status_of
+from tests.support.house import status_of
 from tests.support.ports import free_port
 from tests.support.postgres import Postgres
 from tests.support.relay import Relay
@@ -42,19 +40,10 @@ async def regions(
             stack.push_async_callback(postgres.drop_database, url)
             section = {"here": name, "homes": homes, "key": KEY}
             store = {"durable": url, "lease": "3s", "journal_grace": "1s"}
-            config = yaml.safe_load(config_text(upstream.url, store, directory / name, regions=section))
-            gateway = await stack.enter_async_context(GatewayProcess(config, directory / name))
+            gateway = await stack.enter_async_context(process(store, directory / name, upstream, regions=section))
             relay.target_port = gateway.port
             gateways.append(gateway)
         yield gateways, relays
-
-
-async def _send(port: int, key: str) -> http.Response | None:
-    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
-    try:
-        return await http.request(port, "POST", "/charges", fields, BODY)
-    except (OSError, EOFError, asyncio.IncompleteReadError):
-        return None
 
 
 async def test_no_key_runs_twice_while_a_region_dies_and_the_wire_between_is_cut(
@@ -71,7 +60,7 @@ async def test_no_key_runs_twice_while_a_region_dies_and_the_wire_between_is_cut
                 tries = 0
                 while True:
                     gateway = gateways[(first + tries) % len(gateways)]
-                    response = await _send(gateway.port, key)
+                    response = await try_send(gateway.port, key)
                     tries += 1
                     if response is not None and status_of(response) in ((200, "stored"), (200, "replayed")):
                         assert answered.setdefault(key, response.body) == response.body
@@ -97,7 +86,7 @@ async def test_no_key_runs_twice_while_a_region_dies_and_the_wire_between_is_cut
         assert {key.encode() for key in answered} <= executed.keys()
         assert len(answered) >= KEYS - CALLERS
         for key, body in answered.items():
-            replies = [await _send(gateway.port, key) for gateway in gateways]
+            replies = [await try_send(gateway.port, key) for gateway in gateways]
             assert [(status_of(reply), reply.body) for reply in replies if reply is not None] == [
                 ((200, "replayed"), body)
             ] * len(NAMES)

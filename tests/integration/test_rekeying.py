@@ -14,7 +14,7 @@ from gateway.config import parse
 from gateway.store import sealed
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
-from tests.support.house import House, config_text, house, neighbour, status_of, store_section
+from tests.support.house import House, config_text, house, neighbour, status_of, stores
 from tests.support.http import Response
 from tests.support.processes import spawn
 from tests.support.upstream import Answer
@@ -24,10 +24,7 @@ OLD, NEW = {"id": "old", "key": "a1" * 32}, {"id": "new", "key": "b2" * 32}
 ANSWER = Answer(201, headers=(("Content-Type", "application/json"), ("Location", "/made/1")), body=b'{"made": 1}')
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("sqlite", full=["postgres"])
 
 
 def changes(*keys: dict[str, str]) -> dict[str, Any]:

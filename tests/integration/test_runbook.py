@@ -304,11 +304,7 @@ async def test_nobody_says_who_the_callers_are(tmp_path: Path) -> None:
         await scene.until_it_fires(refused)
         assert authority.url in scene.process.output()
         async with authority:
-
-            async def answered() -> None:
-                assert (await scene.send(headers=alice)).status == 200
-
-            await scene.until_it_ends(answered)
+            await scene.until_it_ends(scene.gets(200, headers=alice))
 
 
 async def test_key_sets_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,18 +315,10 @@ async def test_key_sets_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pyte
         route = {"scope": {"jwt": issuer.section()}}
         async with at_home("IdempotencyKeySetsFail", tmp_path, route=route) as scene:
             token = bearer(issuer.token(time.time()))
-
-            async def refused() -> None:
-                assert (await scene.send(headers=(token,))).status == 503
-
-            await scene.until_it_fires(refused)
+            await scene.until_it_fires(scene.gets(503, headers=(token,)))
             await issuer.open()
-
-            async def answered() -> None:
-                assert (await scene.send(headers=(token,))).status == 200
-
             await eventually(lambda: is_answered(scene, token))
-            await scene.until_it_ends(answered)
+            await scene.until_it_ends(scene.gets(200, headers=(token,)))
 
 
 async def is_answered(scene: Scene, token: tuple[str, str]) -> bool:
@@ -344,30 +332,18 @@ async def test_overload(tmp_path: Path) -> None:
         hold = asyncio.Event()
         scene.upstream.on("/charges", Answer(201, hold=hold))
         first = await scene.begin("slow")
-
-        async def refused() -> None:
-            assert status_of(await scene.send("k2")) == (503, "overloaded")
-
-        await scene.until_it_fires(refused)
+        await scene.until_it_fires(scene.gets((503, "overloaded"), "k2"))
         assert "charge" in await scene.run("idempotency-gateway inspect --list --state claimed")
         hold.set()
         assert (await first).status == 201
-
-        async def answered() -> None:
-            assert (await scene.send("k2")).status == 201
-
-        await scene.until_it_ends(answered)
+        await scene.until_it_ends(scene.gets(201, "k2"))
 
 
 @pytest.mark.full
 async def test_keyed_requests_without_a_route(tmp_path: Path) -> None:
     """The log names the path; a route for it is reloaded."""
     async with as_process("IdempotencyKeyedRequestsWithoutRoute", tmp_path) as scene:
-
-        async def passed() -> None:
-            assert status_of(await scene.send(target="/refunds")) == (200, None)
-
-        await scene.until_it_fires(passed)
+        await scene.until_it_fires(scene.gets((200, None), target="/refunds"))
         lines = [line for line in scene.process.output().splitlines() if "matches no route" in line]
         assert len(lines) == 1
         assert "/refunds" in lines[0]
@@ -391,11 +367,7 @@ async def test_rising_mismatches(tmp_path: Path) -> None:
             return orjson.dumps({"amount": 1000, "sent_at": next(numbers)})
 
         await scene.send("k1", body())
-
-        async def refused() -> None:
-            assert status_of(await scene.send("k1", body())) == (422, "key-reused")
-
-        await scene.until_it_fires(refused)
+        await scene.until_it_fires(scene.gets((422, "key-reused"), "k1", body()))
         await scene.run("idempotency-gateway inspect --list --state completed --route ROUTE", ROUTE="charge")
         assert '"differs"' in scene.process.output()
         ignore = {"ignore": ["/sent_at"]}
@@ -415,11 +387,7 @@ async def test_retries_after_expiry(tmp_path: Path, clock: WallClock) -> None:
         await scene.send("k1")
         clock.move(2 * DAY_SECONDS)
         scene.upstream.on("/charges", DONE)
-
-        async def late() -> None:
-            assert status_of(await scene.send("k1")) == (410, "key-expired")
-
-        await scene.until_it_fires(late)
+        await scene.until_it_fires(scene.gets((410, "key-expired"), "k1"))
         operation_id = (await scene.send("k1")).json()["operation_id"]
         assert "charge" in await scene.run("idempotency-gateway inspect OPERATION_ID", OPERATION_ID=operation_id)
         retention = {"replay": "3d", "remember": "7d"}
@@ -452,11 +420,7 @@ async def test_an_unreachable_service(tmp_path: Path) -> None:
         assert len(lines) == 1
         assert '"reason"' in lines[0]
         async with RecordingUpstream(port=port):
-
-            async def answered() -> None:
-                assert (await scene.send()).status == 200
-
-            await scene.until_it_ends(answered)
+            await scene.until_it_ends(scene.gets(200))
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -522,11 +486,7 @@ async def test_a_lost_memory(tmp_path: Path) -> None:
         files.rename(tmp_path / "lost")
         copy.rename(files)
         await scene.process.start()
-
-        async def refused() -> None:
-            assert status_of(await scene.send("k2")) == (503, "store-amnesia")
-
-        await scene.until_it_fires(refused)
+        await scene.until_it_fires(scene.gets((503, "store-amnesia"), "k2"))
         assert "lost" in await scene.run("idempotency-gateway memory")
         await scene.run('idempotency-gateway memory --accept-loss --why "restored from 12:00"')
         await scene.until_it_ends()
@@ -539,11 +499,7 @@ async def test_the_fast_tier_is_down(tmp_path: Path, own_redis: RedisServer, pos
     store = {"durable": postgres_url, "fast": own_redis.url}
     async with as_process("IdempotencyFastTierDown", tmp_path, store) as scene:
         own_redis.kill()
-
-        async def answered() -> None:
-            assert (await scene.send()).status == 200
-
-        await scene.until_it_fires(answered)
+        await scene.until_it_fires(scene.gets(200))
         assert "the fast tier cannot be used: " in await scene.run("idempotency-gateway check --store")
         assert "the fast store is down" in scene.process.output()
         await asyncio.to_thread(own_redis.start)
@@ -557,11 +513,7 @@ async def test_unprotected_requests(tmp_path: Path, own_postgres: PostgresServer
     route = {"store_unavailable": "forward"}
     async with as_process("IdempotencyUnprotected", tmp_path, {"durable": own_postgres.url}, route=route) as scene:
         own_postgres.crash()
-
-        async def forwarded() -> None:
-            assert (await scene.send()).status == 200
-
-        await scene.until_it_fires(forwarded)
+        await scene.until_it_fires(scene.gets(200))
         await scene.run("idempotency-gateway check --store", code=1)
         await asyncio.to_thread(own_postgres.start)
 
@@ -866,11 +818,7 @@ async def test_a_loop_that_stalls(tmp_path: Path) -> None:
             await scene.send()
 
         await scene.until_it_fires(stall)
-
-        async def answered() -> None:
-            assert (await scene.send()).status == 200
-
-        await scene.until_it_ends(answered)
+        await scene.until_it_ends(scene.gets(200))
 
 
 @pytest.mark.full

@@ -14,15 +14,13 @@ import pytest
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, config_of, gateways, key_of, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import status_of, stores
 from tests.support.upstream import Answer, RecordingUpstream
 
 _DONE = frozenset(("stored", "replayed", "journaled"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    return store_section(request, tmp_path)
+store = stores("sqlite", full=["postgres"])
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ import pytest
 
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, config_of, gateways, key_of, send, try_send
+from tests.support.fleet import NOW, gateways_on, key_of, send, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response
@@ -66,13 +65,8 @@ def store(
         yield sqlite_store(tmp_path)
         return
     installation: PostgresInstallation = request.getfixturevalue("postgres_installation")
-    server = PostgresServer(installation, server_workspace / "pg-set-back", through=clock.through)
-    try:
-        server.start()
+    with PostgresServer(installation, server_workspace / "pg-set-back", through=clock.through).running() as server:
         yield {"durable": server.url}
-    finally:
-        server.crash()
-        shutil.rmtree(server.directory)
 
 
 @dataclass
@@ -124,18 +118,19 @@ async def town(tmp_path: Path, store: dict[str, Any], clock: WallClock, *consume
             "events": {"sinks": [sink]},
             "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": [urlsplit(consumer.url).port]},
         }
-        places = [tmp_path / name for name in ("one", "two")]
-        configs = [(config_of(store, place, upstream.url, **changes), place) for place in places]
         # That of Postgres is its own.
         environments = [clock.environment] * 2 if "sqlite" in store["durable"] else []
-        async with gateways(*configs, environments=environments) as (one, two):
+        async with gateways_on(store, tmp_path, upstream.url, ("one", "two"), environments=environments, **changes) as (
+            one,
+            two,
+        ):
             yield Town(one, two, upstream, consumer)
 
 
-async def in_doubt(gateway: GatewayProcess) -> int:
-    """What alerts look at."""
+async def are_in_doubt(gateway: GatewayProcess, count: int) -> bool:
+    """Whether so many are, by what alerts look at."""
     lines = (await gateway.status("/metrics")).body.decode().splitlines()
-    return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("idempotency_in_doubt{")))
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("idempotency_in_doubt{")) == count
 
 
 async def test_a_holder_that_was_killed(tmp_path: Path, store: dict[str, Any], clock: WallClock) -> None:
@@ -159,11 +154,7 @@ async def test_a_holder_that_was_killed(tmp_path: Path, store: dict[str, Any], c
         await it.wait_word(it.one, "own", "in-doubt", _NOTICED_SECONDS)
         await it.wait_word(it.one, "other", "in-doubt", LEASE_SECONDS + _NOTICED_SECONDS)
         await it.wait_word(it.one, "transfer", "recovered", LEASE_SECONDS + _NOTICED_SECONDS, target="/transfers")
-
-        async def are_counted() -> bool:
-            return await in_doubt(it.one) == 2
-
-        await eventually(are_counted, 40.0, "two are counted as in doubt")
+        await eventually(lambda: are_in_doubt(it.one, 2), 40.0, "two are counted as in doubt")
         assert it.arrivals() == Counter(("own", "other", "transfer"))
 
 
@@ -182,7 +173,7 @@ async def test_who_lives_keeps_what_it_has(tmp_path: Path, store: dict[str, Any]
             for gateway in (it.one, it.two):
                 for key in ("one", "two"):
                     assert await it.word(gateway, key) == "in-flight"
-        assert await in_doubt(it.one) == 0
+        assert await are_in_doubt(it.one, 0)
         hold.set()
         for task in tasks:
             response = await task

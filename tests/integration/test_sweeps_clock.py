@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, config_of, gateways, key_of, nonce_of, send, wait_answered
+from tests.support.fleet import NOW, calling, gateways_on, key_of, nonce_of, send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE, status_of
 from tests.support.http import Response
@@ -65,15 +64,8 @@ def servers(
     through = {name: clock.through if whose == name else () for name in ("postgres", "redis")}
     postgres = PostgresServer(postgres_installation, server_workspace / "pg-clock", through=through["postgres"])
     redis = RedisServer(server_workspace / "redis-clock", through=through["redis"])
-    try:
-        postgres.start()
-        redis.start()
+    with postgres.running(), redis.running():
         yield Servers(postgres, redis)
-    finally:
-        redis.kill()
-        postgres.crash()
-        shutil.rmtree(redis.directory)
-        shutil.rmtree(postgres.directory)
 
 
 @dataclass
@@ -131,14 +123,8 @@ class Town:
 
     @asynccontextmanager
     async def _traffic(self) -> AsyncIterator[None]:
-        done = asyncio.Event()
-        async with asyncio.TaskGroup() as clients:
-            for number in range(_CLIENTS):
-                clients.create_task(self._client(number, done))
-            try:
-                yield
-            finally:
-                done.set()
+        async with calling(self._client, range(_CLIENTS)):
+            yield
 
     async def _client(self, number: int, done: asyncio.Event) -> None:
         source = random.Random(number)
@@ -165,10 +151,14 @@ async def town(tmp_path: Path, servers: Servers, clock: WallClock, whose: str) -
     # What a process remembers by itself would hide what the stores say.
     settings = {"lease": "6s", "journal_grace": "0s", "cache_max_age": "0s"}
     async with RecordingUpstream() as upstream:
-        places = [tmp_path / name for name in ("one", "two")]
-        configs = [(config_of(store, place, upstream.url, store=settings, routes=_ROUTES), place) for place in places]
-        environments = [clock.environment] if whose == "gateway" else []
-        async with gateways(*configs, environments=environments) as (one, two):
+        environments, changes = (
+            [clock.environment] if whose == "gateway" else [],
+            {"store": settings, "routes": _ROUTES},
+        )
+        async with gateways_on(store, tmp_path, upstream.url, ("one", "two"), environments=environments, **changes) as (
+            one,
+            two,
+        ):
             yield Town(one, two, servers, upstream, clock, whose)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fleet import NOW, key_of, nonce_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import status_of, stores
 from tests.support.http import Response
 from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
@@ -33,10 +33,7 @@ class Life:
     second: Response
 
 
-@pytest.fixture(params=["sqlite", "postgres-redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("sqlite", "postgres-redis")
 
 
 @pytest.fixture

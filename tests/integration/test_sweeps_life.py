@@ -17,7 +17,18 @@ import asyncpg
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, config_of, gateways, key_of, nonce_of, process, send, try_send, wait_answered
+from tests.support.fleet import (
+    NOW,
+    config_of,
+    gateways,
+    gateways_on,
+    key_of,
+    nonce_of,
+    process,
+    send,
+    try_send,
+    wait_answered,
+)
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response
@@ -183,9 +194,7 @@ async def test_rolling_restarts_under_load(tmp_path: Path, postgres_url: str, re
     shutdown = {"delay": "100ms", "drain_timeout": "10s"}
     async with (
         RecordingUpstream() as upstream,
-        gateways(
-            *[(config_of(store, tmp_path / name, upstream.url, shutdown=shutdown), tmp_path / name) for name in "ab"]
-        ) as (one, two),
+        gateways_on(store, tmp_path, upstream.url, "ab", shutdown=shutdown) as (one, two),
     ):
         upstream.on("/charges", lambda received: Answer(201, body=(b"a", _later(), b"b")))
         done = asyncio.Event()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gateway.upkeep.timer import LEASE_SECONDS
 from tests.observe.scrape import Scrape
 from tests.store.postgres_sessions import opened
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, send
+from tests.support.fleet import gateways_on, send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.upstream import RecordingUpstream
@@ -30,12 +29,9 @@ DUTIES = {"sweep", "recovery", "tally"}
 
 @pytest.fixture
 async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[list[GatewayProcess]]:
-    directories = [tmp_path / name for name in ("one", "two")]
     store = {"durable": postgres_url}
-    async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(RecordingUpstream())
-        configs = [(config_of(store, each, upstream.url), each) for each in directories]
-        yield await stack.enter_async_context(gateways(*configs))
+    async with RecordingUpstream() as service, gateways_on(store, tmp_path, service.url, ("one", "two")) as started:
+        yield started
 
 
 async def duties(gateway: GatewayProcess) -> set[str]:

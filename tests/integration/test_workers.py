@@ -25,7 +25,7 @@ from tests.support import http, processes
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import config_text, sqlite_store, status_of, store_section
+from tests.support.house import config_text, sqlite_store, status_of, stores
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
@@ -40,10 +40,7 @@ LEFT = "stopped with outcomes left in the journal that no worker could record"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """The `store` section of a configuration, on an empty store."""
-    return store_section(request, tmp_path)
+store = stores("sqlite", full=["postgres"])
 
 
 KEY = "Idempotency-Key"
@@ -118,16 +115,20 @@ async def holder_of(gateway: GatewayProcess, upstream: RecordingUpstream, key: s
 
 
 async def all_serve(gateway: GatewayProcess) -> None:
-    async def do_all_serve() -> bool:
+    async def serve() -> bool:
         return await number(gateway, "idempotency_workers", state="serving") == 2
 
-    await eventually(do_all_serve, 30.0, "both workers serve")
+    await eventually(serve, 30.0, "both workers serve")
 
 
 async def are_shown(gateway: GatewayProcess, states: dict[str, str]) -> bool:
     """Whether it is ready, with its workers in these states. One that is slow to report is silent for the moment."""
     ready = await gateway.status("/readyz")
     return (ready.status, ready.json()["parts"]["workers"]) == (200, states)
+
+
+async def is_live(gateway: GatewayProcess, wanted: bool) -> bool:
+    return (await gateway.status("/livez")).status == (200 if wanted else 503)
 
 
 @contextmanager
@@ -180,8 +181,10 @@ async def test_duplicates_in_the_other_worker(store: Store, tmp_path: Path) -> N
 
 
 async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
-    """What it worked on is in doubt, another one is started, the rest goes on, and no counter goes back."""
-    short = {"store": {"lease": "3s"}, **TOLD}
+    """What it worked on is in doubt, another one is started, the rest goes on, and no counter goes back; operators are
+    served again, too."""
+    admin_port = free_port()
+    short = {"store": {"lease": "3s"}, "admin": {"listen": f"127.0.0.1:{admin_port}", "token": "t" * 32}, **TOLD}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **short) as gateway:
         upstream.on("/charges", Answer(201))
         for each in range(MANY):
@@ -217,11 +220,23 @@ async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
         assert (await gateway.status("/readyz")).status == 200
         (line,) = lines(gateway, level="error")
         assert line["message"] == f"worker {holder} was ended by signal 9; starting another one in 0 s"
+        assert await serves_operators(admin_port)
+        os.kill(workers(gateway)[1], signal.SIGKILL)
+        await eventually(lambda: len(lines(gateway, level="error")) == 2)
+        await eventually(lambda: serves_operators(admin_port), 30.0)
+
+
+async def serves_operators(port: int) -> bool:
+    fields = [("Authorization", f"Bearer {'t' * 32}")]
+    try:
+        return (await http.request(port, "GET", "/operations?state=all", fields)).status == 200
+    except OSError:
+        return False
 
 
 async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_path: Path) -> None:
     """Whoever gives the directory away must hear that an outcome is in it which no worker that lives can record."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
         config = parse(config_text(upstream.url, sqlite, tmp_path))
         # As good as dead: its file is its own, and it says nothing of it.
         beside = SqliteJournal(journal_directory(config), name_of(config))
@@ -250,7 +265,7 @@ async def test_a_second_signal_skips_the_delay_of_all(sqlite: Store, tmp_path: P
 
 async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
     """SIGTERM lets every worker finish what it works on; no process is left, and nothing else either."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201, hold=hold))
         requests = [asyncio.create_task(send(gateway.port, f"key-{each}")) for each in range(MANY)]
@@ -280,58 +295,29 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
         assert lines(gateway, level="error") == []
 
 
-@pytest.mark.full
-async def test_one_worker_is_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
-    """It finishes what it works on, and another one is started."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        holder, request = await holder_of(gateway, upstream, "k1")
-        pid = workers(gateway)[holder]
-        os.kill(pid, signal.SIGTERM)
-        hold.set()
-        assert status_of(await request) == (201, "stored")
-        await eventually(lambda: workers(gateway).get(holder, pid) != pid, 30.0)
-        await all_serve(gateway)
-        assert gateway.terminate() == 0
-
-
 async def test_all_workers_are_told_to_stop(sqlite: Store, tmp_path: Path) -> None:
     """Others follow, and who asks meanwhile how they are gets an answer, also about one that is just leaving."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
-        for _ in range(2):
-            before = workers(gateway)
-            for pid in before.values():
-                os.kill(pid, signal.SIGTERM)
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
+        before = workers(gateway)
+        for pid in before.values():
+            os.kill(pid, signal.SIGTERM)
 
-            async def have_followed(before: dict[int, int] = before) -> bool:
-                for target in ("/readyz", "/metrics"):
-                    assert (await gateway.status(target)).status in (200, 503)
-                now = workers(gateway)
-                return len(now) == len(before) and not set(now.values()) & set(before.values())
+        async def have_followed() -> bool:
+            for target in ("/readyz", "/metrics"):
+                assert (await gateway.status(target)).status in (200, 503)
+            now = workers(gateway)
+            return len(now) == len(before) and not set(now.values()) & set(before.values())
 
-            await eventually(have_followed, 30.0)
-            await all_serve(gateway)
+        await eventually(have_followed, 30.0)
+        await all_serve(gateway)
         assert status_of(await send(gateway.port, "k1")) == (200, "stored")
         assert gateway.terminate() == 0
-
-
-async def test_the_supervisor_is_killed(sqlite: Store, tmp_path: Path) -> None:
-    """Its workers end with it, also one that is frozen, and the next gateway can begin at once."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
-        children = workers(gateway)
-        assert sorted(children) == [1, 2]
-        processes.pause(children[2])
-        os.kill(gateway.pid, signal.SIGKILL)
-        assert await gateway.wait_exit() == -signal.SIGKILL
-        await eventually(lambda: not living(children.values()))
-        await gateway.start()
-        assert status_of(await send(gateway.port, "k1")) == (200, "stored")
 
 
 async def test_a_worker_is_frozen(sqlite: Store, tmp_path: Path) -> None:
-    """A scrape does not wait for it: its last numbers stand, it is named, and the rest is ready."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+    """A scrape does not wait for it: its last numbers stand, it is named, and the rest is ready. If the supervisor is
+    killed meanwhile, it ends as all workers do, and the next gateway can begin at once."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
         for each in range(MANY):
             await send(gateway.port, f"key-{each}")
         assert await number(gateway, "idempotency_claims_total", route="charge") == MANY
@@ -343,27 +329,27 @@ async def test_a_worker_is_frozen(sqlite: Store, tmp_path: Path) -> None:
         await eventually(lambda: are_shown(gateway, {"1": "silent", "2": "serving"}), 30.0)
         processes.resume(pid)
         await all_serve(gateway)
+        children = workers(gateway)
+        processes.pause(children[2])
+        os.kill(gateway.pid, signal.SIGKILL)
+        assert await gateway.wait_exit() == -signal.SIGKILL
+        await eventually(lambda: not living(children.values()))
+        await gateway.start()
+        assert status_of(await send(gateway.port, "k1")) == (200, "stored")
 
 
 @pytest.mark.full
 async def test_a_frozen_worker_is_not_waited_for(sqlite: Store, tmp_path: Path) -> None:
     """Whoever is silent for long loses its seat to another one, liveness says so, and answering again undoes it."""
-    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **TOLD) as gateway:
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
         pid = workers(gateway)[1]
         processes.pause(pid)
 
-        async def is_dead() -> bool:
-            return (await gateway.status("/livez")).status == 503
-
-        await eventually(is_dead, 30.0)
+        await eventually(lambda: is_live(gateway, False), 30.0)
         answers = await asyncio.gather(*[send(gateway.port, f"key-{each}") for each in range(MANY)])
         assert {status_of(answer) for answer in answers} == {(200, "stored")}
         processes.resume(pid)
-
-        async def is_live() -> bool:
-            return (await gateway.status("/livez")).status == 200
-
-        await eventually(is_live, 30.0)
+        await eventually(lambda: is_live(gateway, True), 30.0)
         for each in range(MANY):
             await send(gateway.port, f"later-{each}")
         await eventually(lambda: len(lines(gateway, verdict="stored")) == 2 * MANY)
@@ -445,25 +431,6 @@ async def test_none_is_left_and_none_can_start(sqlite: Store, tmp_path: Path) ->
             os.kill(pid, signal.SIGKILL)
         assert await gateway.wait_exit() == 1
         assert "the durable store must not be used" in gateway.output().splitlines()[-1]
-
-
-async def test_operators_are_served(sqlite: Store, tmp_path: Path) -> None:
-    """The admin port is there, and is there again after its worker has died."""
-    port = free_port()
-    admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
-    fields = [("Authorization", f"Bearer {'t' * 32}")]
-
-    async def answers() -> bool:
-        try:
-            return (await http.request(port, "GET", "/operations?state=all", fields)).status == 200
-        except OSError:
-            return False
-
-    async with process(sqlite, tmp_path, "http://127.0.0.1:9", admin=admin, **TOLD) as gateway:
-        assert await answers()
-        os.kill(workers(gateway)[1], signal.SIGKILL)
-        await eventually(lambda: len(lines(gateway, level="error")) == 1)
-        await eventually(answers, 30.0)
 
 
 async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:

@@ -71,19 +71,12 @@ def _behind_pgbouncer(arguments: list[str]) -> tuple[str, int]:
     except AssertionError as error:
         return str(error), 1
     with workspace("pgbouncer") as directory:
-        (directory / "postgres").mkdir()
         server = PostgresServer(PostgresInstallation(directory / "postgres"), directory / "pg")
-        pooler = PgBouncer(server.url, directory / "pgbouncer")
-        try:
-            server.start()
-            pooler.start()
+        with server.running(), PgBouncer(server.url, directory / "pgbouncer").running() as pooler:
             codes = [
                 _carry_out(Run(name, ("tests/servers",)), arguments),
                 _carry_out(Run(name, (_SUITE,), "[postgres", {"GATEWAY_TEST_POSTGRES": pooler.url}), arguments),
             ]
-        finally:
-            pooler.kill()
-            server.crash()
     return name, max(codes)
 
 

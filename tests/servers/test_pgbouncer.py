@@ -24,12 +24,9 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture
 def pgbouncer(own_postgres: PostgresServer, server_workspace: Path) -> Iterator[PgBouncer]:
-    pooler = PgBouncer(own_postgres.url, server_workspace / f"pgbouncer-{own_postgres.port}")
-    try:
-        pooler.start()
+    place = server_workspace / f"pgbouncer-{own_postgres.port}"
+    with PgBouncer(own_postgres.url, place).running() as pooler:
         yield pooler
-    finally:
-        pooler.kill()
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told", "noticed"])

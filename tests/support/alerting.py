@@ -23,7 +23,7 @@ from tests.observe.promql import History, evaluate, parse, seconds, selectors
 from tests.observe.scrape import Scrape
 from tests.support.fleet import send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, House, config_text, neighbour, sqlite_store
+from tests.support.house import BODY, House, config_text, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import RecordingUpstream
 
@@ -111,6 +111,15 @@ class Scene:
     async def send(self, key: str = "k1", body: bytes = BODY, **options: Any) -> Response:
         """A request; see `fleet.send`."""
         return await send(self.gateway.port, key, body, **options)
+
+    def gets(self, expected: int | tuple[int, str | None], *request: Any, **options: Any) -> Act:
+        """A request, which gets this status, with this verdict where one is named; see `send`."""
+
+        async def act() -> None:
+            response = await self.send(*request, **options)
+            assert expected in (response.status, status_of(response)), status_of(response)
+
+        return act
 
     async def begin(self, key: str = "k1") -> asyncio.Task[Response]:
         """A request that the service has got, and perhaps works on."""

@@ -16,7 +16,7 @@ from tests.support import http
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, JSON, config_text, status_of
 from tests.support.http import Response
-from tests.support.upstream import Received
+from tests.support.upstream import Received, RecordingUpstream
 
 T = TypeVar("T")
 NOW: Final = (("Prefer", "wait=0"),)
@@ -49,11 +49,13 @@ async def gateways(
 
 @asynccontextmanager
 async def gateways_on(
-    store: Mapping[str, Any], directory: Path, upstream_url: str, names: Sequence[str], /, **changes: Any
-) -> AsyncIterator[list[GatewayProcess]]:
+    store: Mapping[str, Any], directory: Path, upstream_url: str, names: Iterable[str], /,
+    environments: Sequence[Mapping[str, str]] = (), **changes: Any,
+) -> AsyncIterator[list[GatewayProcess]]:  # fmt: skip
     """Gateway processes with one configuration, each in the directory of its name; see `gateways`."""
     places = [directory / name for name in names]
-    async with gateways(*[(config_of(store, place, upstream_url, **changes), place) for place in places]) as started:
+    configs = [(config_of(store, place, upstream_url, **changes), place) for place in places]
+    async with gateways(*configs, environments=environments) as started:
         yield started
 
 
@@ -89,10 +91,13 @@ def config_of(store: Mapping[str, Any], directory: Path, upstream_url: str, /, *
 
 @asynccontextmanager
 async def process(
-    store: Mapping[str, Any], directory: Path, upstream_url: str, /, **changes: Any
-) -> AsyncIterator[GatewayProcess]:
+    store: Mapping[str, Any], directory: Path, upstream: str | RecordingUpstream, /,
+    environment: Mapping[str, str] | None = None, **changes: Any,
+) -> AsyncIterator[GatewayProcess]:  # fmt: skip
     """A gateway process, ready; see `house.config_text` for `changes`."""
-    async with GatewayProcess(config_of(store, directory, upstream_url, **changes), directory) as gateway:
+    url = upstream if isinstance(upstream, str) else upstream.url
+    config = config_of(store, directory, url, **changes)
+    async with GatewayProcess(config, directory, environment=environment) as gateway:
         yield gateway
 
 

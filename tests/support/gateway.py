@@ -133,6 +133,17 @@ class GatewayProcess:
         """A GET on the status port."""
         return await http.request(self.status_port, "GET", target)
 
+    async def metrics(self) -> str:
+        """What a scrape gets."""
+        return (await self.status("/metrics")).body.decode()
+
+    async def metric(self, name: str, missing: float | None = None) -> float:
+        """The value of a metric, with its labels as they are written; an AssertionError if it may not be missing."""
+        lines = (await self.metrics()).splitlines()
+        found = [float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")]
+        assert found or missing is not None, name
+        return found[0] if found else missing or 0.0
+
     def kill(self) -> None:
         """`kill -9`. Nothing happens to one that is not running."""
         self._end(signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,6 +97,16 @@ def store_section(request: pytest.FixtureRequest, directory: Path) -> dict[str, 
     if request.param == "postgres-redis":
         section["fast"] = request.getfixturevalue("redis_url")
     return section
+
+
+def stores(*kinds: str, full: Sequence[str] = ()) -> Any:
+    """A fixture: the `store` section of an empty store of each of these kinds; of those in `full`, with `--full`."""
+
+    @pytest.fixture(params=[*kinds, *(pytest.param(kind, marks=pytest.mark.full) for kind in full)])
+    def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+        return store_section(request, tmp_path)
+
+    return store
 
 
 def config_text(upstream_url: str, store: dict[str, Any], directory: Path, /, **changes: Any) -> str:

@@ -50,13 +50,9 @@ def main(name: str, summary: str | None, run: Run, **options: float) -> int:
     with workspace(name) as directory:
         if kind == "sqlite":
             return _report(run(directory, sqlite_store(directory), **asked))
-        (directory / "installation").mkdir()
-        server = PostgresServer(PostgresInstallation(directory / "installation"), directory / "postgres")
-        server.start()
-        try:
+        installation = PostgresInstallation(directory / "installation")
+        with PostgresServer(installation, directory / "postgres").running() as server:
             return _report(run(directory, {"durable": server.url}, **asked))
-        finally:
-            server.crash()
 
 
 def _report(running: Coroutine[Any, Any, Judged]) -> int:

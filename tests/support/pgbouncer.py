@@ -28,7 +28,7 @@ class PgBouncer(ServerProcess):
         target = urlsplit(target_url)
         self.url = f"postgresql://{target.username}@127.0.0.1:{self.port}/postgres?pgbouncer=true"
         self.log = directory / "pgbouncer.log"
-        self._directory = directory
+        self.directory = directory
         self._account = unprivileged_account()
         directory.mkdir(mode=0o755)
         users = directory / "users.txt"
@@ -53,7 +53,7 @@ max_client_conn = 500
     def start(self) -> None:
         """Start, and return when it takes connections."""
         command = [str(programs.pgbouncer().path), str(self._settings)]
-        self._process = spawn(command, output=self.log, account=self._account, directory=self._directory)
+        self._process = spawn(command, output=self.log, account=self._account, directory=self.directory)
         try:
             eventually_blocking(self._is_ready, START_SECONDS, f"pgbouncer on port {self.port} is ready")
         except BaseException:

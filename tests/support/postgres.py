@@ -186,6 +186,8 @@ def _name(url: str) -> str:
 class PostgresServer(Postgres, ServerProcess):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
+    _end_signal = signal.SIGQUIT
+
     def __init__(
         self,
         installation: PostgresInstallation,
@@ -286,8 +288,9 @@ class PostgresInstallation:
     """The programs of a Postgres, the user to run them as, and one pristine cluster to copy from."""
 
     def __init__(self, workspace: Path) -> None:
-        """`workspace` is an empty directory that every user can reach; the caller removes it."""
+        """`workspace` is made in a directory that every user can reach; the caller removes it."""
         self._workspace = workspace
+        workspace.mkdir(exist_ok=True)
         self._account = unprivileged_account()
         if self._account is not None:
             os.chown(workspace, self._account.uid, self._account.gid)

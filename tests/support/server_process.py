@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
 
 from tests.support.processes import end, pause, resume
 
@@ -12,7 +17,20 @@ from tests.support.processes import end, pause, resume
 class ServerProcess(ABC):
     """At most one process at a time. It keeps what it was given, such as its port, over a stop and the next start."""
 
+    directory: Path
+    # What ends it at once, with all below it.
+    _end_signal = signal.SIGKILL
     _process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Started; at the end it is gone, and its directory with it."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self._end(self._end_signal)
+            shutil.rmtree(self.directory)
 
     @abstractmethod
     def start(self) -> None:

@@ -461,8 +461,8 @@ DEFECTS = (
         "a requeue that is given again, because its answer was lost, delivers what was given up once more",
         (Edit("admin/operations.py", "before is not None and token in (None, before.token)", "False"),),
         (
-            "tests/admin/test_delivery.py::test_a_requeue_that_did_not_help",
-            "tests/admin/test_delivery.py::test_many_twice",
+            "tests/admin/test_operations.py::test_a_requeue_that_did_not_help",
+            "tests/admin/test_operations.py::test_many_twice",
         ),
     ),
     Defect(
@@ -475,13 +475,13 @@ DEFECTS = (
                 "case NothingHappened(drops) if record.delivery is not None and drops:",
             ),
         ),
-        ("tests/admin/test_delivery.py::test_never_happened_delivers_what_is_kept",),
+        ("tests/admin/test_operations.py::test_never_happened_delivers_what_is_kept",),
     ),
     Defect(
         "bulk-requeue-without-a-rate",
         "dead letters are requeued as fast as the store takes them",
         (Edit("admin/operations.py", "due = max(due, now) + 1 / self.rate", "due = now"),),
-        ("tests/admin/test_delivery.py::test_many_at_a_rate",),
+        ("tests/admin/test_operations.py::test_many_at_a_rate",),
     ),
     Defect(
         "old-acceptance-is-delivered",

@@ -116,10 +116,8 @@ def _then_in_doubt(record: Record, policies: Policies) -> str:
 
 
 def repeat(record: Record, policies: Policies) -> str:
-    """A command that repeats the request, as far as it is stored; empty where it is not.
-
-    Query, body and what names the caller are never stored: whoever repeats it adds them.
-    """
+    """A command that repeats the request, as far as it is stored; empty where it is not. Query, body and what names the
+    caller are never stored: whoever repeats it adds them."""
     request, route = record.request, policies.route_of(record)
     if request is None or not request.host or route is None:
         return ""
@@ -211,11 +209,9 @@ class Found:
 
 
 async def gathered(operations: Operations, query: Query, fits: Callable[[Record], bool]) -> Found:
-    """At most `SORTED_MAX` records of the query that fit.
-
-    The store has an index of what is in doubt or a dead letter. For other states all records are read, and left out
-    here: the store would look through as many as there are before it says that there is none.
-    """
+    """At most `SORTED_MAX` records of the query that fit. The store has an index of what is in doubt or a dead letter.
+    For other states all records are read, and left out here: the store would look through as many as there are before
+    it says that there is none."""
     states, routes = query.states, query.routes
     if query.states not in _INDEXED and query.reason is None:
         query = replace(query, states=_EVERY, routes=None)
@@ -259,12 +255,10 @@ class Held:
 
 
 async def holders(operations: Operations, key: str, of_caller: str = "") -> Held:
-    """Who has an operation with this key, in clear or as its stored digest. Raises `Malformed`.
-
-    An id is made of the caller, too, and no index has a key alone. The callers of what is in doubt or dead, and of as
-    many other operations as fit in a moment, are asked after; ids are as good as random, so these are a fair sample.
-    With the whole digest of a caller, it is that one alone.
-    """
+    """Who has an operation with this key, in clear or as its stored digest. Raises `Malformed`. An id is made of the
+    caller, too, and no index has a key alone. The callers of what is in doubt or dead, and of as many other operations
+    as fit in a moment, are asked after; ids are as good as random, so these are a fair sample. With the whole digest of
+    a caller, it is that one alone."""
     policies = operations.policies
     by_operation = _digests(policies, key.strip())
     held = Held(next(iter(by_operation.values()))[0].hex()[:16])

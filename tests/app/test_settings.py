@@ -897,7 +897,7 @@ ELSEWHERE: Final = (
     }
     | {"routes.inbox.hmac.about": _INBOX + "test_what_a_sender_without_a_preset_says_beside_the_body"}
     | {
-        f"events.{name}": "tests/config/test_events.py::test_what_a_sink_receives"
+        f"events.{name}": "tests/config/test_values.py::test_what_a_sink_receives"
         for name in ("types", "include", "sinks.name", "sinks.types", "sinks.routes", "sinks.include", "sinks.kind")
     }
     | dict.fromkeys(
@@ -914,7 +914,7 @@ ELSEWHERE: Final = (
                 )
             ),
         ),
-        "tests/config/test_events.py::test_each_setting_reaches_its_sink",
+        "tests/config/test_values.py::test_each_setting_reaches_its_sink",
     )
     | {
         "events.sinks.shares_fast": "tests/config/test_mistakes.py::test_a_mistake",

@@ -247,6 +247,6 @@ DEFECTS: Final = (
                 "[_sum(bucket or {}, kind, labels)",
             ),
         ),
-        ("tests/admin/test_pictures.py::test_a_gap_is_no_zero",),
+        ("tests/admin/test_console.py::test_a_gap_is_no_zero",),
     ),
 )

@@ -487,12 +487,10 @@ async def _read(request: web.Request) -> dict[str, str | bytes]:
 
 
 class Throttle:
-    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back.
-
-    Failures are counted by address, in windows that begin with the first one. An address with too many is refused
-    before its token is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts,
-    because one host has all of it. The table is bounded: the address whose last failure is the oldest is dropped first.
-    """
+    """Limits how often an address may send a wrong token. `clock` gives seconds that never go back. Failures are
+    counted by address, in windows that begin with the first one. An address with too many is refused before its token
+    is compared, so that guessing is slow and the log stays short. For IPv6 the /64 network counts, because one host has
+    all of it. The table is bounded: the address whose last failure is the oldest is dropped first."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -93,10 +93,8 @@ def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body. Raises `Malformed`.
-
-    A name that is given twice is refused, because it is not clear which value is meant. orjson would take the last.
-    """
+    """The JSON object of a body. Raises `Malformed`. A name that is given twice is refused, because it is not clear
+    which value is meant. orjson would take the last."""
     try:
         given = json.loads(body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -342,11 +340,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[A]):
-    """A change, by POST. Without a `page` the console has none, or one of another kind.
-
-    `command`: the command line that asks for it, and the option that does, as in `purge --erase`. `has_copies`: the
-    copies in the fast tier are dropped, and requests that wait are woken.
-    """
+    """A change, by POST. Without a `page` the console has none, or one of another kind. `command`: the command line
+    that asks for it, and the option that does, as in `purge --erase`. `has_copies`: the copies in the fast tier are
+    dropped, and requests that wait are woken."""
 
     action: Action
     path: str

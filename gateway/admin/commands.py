@@ -74,10 +74,8 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command to run. `run` returns the exit code, None for success; `changes`: it may change something.
-
-    A job that needs only the journal gets operations whose store is not open.
-    """
+    """A command to run. `run` returns the exit code, None for success; `changes`: it may change something. A job that
+    needs only the journal gets operations whose store is not open."""
 
     run: Callable[[Operations, HostJournals], Awaitable[int | None]]
     needs: Needs = Needs.RECORD
@@ -96,10 +94,8 @@ def _change_of(chosen: argparse.Namespace) -> Change[Any] | None:
 
 
 def _change(chosen: argparse.Namespace, without_why: str = "") -> Job:
-    """The job of the change that this command line asks for. `without_why` as in `_audit`.
-
-    What the change is given has the names of the options.
-    """
+    """The job of the change that this command line asks for. `without_why` as in `_audit`. What the change is given has
+    the names of the options."""
     change, audit = _change_of(chosen), _audit(chosen, without_why)
     if change is None:
         raise RuntimeError(f"no change has the command {chosen.command}")
@@ -615,10 +611,8 @@ async def resolve_all(
 
 async def _done_before(operations: Operations, line: Line, audit: Audit) -> Changed | Refused | None:
     """What became of a line that was applied before; None if it was not. A list may be given again long afterwards.
-
     "Nothing happened" frees the key, so the operation may have run since then: the line counts as done. If it is in
-    doubt again, the list was not about this attempt, and resolves it only by naming its token.
-    """
+    doubt again, the list was not about this attempt, and resolves it only by naming its token."""
     if not isinstance(line.ruling, NothingHappened):
         return None
     audits = await operations.audits(line.operation_id)

@@ -51,9 +51,7 @@ _NOT_SEARCHED: Final = (
 
 def operation_in(text: str) -> UUID:
     """The operation that a text is about: an id, a problem document, headers, an address, a command, a line of a log.
-
-    Raises `Malformed`, which says what to give instead.
-    """
+    Raises `Malformed`, which says what to give instead."""
     if len(text) > _CHARACTERS_MAX:
         raise Malformed(f"{_EXPECTED}; this is longer than {_CHARACTERS_MAX} characters. Give the part that has the id")
     text = text.strip().lower()

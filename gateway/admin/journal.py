@@ -165,10 +165,8 @@ _ARCHIVE: Final = "acknowledged"
 
 
 async def export(journals: HostJournals, operation_id: UUID, token: int | None, file: Path) -> str:
-    """Write the journaled response to a new file, for `resolve --completed`; returns the text to print.
-
-    Raises as `exported`.
-    """
+    """Write the journaled response to a new file, for `resolve --completed`; returns the text to print. Raises as
+    `exported`."""
     entry, data = await exported(journals, operation_id, token)
     try:
         await asyncio.to_thread(_write_whole, file, data)
@@ -226,9 +224,7 @@ async def acknowledge(
     read: Callable[[UUID], Awaitable[Snapshot]],
 ) -> str:
     """Move a refused outcome out of the journal into a file; returns the text to print. `read` reads the operation.
-
-    Raises `OutcomeRefused`, `StoreError`. May be repeated.
-    """
+    Raises `OutcomeRefused`, `StoreError`. May be repeated."""
     found = await asyncio.to_thread(journals.outcomes, operation_id)
     refused = [each for each in found if each.entry.refused_us is not None]
     if found and not refused:
@@ -366,10 +362,8 @@ class ResponseRefused(Malformed):
 
 
 def read_response(data: bytes) -> tuple[ResponseHead, bytes]:
-    """Status line, headers, an empty line, body: the output of `curl -i`. Skips interim responses before it.
-
-    Lines end in CRLF, or all of them in LF. Raises `ResponseRefused`.
-    """
+    """Status line, headers, an empty line, body: the output of `curl -i`. Skips interim responses before it. Lines end
+    in CRLF, or all of them in LF. Raises `ResponseRefused`."""
     for _ in range(_INTERIM_RESPONSES_MAX):
         head, data = _read_head(data)
         if head.status >= 200 or head.status == 101:

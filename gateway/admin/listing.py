@@ -274,12 +274,10 @@ class Held:
 
 
 async def holders(operations: Operations, key: str, of_caller: str = "") -> Held:
-    """Who has an operation with this key, in clear or as its stored digest. Raises `Malformed`.
-
-    An id is made of the caller, too, and no index has a key alone. The callers of what is in doubt or dead, and of as
-    many other operations as fit in a moment, are asked after; ids are as good as random, so these are a fair sample.
-    With the whole digest of a caller, it is that one alone.
-    """
+    """Who has an operation with this key, in clear or as its stored digest. Raises `Malformed`. An id is made of the
+    caller, too, and no index has a key alone. The callers of what is in doubt or dead, and of as many other operations
+    as fit in a moment, are asked after; ids are as good as random, so these are a fair sample. With the whole digest of
+    a caller, it is that one alone."""
     policies = operations.policies
     by_operation = _digests(policies, key.strip())
     held = Held(next(iter(by_operation.values()))[0].hex()[:16])

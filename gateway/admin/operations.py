@@ -72,13 +72,10 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Operations:
-    """Operators' actions on one store.
-
-    `store` includes the fast tier, so that purges reach the copies; `purges_pending` counts those that did not.
-    `cache_seconds` is how long a gateway may reply from its cache before it notices a purge, 0 where it is notified at
-    once. `journal` reads the journals of this host, `observations` is the table of the same
-    store. `counted` is what this process counted lately.
-    """
+    """Operators' actions on one store. `store` includes the fast tier, so that purges reach the copies;
+    `purges_pending` counts those that did not. `cache_seconds` is how long a gateway may reply from its cache before it
+    notices a purge, 0 where it is notified at once. `journal` reads the journals of this host, `observations` is the
+    table of the same store. `counted` is what this process counted lately."""
 
     def __init__(
         self,
@@ -125,10 +122,8 @@ class Operations:
         return await asyncio.to_thread(gathered, window, now_us, self._counted(), found, why)
 
     def identify(self, route_name: str, headers: Headers, body: bytes | None) -> UUID:
-        """The operation of a request, identified as the request would be, wherever its connection came from.
-
-        Raises `Malformed`.
-        """
+        """The operation of a request, identified as the request would be, wherever its connection came from. Raises
+        `Malformed`."""
         route = self.policies.named(route_name)
         if route is None:
             raise Malformed(str(rulings.no_such_route(route_name, self.policies)))
@@ -221,10 +216,8 @@ class Operations:
         is_dry_run: bool = False,
     ) -> Changed | Refused:
         """End the doubt about an operation. `token`: only if the attempt in doubt still has it. `is_dry_run`: change
-        nothing, and say what would happen.
-
-        Raises `NotApplied`, `Unreadable`, `Indefinite` (give the same command again), `Unstorable`.
-        """
+        nothing, and say what would happen. Raises `NotApplied`, `Unreadable`, `Indefinite` (give the same command
+        again), `Unstorable`."""
         snapshot = await self.read(operation_id)
         record = snapshot.record
         if record is None:
@@ -336,10 +329,8 @@ class Operations:
         return [reports.paused(name, self.policies.routes_with(name), pause) for name, pause in sorted(paused.items())]
 
     async def pause(self, name: str, audit: Audit) -> str:
-        """Deliver nothing new of this route, or operation name; returns the text. Repeatable.
-
-        Raises `NoSuch`, `NotApplied`, `Indefinite` (give the same command again).
-        """
+        """Deliver nothing new of this route, or operation name; returns the text. Repeatable. Raises `NoSuch`,
+        `NotApplied`, `Indefinite` (give the same command again)."""
         operation = rulings.operation_named(name, self.policies)
         is_new = await self.changed(self.store.cold.pause(self.policies.service, operation, audit))
         paused = "Paused" if is_new else "Paused already"
@@ -374,10 +365,8 @@ class Operations:
         return [reports.event(each) for each in await bounded(find)]
 
     async def redeliver(self, event_id: str, sink: str | None) -> str:
-        """Publish a dead event again, to this sink or to all where it is dead; returns the text.
-
-        Raises `NotDead`, `NoSuch`, `NotApplied`, `Indefinite` (give the same command again).
-        """
+        """Publish a dead event again, to this sink or to all where it is dead; returns the text. Raises `NotDead`,
+        `NoSuch`, `NotApplied`, `Indefinite` (give the same command again)."""
         if sink is not None:
             await self._known_sink(sink)
         number = await self.changed(self.store.cold.redeliver_event(self.policies.service, event_id, sink))
@@ -410,10 +399,8 @@ class Operations:
     # -- purging ------------------------------------------------------------------------------------------------------
 
     async def purge(self, operation_id: UUID, audit: Audit) -> Changed | Refused:
-        """Drop the response and remember the key. Raises as `resolve`.
-
-        Another service's operations are refused: only its configuration reaches all of their copies.
-        """
+        """Drop the response and remember the key. Raises as `resolve`. Another service's operations are refused: only
+        its configuration reaches all of their copies."""
         snapshot = await self._read_to_purge(operation_id)
         if snapshot.record is not None and not self.policies.is_own(snapshot.record):
             return Refused(Refusal.SERVICE, foreign(), snapshot)
@@ -603,9 +590,7 @@ def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int,
 @dataclass(slots=True)
 class Bulk:
     """One decision about many. The counts hold at any time; one that is under way, or ended unknown, counts as left.
-
-    `first` has the beginning of those that match.
-    """
+    `first` has the beginning of those that match."""
 
     verb: Verb
     rate: int
@@ -655,9 +640,7 @@ class Bulk:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncIterator[tuple[UUID, Changed | Refused]]:
         """Decide about them in order, and yield what became of each; none begins later than `seconds_max` from now.
-
-        Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped.
-        """
+        Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped."""
         started = due = clock()
         for operation_id in self.operation_ids:
             if due > clock():

@@ -123,9 +123,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Treatment:
     """How an operation is treated. `settle_us` after the end of its last lease, no request of it arrives any more.
-
-    `status` is None if its route is not known; then only an operator can resolve it.
-    """
+    `status` is None if its route is not known; then only an operator can resolve it."""
 
     keep: KeepPolicy
     replay_us: int
@@ -151,12 +149,9 @@ class RoutePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All routes of a service, of which there is at least one, and the kinds of its sinks by name.
-
-    `identity_secret` as in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and
-    found again under all of them; empty if they are not keyed. `delivering`: which kept requests they deliver; None:
-    that is not known.
-    """
+    """All routes of a service, of which there is at least one, and the kinds of its sinks by name. `identity_secret` as
+    in `operation_id`. `decision_secrets`: the ids of decisions are keyed with the first one, and found again under all
+    of them; empty if they are not keyed. `delivering`: which kept requests they deliver; None: that is not known."""
 
     service: str
     routes: Sequence[RoutePolicy]
@@ -166,11 +161,8 @@ class Policies:
     delivering: Delivering | None = None
 
     def stored_ids(self, decision_id: UUID) -> list[UUID]:
-        """What stores may have as the id of this decision, the one to write first.
-
-        The id is a digest of an operator's words and of a response: unkeyed, it would show whether a guess of them is
-        right.
-        """
+        """What stores may have as the id of this decision, the one to write first. The id is a digest of an operator's
+        words and of a response: unkeyed, it would show whether a guess of them is right."""
         content = framed(b"decision", decision_id.bytes)
         keyed = [hmac.digest(secret, content, "sha256")[:16] for secret in self.decision_secrets]
         return [UUID(bytes=each, version=5) for each in keyed] or [decision_id]
@@ -219,11 +211,9 @@ def without_peer(scope: scopes.ScopeSpec) -> scopes.ScopeSpec:
 
 
 def asserted_value(part: scopes.VerifiedSpec, headers: Headers) -> bytes | None:
-    """The value of a part of a scope that an operator asserts by these headers: nothing of it is verified.
-
-    That is the token of the request, even if it has expired, or a header that names the principal. A certificate cannot
-    be asserted: None.
-    """
+    """The value of a part of a scope that an operator asserts by these headers: nothing of it is verified. That is the
+    token of the request, even if it has expired, or a header that names the principal. A certificate cannot be
+    asserted: None."""
     match part:
         case scopes.JwtScope(issuers):
             credential = bearer_credential(headers)
@@ -299,11 +289,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """This command, or the same one given before, is in the record. `notes` say what else to know.
-
-    `purges_pending` counts purged operations whose copies in the fast tier could not be dropped. `is_repeat`: the same
-    command was given before.
-    """
+    """This command, or the same one given before, is in the record. `notes` say what else to know. `purges_pending`
+    counts purged operations whose copies in the fast tier could not be dropped. `is_repeat`: the same command was given
+    before."""
 
     text: str
     snapshot: Snapshot
@@ -332,10 +320,8 @@ Resolution = Prove | Disprove | Reinstate
 
 
 def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatment) -> Resolution:
-    """The command for this ruling on this record. Its id is a digest of both: a repeat is the same command.
-
-    Where nothing happened, a kept request is delivered again, unless the ruling drops it.
-    """
+    """The command for this ruling on this record. Its id is a digest of both: a repeat is the same command. Where
+    nothing happened, a kept request is delivered again, unless the ruling drops it."""
     operation_id, content = record.identity.operation_id, _content(audit)
     match ruling:
         case Happened(head, body):

@@ -175,10 +175,8 @@ def since_us(record: Record) -> int:
 
 
 def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_page: bool = False) -> str:
-    """What to do next. `settle_us` is the route's, None where the operation is not remembered.
-
-    `is_page`: the reader has a page with buttons before them, and not a terminal; here and below.
-    """
+    """What to do next. `settle_us` is the route's, None where the operation is not remembered. `is_page`: the reader
+    has a page with buttons before them, and not a terminal; here and below."""
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
         return (
@@ -339,11 +337,9 @@ _AFTER_DOUBT: Final = frozenset((Event.PURGE, Event.ERASE, PROBE))
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that happened, at `at_us`: an attempt, a probe, or else an event of the table, under this token.
-
-    An attempt began with the event `how`, and ended at `until_us` with the event `ended`; None and empty while it is
-    under way. `who` is its holder, or who decided. `why` and `status` are what came of it.
-    """
+    """Something that happened, at `at_us`: an attempt, a probe, or else an event of the table, under this token. An
+    attempt began with the event `how`, and ended at `until_us` with the event `ended`; None and empty while it is under
+    way. `who` is its holder, or who decided. `why` and `status` are what came of it."""
 
     event: str
     at_us: int

@@ -52,10 +52,8 @@ __all__ = [
 
 def load(path: Path, environ: Mapping[str, str], *, stand_in: StandIn | None = None) -> Config:
     """The configuration in a file. Raises ConfigError with every mistake; reads the files that `${file:...}` names.
-
     `stand_in` returns values for variables that are not set and files that cannot be read; without it they are
-    mistakes.
-    """
+    mistakes."""
     return load_with_places(path, environ, stand_in=stand_in)[0]
 
 

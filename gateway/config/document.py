@@ -97,10 +97,8 @@ class _Unusable(Exception):
 def read_document(
     text: str | bytes, file: str, environ: Mapping[str, str], stand_in: StandIn | None = None
 ) -> Document:
-    """Never raises for the content of the file: `mistakes` has what is wrong, the tree has the rest.
-
-    Without `stand_in` a missing reference is a mistake.
-    """
+    """Never raises for the content of the file: `mistakes` has what is wrong, the tree has the rest. Without `stand_in`
+    a missing reference is a mistake."""
     document = Document(file)
     try:
         root = _compose(_decode(text, file), file)
@@ -327,10 +325,8 @@ def path_of(keys: str | Path) -> Path:
 
 
 def path_text(path: Path) -> str:
-    """A path as it is written in the documentation: `routes[0].key.header`.
-
-    A part that does not look like a key may be a misplaced secret, and is not shown.
-    """
+    """A path as it is written in the documentation: `routes[0].key.header`. A part that does not look like a key may be
+    a misplaced secret, and is not shown."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -342,10 +338,8 @@ def path_text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing to correct. `line` and `column` count from 1; they are None for the file as a whole.
-
-    `message` is what was expected; `hint`, if not empty, is what to write.
-    """
+    """One thing to correct. `line` and `column` count from 1; they are None for the file as a whole. `message` is what
+    was expected; `hint`, if not empty, is what to write."""
 
     file: str
     line: int | None

@@ -49,10 +49,8 @@ def effective(config: Config) -> str:
 
 
 def differences(old: str, new: str) -> list[str]:
-    """What differs between two texts of `effective`, by the path of each value; secrets are not compared.
-
-    Members of a list that have a name or an id are compared by that. Raises `ValueError` for other text.
-    """
+    """What differs between two texts of `effective`, by the path of each value; secrets are not compared. Members of a
+    list that have a name or an id are compared by that. Raises `ValueError` for other text."""
     before, after = _values(old), _values(new)
     paths = [*before, *(path for path in after if path not in before)]
     return [

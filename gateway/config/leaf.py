@@ -436,11 +436,8 @@ class Method(Leaf):
 
 @dataclass(frozen=True)
 class HeaderName(Leaf):
-    """The name of a header, in the spelling of the file.
-
-    `refused` maps names in lower case to the reason; `is_trusted`: it identifies the caller or the key; `is_compared`:
-    it is part of the fingerprint.
-    """
+    """The name of a header, in the spelling of the file. `refused` maps names in lower case to the reason;
+    `is_trusted`: it identifies the caller or the key; `is_compared`: it is part of the fingerprint."""
 
     refused: tuple[tuple[str, str], ...] = ()
     is_trusted: bool = False

@@ -154,10 +154,8 @@ def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
 
 
 def follow(section: Section, longest: Mapping[str, float]) -> None:
-    """Adapt the defaults of `ORDERED` durations. `longest` has further bounds of defaults, by name.
-
-    Call it before the section is shared, since sections are immutable.
-    """
+    """Adapt the defaults of `ORDERED` durations. `longest` has further bounds of defaults, by name. Call it before the
+    section is shared, since sections are immutable."""
     written, values = section.model_fields_set, section.__dict__
     for short, long in type(section).ORDERED:
         for name in (short, long):
@@ -189,10 +187,8 @@ def written(text: str) -> Any:
 @dataclass(frozen=True)
 class Forms:
     """Chooses which type of a union a value is meant for: by the tag of the type, which is part of an error's location.
-
     A mapping is known by its `kind`, or by the first key that one of the types requires, also where that is probably
-    misspelt. Tags are in angle brackets, so that they are never keys of the file.
-    """
+    misspelt. Tags are in angle brackets, so that they are never keys of the file."""
 
     expected: str
     """All forms, as the text after "expected"."""

@@ -94,11 +94,8 @@ class RouteUpstream(_UpstreamSettings):
     """Where the service of this route is."""
 
     def over(self, upstream: Upstream, settle: float | None = None) -> Upstream:
-        """The upstream, overridden by the keys that are written here; `tls` counts as one key.
-
-        `settle` is that of the route's probe, in seconds. No attempt may outlast it, so it bounds the default of
-        `response_timeout`.
-        """
+        """The upstream, overridden by the keys that are written here; `tls` counts as one key. `settle` is that of the
+        route's probe, in seconds. No attempt may outlast it, so it bounds the default of `response_timeout`."""
         merged = upstream.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
         follow(merged, {} if settle is None else {"response_timeout": settle - TCP_USER_TIMEOUT_SECONDS})
         return merged

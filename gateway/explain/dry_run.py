@@ -57,12 +57,10 @@ class Incomplete(Exception):
 
 @dataclass(slots=True)
 class Found:
-    """What became of a request. `status` and `detail` are of the gateway's own response, if it gives one.
-
-    `route`: the one that it is for, also where it is refused. `keyed`: it passed rules 1 to 7. `unasked`: what depends
-    on the word of this other service. `is_observed`: the route only looks at it, and all else is what enforcing the
-    route would do. `misses`: the routes up to the chosen one, each with what kept the request from it.
-    """
+    """What became of a request. `status` and `detail` are of the gateway's own response, if it gives one. `route`: the
+    one that it is for, also where it is refused. `keyed`: it passed rules 1 to 7. `unasked`: what depends on the word
+    of this other service. `is_observed`: the route only looks at it, and all else is what enforcing the route would do.
+    `misses`: the routes up to the chosen one, each with what kept the request from it."""
 
     head: RequestHead | None = None
     request: Request | None = None
@@ -163,10 +161,8 @@ class _Table(RouteTable[Route]):
 
 
 async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
-    """What becomes of the request, as if it came over this hop. Its body stays open.
-
-    Raises `Incomplete`, and `StartError` where a file that the configuration names cannot be used.
-    """
+    """What becomes of the request, as if it came over this hop. Its body stays open. Raises `Incomplete`, and
+    `StartError` where a file that the configuration names cannot be used."""
     found = Found()
     events = Events(lambda fact: _note_refusal(found, config_routes, fact))
     made = callers_of(config, events, boot_seconds, time.time)
@@ -379,11 +375,9 @@ def from_words(words: Sequence[str]) -> Given:
 
 
 def from_file(path: Path) -> Given:
-    """A request line, headers, an empty line, and the body to its last byte. Raises `RequestWrong`.
-
-    The lines of the head may end as in any text file. What is not written is added: the version, and `Host` of a URL in
-    the request line; the length of a body.
-    """
+    """A request line, headers, an empty line, and the body to its last byte. Raises `RequestWrong`. The lines of the
+    head may end as in any text file. What is not written is added: the version, and `Host` of a URL in the request
+    line; the length of a body."""
     return from_text(_content_of(path), str(path))
 
 

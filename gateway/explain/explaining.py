@@ -338,10 +338,7 @@ async def explain(
     show: bool = False,
 ) -> Explanation:
     """Explain the request of these bytes. `response`: what the service would respond, as a status. `look` reads the
-    record, to compare it.
-
-    Raises `Incomplete`, `StartError`, and as `look`.
-    """
+    record, to compare it. Raises `Incomplete`, `StartError`, and as `look`."""
     found = await dry_run(config, wire, hop)
     try:
         way = _Way(found, config, document, show=show)

@@ -720,7 +720,7 @@ core/test_inbox.py
   the_gateway_signs_what_nobody_else_can: routes.inbox.signing_secrets.id,key,until
 config/test_values.py
   cloud_events_under_another_signature: routes.inbox.cloudevents.signature
-config/test_events.py
+config/test_values.py
   what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
   each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
     events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism

@@ -16,7 +16,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright
 
 from tests.admin.shell import doubt
-from tests.admin.test_kept_requests import ACCEPTING, ASYNC
+from tests.admin.test_commands import ACCEPTING, ASYNC
 from tests.browser.install import environment, executable
 from tests.support.eventually import eventually
 from tests.support.house import House, house, status_of

@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
+from gateway.app.stores import outbox_of, settings_of, sink_of
 from gateway.app.traffic import callers_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.address import Address, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.effective import effective
-from gateway.config.leaf import duration_seconds, duration_text, size_bytes, size_text
+from gateway.config.leaf import Count, Duration, Size, duration_seconds, duration_text, size_bytes, size_text
+from gateway.core.confidential import NO_SEALING
 from gateway.core.delivery import DeliveryPolicy
+from gateway.core.egress import EgressPolicy
 from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
 from gateway.core.operation import microseconds
+from gateway.core.outbox import DEFAULT_TYPES, EventType
+from gateway.core.outbox import Part as EventPart
 from gateway.core.outcome import Meaning
 from gateway.core.replay import VersionHeader
 from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
+from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events
 from gateway.protect.accepting import AcceptPolicy
 from gateway.protect.route import accept_policy, route_of
-from tests.config.support import ACCEPTING, INBOX, MINIMAL, is_said, read, report, rows, with_global, written
+from tests.config.support import (
+    ACCEPTING,
+    GLOBAL,
+    INBOX,
+    MINIMAL,
+    ROUTE,
+    is_said,
+    read,
+    report,
+    rows,
+    with_global,
+    with_route,
+    written,
+)
 
 TOKEN = "0123456789abcdef"
 KEY = "A" * 43 + "="
@@ -522,3 +547,229 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, keys: str, message: str) -> 
     text = written(f"scope: {{jwt: {{{JWT}, {keys.format(tmp_path)}}}}}")
     with pytest.raises(StartError, match=message):
         callers_of(parse(text), Events(), lambda: 0.0, lambda: 0.0)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+SECRET = "whsec_" + "0f" * 32
+LEDGER = f'{{name: ledger, kind: webhook, url: "https://ledger.test/hooks", secrets: [{{id: a, key: "{SECRET}"}}]}}'
+FEED = '{name: feed, kind: redis_stream, url: "redis://feed:6379/1", stream: operations}'
+
+LOG = (
+    '{name: log, kind: kafka, servers: ["b:9093"], topic: "o.{type}", tls: true, ca: /ca.pem, mechanism: PLAIN, '
+    "idempotence: false, user: u, password: p}"
+)
+
+
+def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
+    more = "".join(f", {name}: {value}" for name, value in changes.items())
+    return with_global(f"events: {{sinks: [{', '.join(sinks)}]{more}}}", *([top] if top else []))
+
+
+def test_what_a_sink_receives() -> None:
+    """What the section says, unless the sink says something else; the source is the service's by default."""
+    own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")
+    outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")), NO_SEALING)
+    ledger, feed = outbox.subscriptions
+    assert (ledger.types, ledger.routes, ledger.include) == (DEFAULT_TYPES, None, frozenset((EventPart.LOCATION,)))
+    assert (feed.types, feed.routes) == (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)))
+    assert feed.include == frozenset((EventPart.KEY,))
+    assert outbox.source == "urn:idempotency-gateway:default"
+
+
+def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
+    nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
+    monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
+    config = read(
+        with_sinks(
+            LEDGER,
+            nats,
+            "{name: lines, kind: stdout}",
+            LOG,
+            top='egress: {proxy: "http://proxy:3128"}\ntraces: {endpoint: "http://collector:4318/v1/traces"}',
+        )
+    )
+    found = {notice.path: notice.message for notice in notices(config)}
+    assert "idempotency-gateway[nats]" in found["events.sinks[1]"]
+    assert "idempotency-gateway[kafka]" in found["events.sinks[3]"]
+    assert "idempotency-gateway[otel]" in found["traces"]
+    assert "not acknowledged" in found["events.sinks[2]"]
+    assert "proxy has to check" in found["egress.proxy"]
+    assert "events.sinks[0]" not in found
+
+
+def test_each_setting_reaches_its_sink() -> None:
+    """As the parts of a gateway are built from the file."""
+    ledger = LEDGER.replace("}]", ", until: 2030-01-01T00:00:00Z}], format: standard").replace("https", "http")
+    feed = FEED.replace(" stream:", " fsync: true, window: 2h, max_length: 9, stream:")
+    old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")
+    nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p'
+    nats += ", ordered: true}"
+    egress = "egress: {allow: [10.0.0.0/8], deny: [10.1.0.0/16], ports: [80], https_only: false}"
+    text = with_sinks(ledger, feed, old, nats, LOG, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
+    config = read(text)
+    webhook, stream, aged, bus, log = (sink_of(config, sink) for sink in config.events.sinks)
+    assert isinstance(webhook, WebhookSink)
+    (secret,) = webhook._secrets
+    assert (secret.id, len(secret.key), secret.until) == ("a", 48, 1893456000.0)
+    assert (webhook._url, webhook._format) == ("http://ledger.test/hooks", "standard")
+    networks = ((ip_network("10.0.0.0/8"),), (ip_network("10.1.0.0/16"),))
+    assert webhook._egress == EgressPolicy(*networks, frozenset((80,)), https_only=False)
+    assert isinstance(stream, RedisStreamSink)
+    assert stream._settings == config.events.sinks[1]
+    assert isinstance(aged, RedisStreamSink)
+    assert aged._settings.max_age == 10_800
+    assert isinstance(bus, NatsSink)
+    assert bus._settings == config.events.sinks[3]
+    assert isinstance(log, KafkaSink)
+    assert log._settings == config.events.sinks[4]
+    assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
+    # Those that take a connection for each event take fewer at a time.
+    assert [settings_of(config, sink).places for sink in config.events.sinks] == [16, 16, 16, 100, 100]
+    outbox = outbox_of(config, NO_SEALING)
+    assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
+    assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]
+
+
+# -- every setting alone ---------------------------------------------------------------------------------------------
+
+Keys = tuple[str, ...]
+ENCRYPTED = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
+_ASKED = "url: 'http://127.0.0.1:4180/'"
+# What the forms of a scope require, and `authorize` does.
+_TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
+CALLERS = {
+    "jwt": {"scope": _TOKENS, "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}"},
+    "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
+}
+PROBE = "path: /a, done: [{status: [200]}]"
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is not None:
+        for inner in get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation):
+            yield from _models(inner)
+
+
+def _bounded(model: type[BaseModel], path: Keys) -> Iterator[tuple[Keys, str]]:
+    """Every setting that has bounds, each with its least value and its greatest."""
+    for name, field in model.model_fields.items():
+        yield from (((*path, name), value) for value in _ends(field))
+        for inner in _models(field.annotation):
+            yield from _bounded(inner, (*path, name))
+
+
+def _ends(field: FieldInfo) -> Iterator[str]:
+    # Where nothing is a value too, the bounds stand inside of the annotation.
+    inner = [leaf for kind in get_args(field.annotation) for leaf in getattr(kind, "__metadata__", ())]
+    for leaf in (*field.metadata, *inner):
+        if isinstance(leaf, Duration | Size | Count):
+            yield str(leaf.least)
+            yield str(leaf.most)
+
+
+def _of_caller(form: str, keys: Keys, value: str) -> str:
+    """The same for a setting of who verifies callers, or who signs in to the console."""
+    section = f"{{{form}: {{{CALLERS[form][keys[0]]}, {keys[-1]}: {value}}}}}"
+    if keys[0] == "admin":
+        return with_global(f"admin: {{sign_in: {{secret: {'s' * 16}, {section[1:]}}}")
+    written = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
+    return with_route(f"{keys[0]}: {written}", without=keys[0])
+
+
+def _alone(path: Keys, value: str) -> str:
+    """A minimal file with this setting beside what is required."""
+    keys = path[1:] if path[0] == "routes" else path
+    if keys[-1] in ("schedule", "ports"):
+        value = f"[{value}]"
+    if keys[:2] == ("events", "sinks"):
+        sink = "name: feed, kind: redis_stream, url: 'redis://feed:6379', stream: operations"
+        return with_global(f"events: {{sinks: [{{{sink}, {keys[-1]}: {value}}}]}}")
+    if path[:2] == ("routes", "accept"):
+        return ENCRYPTED + with_route(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
+    if path[:2] == ("routes", "inbox"):
+        inbox = f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], {keys[-1]}: {value}}}"
+        return ENCRYPTED + with_route(inbox, without="key")
+    if (form := next((form for form in CALLERS if form in keys), None)) is not None:
+        return _of_caller(form, keys, value)
+    if keys[:2] == ("recovery", "probe"):
+        return with_route(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
+    line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)
+    line = line[1:-1]
+    if path[0] == "routes":
+        return with_route(line)
+    top, required = keys[0], {"upstream": "url: http://127.0.0.1:9000", "store": "durable: sqlite:///a/b"}
+    if keys in (("store", "promotion_wait"), ("store", "probation"), ("store", "connections")):
+        required["store"] = "durable: postgresql://u@h/d"
+    if keys == ("store", "replicas"):
+        required["store"] = "durable: redis://u@h/0"
+    if top in required:
+        line = f"{top}: {{{required[top]}, {keys[-1]}: {value}}}\nservice: shop"
+        return line + "\n" + "\n".join(row for row in (GLOBAL + ROUTE).split("\n") if not row.startswith(f"{top}:"))
+    return with_global(line)
+
+
+ALONE = list(dict.fromkeys(_bounded(Config, ())))
+
+
+def test_the_pairs_that_are_ordered_are_among_them() -> None:
+    """What follows is generated from the models, and misses none of the settings that bound another."""
+    keys = {".".join(path) for path, _ in ALONE}
+    assert {
+        "upstream.answer_within",
+        "upstream.response_timeout",
+        "routes.upstream.answer_within",
+        "routes.upstream.response_timeout",
+        "routes.in_flight.wait",
+        "routes.in_flight.max_wait",
+        "routes.retention.replay",
+        "routes.retention.remember",
+        "routes.recovery.probe.settle",
+        "routes.body.spool_over",
+        "shutdown.delay",
+        "store.lease",
+        "store.journal_grace",
+        "workers",
+    } <= keys
+
+
+@pytest.mark.parametrize(("path", "value"), ALONE, ids=[f"{'.'.join(path)}={value}" for path, value in ALONE])
+def test_a_setting_alone_is_never_refused(path: Keys, value: str) -> None:
+    """At either end of its range, whatever else has its default; and what is ordered is in order."""
+    config = read(_alone(path, value))
+    (route,) = config.routes
+    for upstream in (config.upstream, config.upstream_for(route)):
+        assert upstream.answer_within <= upstream.response_timeout
+    assert route.in_flight.wait <= route.in_flight.max_wait
+    assert route.retention.replay <= route.retention.remember
+    if route.settle is not None:
+        assert config.upstream_for(route).response_timeout + 30.0 <= route.settle
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "route", "answer_within", "response_timeout"),
+    [
+        ("", "", "30s", "10m"),
+        (", response_timeout: 2s", "", "2s", "2s"),
+        (", answer_within: 20m", "", "20m", "20m"),
+        ("", "upstream: {response_timeout: 2s}", "2s", "2s"),
+        ("", "upstream: {answer_within: 20m}", "20m", "20m"),
+        (", response_timeout: 2s", "upstream: {response_timeout: 1m}", "30s", "1m"),
+        (", response_timeout: 2s", "upstream: {answer_within: 1s}", "1s", "2s"),
+        (", answer_within: 20m", "upstream: {answer_within: 5s}", "5s", "10m"),
+        ("", f"recovery: {{probe: {{{PROBE}, settle: 45s}}}}", "15s", "15s"),
+        ("", f"recovery: {{probe: {{{PROBE}, settle: 2h}}}}", "30s", "10m"),
+        (", response_timeout: 5m", f"recovery: {{probe: {{{PROBE}, settle: 330s}}}}", "30s", "5m"),
+    ],
+)
+def test_the_times_of_an_attempt_follow_what_is_written(
+    everywhere: str, route: str, answer_within: str, response_timeout: str
+) -> None:
+    """For all routes or for one, and what is written for all counts where the route writes nothing."""
+    config = read(with_route(route).replace("9000}", f"9000{everywhere}}}"))
+    upstream = config.upstream_for(config.routes[0])
+    assert duration_text(upstream.answer_within) == answer_within
+    assert duration_text(upstream.response_timeout) == response_timeout

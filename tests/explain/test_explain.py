@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import pytest
 import yaml
 from cryptography.x509 import DNSName
 
+from gateway import PROGRAM
 from gateway.app.gateway import Gateway
 from gateway.cli import main
 from gateway.config import load
@@ -491,3 +494,32 @@ def test_a_file_may_be_written_by_hand(tmp_path: Path) -> None:
     file.write_text("POST https://shop/x\nA: b\n\n{}")
     expected = b"POST /x HTTP/1.1\r\nHost: shop\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
     assert from_file(file) == Given(expected, is_secure=True)
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+def test_what_is_shown_is_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = blocks("yaml")
+    Path("gateway.yaml").write_text(text)
+    shown = blocks("console")
+    assert len(shown) == 2
+    for block in shown:
+        command, _, output = block.partition("\n")
+        words = shlex.split(command)
+        assert words[:2] == ["$", PROGRAM]
+        assert main(words[2:]) == 0
+        assert capsys.readouterr().out == output
+
+
+def test_every_option_is_explained() -> None:
+    options = {"--file", "--peer", "--certificate", "--response", "--store", "--show", "--format"}
+    assert options <= set(re.findall(r"^\| `(--[a-z]+)", GUIDE, re.MULTILINE))
+    assert len(GUIDE.splitlines()) <= 150

@@ -863,10 +863,8 @@ def _token_in(form: access.Form) -> int | None:
 
 
 def _response_in(form: access.Form) -> bytes:
-    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`.
-
-    Browsers end the lines of what was pasted in CRLF, whatever they were; a terminal shows LF.
-    """
+    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`. Browsers end
+    the lines of what was pasted in CRLF, whatever they were; a terminal shows LF."""
     if carried := text_in(form, "carried"):
         try:
             return urlsafe_b64decode(carried.encode())

@@ -228,17 +228,17 @@ old-release-is-believed: a release from before the loss frees the key although a
 +record.attempt_id == attempt_id
 requeued-again-by-a-repeat: a requeue that is given again, because its answer was lost, delivers what was given up once
     more
-  admin/operations.py tests/admin/test_delivery.py::test_a_requeue_that_did_not_help
-  tests/admin/test_delivery.py::test_many_twice
+  admin/operations.py tests/admin/test_operations.py::test_a_requeue_that_did_not_help
+  tests/admin/test_operations.py::test_many_twice
 -before is not None and token in (None, before.token)
 +False
 kept-request-lost-with-its-doubt: resolved as never happened, an accepted request is dropped, although its caller was
     promised that it is kept
-  admin/resolution.py tests/admin/test_delivery.py::test_never_happened_delivers_what_is_kept
+  admin/resolution.py tests/admin/test_operations.py::test_never_happened_delivers_what_is_kept
 -case NothingHappened(drops) if record.delivery is not None and not drops:
 +case NothingHappened(drops) if record.delivery is not None and drops:
 bulk-requeue-without-a-rate: dead letters are requeued as fast as the store takes them
-  admin/operations.py tests/admin/test_delivery.py::test_many_at_a_rate
+  admin/operations.py tests/admin/test_operations.py::test_many_at_a_rate
 -due = max(due, now) + 1 / self.rate
 +due = now
 old-acceptance-is-delivered: a request that was accepted before the loss is delivered although a delivery may be

@@ -130,7 +130,7 @@ pictures-for-ever: the rows of pictures pile up in the store
 -    ("select_old_activity", "delete_activity", 0, "delete_activity"),
 -
 a-gap-drawn-as-zero: a time without a gateway looks like one without requests
-  observe/activity.py tests/admin/test_pictures.py::test_a_gap_is_no_zero
+  observe/activity.py tests/admin/test_console.py::test_a_gap_is_no_zero
 -[None if bucket is None else _sum(bucket, kind, labels)
 +[_sum(bucket or {}, kind, labels)
 """)

@@ -50,8 +50,6 @@ from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
 
 # -- channel -----------------------------------------------------------------------------------------------------------
-# Calls between a supervisor and a worker.
-#
 # Each calls methods of the other by name, in order, over one stream between two processes of the same program and user:
 # messages are pickled, each behind its length, and trusted. The end of the stream means that the peer is gone.
 
@@ -147,8 +145,6 @@ class Channel:
 
 
 # -- a worker as its supervisor sees it -------------------------------------------------------------------------------
-# One worker as its supervisor sees it: its process, and the channel to it.
-#
 # Owns how the process is started, its last report, and how its end is described. The supervisor decides which workers
 # exist, and what follows from a message or an end.
 

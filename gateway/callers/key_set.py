@@ -102,11 +102,6 @@ Source = Callable[[], Awaitable[Document]]
 """Fetches a document with keys, in a limited time. Raises `Unfetched`."""
 
 
-def secret_key(secret: bytes, algorithms: frozenset[str]) -> Key:
-    """A secret shared with the issuer."""
-    return Key(None, algorithms, secret)
-
-
 def read_keys(content: bytes) -> tuple[Key, ...]:
     """The usable keys of a document: a JSON Web Key Set, or public keys as PEM. Raises `KeySetInvalid`."""
     if len(content) > DOCUMENT_BYTES_MAX:

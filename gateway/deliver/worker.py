@@ -496,11 +496,6 @@ class Places:
         # Routes with the same upstream settings share a client, and so a breaker.
         self._breakers: dict[Upstream, Breaker] = {}
 
-    @property
-    def taken(self) -> int:
-        """How many deliveries have a place."""
-        return self._taken.total()
-
     def free(self, route: Route) -> int:
         """How many deliveries of this route could begin now."""
         free = _in_flight_max(route) - self._taken[route.name]

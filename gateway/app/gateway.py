@@ -106,13 +106,11 @@ class Gateway:
         reload: Callable[[], Awaitable[Report]] | None = None,
         before: Heritage | None = None,
     ) -> None:
-        """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
-
-        `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
-        listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
-        machine by default. One that is not `is_public` has no listener for clients, and only delivers. The admin port
-        offers to `reload`. One that follows another, `before`, stands by after its start until it is to `take_over`.
-        """
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`. `observers` get every
+        event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker listens on the seats that
+        it is `handed`, and has no status port: its supervisor has it. `environment` is this machine by default. One
+        that is not `is_public` has no listener for clients, and only delivers. The admin port offers to `reload`. One
+        that follows another, `before`, stands by after its start until it is to `take_over`."""
         self.config, self._is_public, self._before = config, is_public, before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped

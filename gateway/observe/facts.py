@@ -759,12 +759,10 @@ DeliveryResult = StrEnum("DeliveryResult", "COMPLETED POSTPONED DEAD_LETTER IN_D
 @event
 class DeliveryAttempted(OfClaim):
     """An attempt to deliver an accepted request ended. `OperationSettled` follows when the store has its outcome.
-
     `detail` is why it did not complete: the failure, the reason of the dead letter, or the doubt; empty otherwise.
     `upstream_status` is None when no response came. `attempt` counts as in `RequestAnswered`; `duration_seconds` is
     from the dispatch to the end, and `pause_seconds` from there to the next attempt, None when there is none by itself.
-    `traceparent` is what the request has that was accepted.
-    """
+    `traceparent` is what the request has that was accepted."""
 
     attempt: int
     result: DeliveryResult

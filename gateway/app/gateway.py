@@ -62,7 +62,7 @@ from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
 from gateway.store.attempt_files import AttemptFiles
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import NotApplied, StartRefused, end_tasks
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.witness import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
@@ -353,9 +353,7 @@ class Gateway:
 
     async def _cancel_tasks(self) -> None:
         self.health.serving = False
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
@@ -462,10 +460,10 @@ class Gateway:
         config, before = self.config, self._before
         if self.seating is None:
             known = None if before is None else before.status
-            self.status_address = await _start_aside("status", self._status.port, config.status.listen, known)
+            self.status_address = await start_aside("status", self._status.port, config.status.listen, known)
         if self._admin is not None:
             known = None if before is None or before.admin is None else before.admin.port
-            self.admin_address = await _start_aside("admin", self._admin.port, config.admin.listen, known)
+            self.admin_address = await start_aside("admin", self._admin.port, config.admin.listen, known)
 
     async def _stop_aside(self) -> None:
         ports = [self._status.port] if self._admin is None else [self._status.port, self._admin.port]
@@ -510,7 +508,8 @@ def _edge_settings(config: Config) -> EdgeSettings:
     )
 
 
-async def _start_aside(name: str, server: SidePort, address: Address, before: SidePort | None) -> tuple[str, int]:
+async def start_aside(name: str, server: SidePort, address: Address, before: SidePort | None = None) -> tuple[str, int]:
+    """Listen for operators there, or where the port before does. Raises `StartError`."""
     try:
         return address.host, await server.start(address.host, address.port, before)
     except OSError as error:

@@ -26,7 +26,7 @@ DEFECTS = (
     Defect(
         "resends-for-others",
         "a service sends the requests of another one again, to its own upstream and with their credentials",
-        (Edit("upkeep/recovery.py", "if not is_of(record.identity, self._service, route.operation):", "if False:"),),
+        (Edit("upkeep/recovery.py", "self._resend is not None and is_own and", "self._resend is not None and"),),
         (
             "tests/upkeep/test_recovery.py::test_only_the_requests_of_its_service_are_sent_again[another]",
             "tests/http/gateway/test_recovery.py::test_a_service_sends_nothing_of_another_again[sqlite]",

@@ -266,12 +266,9 @@ async def test_it_goes_on_by_itself_with_growing_pauses(home: Home) -> None:
     hands = await home.claimed(2)
     await home.keep(hands)
     home.store.failures = [NotApplied("away")] * 20
-    task = asyncio.create_task(home.flusher.run())
-    await home.alarm.wait_asleep()
-    while home.journal.tally.waiting:
-        await home.alarm.pass_one()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with home.alarm.running(home.flusher.run()):
+        while home.journal.tally.waiting:
+            await home.alarm.pass_one()
     assert max(home.alarm.asked) < 1.5
     assert home.alarm.asked[8] > 0.7
 

@@ -61,7 +61,7 @@ from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import NotApplied, StartRefused, end_tasks
 from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import WitnessFiles
@@ -106,13 +106,11 @@ class Gateway:
         reload: Callable[[], Awaitable[Report]] | None = None,
         before: Heritage | None = None,
     ) -> None:
-        """Must be called with the event loop running; opens nothing yet. Raises `StartError`.
-
-        `observers` get every event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker
-        listens on the seats that it is `handed`, and has no status port: its supervisor has it. `environment` is this
-        machine by default. One that is not `is_public` has no listener for clients, and only delivers. The admin port
-        offers to `reload`. One that follows another, `before`, stands by after its start until it is to `take_over`.
-        """
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`. `observers` get every
+        event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker listens on the seats that
+        it is `handed`, and has no status port: its supervisor has it. `environment` is this machine by default. One
+        that is not `is_public` has no listener for clients, and only delivers. The admin port offers to `reload`. One
+        that follows another, `before`, stands by after its start until it is to `take_over`."""
         self.config, self._is_public, self._before = config, is_public, before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped
@@ -355,9 +353,7 @@ class Gateway:
 
     async def _cancel_tasks(self) -> None:
         self.health.serving = False
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _readings(self) -> Readings:
         stats, journaled = self._store.stats, self._journal.tally
@@ -464,10 +460,10 @@ class Gateway:
         config, before = self.config, self._before
         if self.seating is None:
             known = None if before is None else before.status
-            self.status_address = await _start_aside("status", self._status.port, config.status.listen, known)
+            self.status_address = await start_aside("status", self._status.port, config.status.listen, known)
         if self._admin is not None:
             known = None if before is None or before.admin is None else before.admin.port
-            self.admin_address = await _start_aside("admin", self._admin.port, config.admin.listen, known)
+            self.admin_address = await start_aside("admin", self._admin.port, config.admin.listen, known)
 
     async def _stop_aside(self) -> None:
         ports = [self._status.port] if self._admin is None else [self._status.port, self._admin.port]
@@ -512,7 +508,8 @@ def _edge_settings(config: Config) -> EdgeSettings:
     )
 
 
-async def _start_aside(name: str, server: SidePort, address: Address, before: SidePort | None) -> tuple[str, int]:
+async def start_aside(name: str, server: SidePort, address: Address, before: SidePort | None = None) -> tuple[str, int]:
+    """Listen for operators there, or where the port before does. Raises `StartError`."""
     try:
         return address.host, await server.start(address.host, address.port, before)
     except OSError as error:

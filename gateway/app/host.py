@@ -101,10 +101,6 @@ def client_connections_max(in_flight_max: int, passing_max: int) -> int:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-# The files that a configuration names on this machine: certificates, key sets, `state_dir`. Checks them for `check` as
-# a start and as peers would, and says whether a certificate was changed, and when it expires. Writes nothing.
-#
-# What reads a kind of file is loaded where the configuration names one: a `check` of others is quick.
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,17 @@ from gateway.protect.regions import Region, Regions
 from gateway.protect.request import Request
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, boot_seconds
+from gateway.store.base import (
+    WORK,
+    FastTier,
+    Indefinite,
+    NotApplied,
+    OnPurge,
+    Store,
+    StoreError,
+    boot_seconds,
+    end_tasks,
+)
 from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile, SharedNote, WitnessFiles
@@ -305,9 +315,7 @@ class Parts:
 
     async def end_asking(self) -> None:
         """To be called when nobody asks any more."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await end_tasks((self._asking,))
 
     async def _ask_store(self) -> None:
         with suppress(StoreError):

@@ -35,6 +35,7 @@ from gateway.config.effective import NEEDS_RESTART, effective
 from gateway.observe.logs import Logs
 from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
+from gateway.store.base import end_tasks
 
 # -- control -----------------------------------------------------------------------------------------------------------
 # The socket in `state_dir` by which commands reach a gateway of this host, and both its ends.
@@ -266,9 +267,7 @@ class Reloading:
         """End both. A reload that is under way is given up, and what was in force stays; later ones are refused."""
         self._is_stopped = True
         self._socket.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def reload(self) -> Report:
         """Read the file and put it in force; never raises. Safe to repeat."""

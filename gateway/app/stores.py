@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from gateway.store.redis.store import RedisFastTier, RedisSeen
 
 # -- encryption --------------------------------------------------------------------------------------------------------
-# Encryption of what is kept, as configured.
-
 # Of records that cannot be decrypted, one in this time is logged. All are counted.
 _LOG_PAUSE_SECONDS: Final = 60.0
 
@@ -97,8 +95,6 @@ def reporting_sealing(ring: KeyRing | None, events: Events, clock: Callable[[], 
 
 
 # -- serving -----------------------------------------------------------------------------------------------------------
-# What a gateway serves by its configuration, to be compared with what its store has recorded.
-
 # Enough to tell two secrets apart, and of no use to who guesses one.
 _CHECK_BYTES: Final = 4
 
@@ -332,7 +328,6 @@ async def refuse_unreadable_journals(config: Config) -> None:
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
-# Events as configured: what the stores write, and the sinks that receive it.
 
 _LOG = logging.getLogger("gateway")
 

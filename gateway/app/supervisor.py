@@ -37,21 +37,19 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
+from gateway.app.gateway import start_aside
 from gateway.app.life import StartError
 from gateway.app.operating import journal_view
 from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
 from gateway.app.share import FIRST, Seat, bind_seats, close_seats, share_of, shares
 from gateway.config import Config
-from gateway.config.address import Address
-from gateway.http.server import listen_fault
 from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
+from gateway.store.base import end_tasks
 
 # -- channel -----------------------------------------------------------------------------------------------------------
-# Calls between a supervisor and a worker.
-#
 # Each calls methods of the other by name, in order, over one stream between two processes of the same program and user:
 # messages are pickled, each behind its length, and trusted. The end of the stream means that the peer is gone.
 
@@ -147,8 +145,6 @@ class Channel:
 
 
 # -- a worker as its supervisor sees it -------------------------------------------------------------------------------
-# One worker as its supervisor sees it: its process, and the channel to it.
-#
 # Owns how the process is started, its last report, and how its end is described. The supervisor decides which workers
 # exist, and what follows from a message or an end.
 
@@ -349,7 +345,7 @@ class Supervisor(Server):
         try:
             self._seats = bind_seats(self.config.listen.address, self._count)
             address = self.config.status.listen
-            status_port = await self._listen(self._status, address)
+            _, status_port = await start_aside("status", self._status.port, address)
             await self._start_workers(FIRST)
             await self._start_workers(*range(FIRST + 1, self._count + 1))
         except BaseException:
@@ -368,12 +364,6 @@ class Supervisor(Server):
 
     def _made_status(self) -> StatusServer:
         return StatusServer(self._health, self._render, self._update_health)
-
-    async def _listen(self, status: StatusServer, address: Address) -> int:
-        try:
-            return await status.port.start(address.host, address.port)
-        except OSError as error:
-            raise StartError(f"{listen_fault(address.host, address.port, error)} (status.listen)") from error
 
     @property
     def in_flight(self) -> str:
@@ -401,9 +391,7 @@ class Supervisor(Server):
         return code
 
     async def _close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await end_tasks((self._watching,))
         close_seats(self._seats)
         await self._status.port.stop()
 
@@ -506,7 +494,7 @@ class Supervisor(Server):
             try:
                 if config.status != self.config.status:
                     status = self._made_status()
-                    await self._listen(status, config.status.listen)
+                    await start_aside("status", status.port, config.status.listen)
                 await self._prepare(config, workers)
             except BaseException:
                 for worker in workers:

@@ -15,13 +15,13 @@ from gateway.app.host import stamp_of
 from gateway.app.life import StartError
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
 from gateway.callers.key_set import (
+    Key,
     KeySet,
     KeySetInvalid,
     Source,
     discovered_source,
     fetch_file,
     read_key_file,
-    secret_key,
     url_source,
 )
 from gateway.callers.tokens import ClientCertificates, TokenVerifier
@@ -42,7 +42,6 @@ from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats,
 from gateway.upstream.tls import PemError, client_context
 
 # -- callers -----------------------------------------------------------------------------------------------------------
-# A verifier for each verified part of the routes' scopes, and what they share.
 
 T = TypeVar("T")
 
@@ -71,7 +70,7 @@ def callers_of(
     def keys_of(issuer: TokenIssuer) -> KeySet:
         name, keys = issuer.issuer, issuer.keys
         if isinstance(keys, TokenSecret):
-            secret = secret_key(keys.secret.get_secret_value().encode(), frozenset(issuer.algorithms))
+            secret = Key(None, frozenset(issuer.algorithms), keys.secret.get_secret_value().encode())
             key: Hashable = (name, keys, issuer.algorithms)
             return shared(key, lambda: KeySet(name, (secret,), clock=clock))
         file = issuer.ca if issuer.is_fetched else Path(keys)
@@ -174,8 +173,6 @@ def _source(issuer: str, place: str, ca: Path | None) -> Source:
 
 
 # -- tracing -----------------------------------------------------------------------------------------------------------
-# The traces of a configuration.
-
 # As the semantic conventions for databases name them.
 _SYSTEMS: Final = {SqliteUrl: "sqlite", PostgresUrl: "postgresql", RedisUrl: "redis"}
 

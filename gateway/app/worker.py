@@ -26,6 +26,7 @@ from gateway.app.supervisor import Channel
 from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
+from gateway.store.base import end_tasks
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -54,9 +55,7 @@ class Worker(Generations):
         try:
             return await super().stop()
         finally:
-            if self._listening is not None:
-                self._listening.cancel()
-                await asyncio.gather(self._listening, return_exceptions=True)
+            await end_tasks((self._listening,))
             self._send_report()
 
     async def _listen(self) -> None:

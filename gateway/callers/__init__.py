@@ -4,5 +4,5 @@
 change; it also reads what the TLS handshake has verified. `forward_auth` asks another service.
 
 Entered by tokens.TokenVerifier, tokens.ClientCertificates, forward_auth.ForwardAuth. Imports config, core, observe,
-protect, upstream.
+protect, store, upstream.
 """

@@ -33,6 +33,7 @@ from gateway.core.egress import is_loopback
 from gateway.core.identity.token import Token
 from gateway.core.immutable import immutable
 from gateway.observe.facts import FetchResult, KeysFetched
+from gateway.store.base import end_tasks
 from gateway.upstream.connect import Names
 
 # -- the keys of an issuer ---------------------------------------------------------------------------------------------
@@ -100,11 +101,6 @@ class Document:
 
 Source = Callable[[], Awaitable[Document]]
 """Fetches a document with keys, in a limited time. Raises `Unfetched`."""
-
-
-def secret_key(secret: bytes, algorithms: frozenset[str]) -> Key:
-    """A secret shared with the issuer."""
-    return Key(None, algorithms, secret)
 
 
 def read_keys(content: bytes) -> tuple[Key, ...]:
@@ -225,10 +221,7 @@ class KeySet:
 
     async def close(self) -> None:
         """Stop fetching."""
-        tasks = [task for task in (self._running, self._fetching) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks((self._running, self._fetching))
 
     @property
     def is_known(self) -> bool:

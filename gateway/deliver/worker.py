@@ -157,9 +157,12 @@ class DeliveryWorker:
                 if self._paused is None or operation not in self._paused:
                     self._announce()
 
-    def resend(self, route: Route, record: Record) -> None:
-        """Send a kept request that is in doubt again, if there is a place. The route must be one that does so."""
-        if not self._may_be_paused(route.operation):
+    def resend(self, route: Route, record: Record, now_us: int) -> None:
+        """Send a kept request that is in doubt again, if its pause is over and there is a place. The route must be one
+        that does so; `now_us` is the store's clock."""
+        if route.accept is None or record.delivery is None or self._may_be_paused(route.operation):
+            return
+        if resend_due(record, route.accept.delivery, now_us):
             self._begin(route, record)
 
     def wake(self) -> None:
@@ -414,11 +417,8 @@ class DeliveryWorker:
         except StoreError as error:
             _LOG.debug("operation %s cannot be read, and is sent again later: %s", operation_id, error)
             return
-        record = snapshot.record
-        if record is None or record.state is not State.IN_DOUBT or record.delivery is None or route.accept is None:
-            return
-        if resend_due(record, route.accept.delivery, snapshot.now_us):
-            self.resend(route, record)
+        if snapshot.record is not None and snapshot.record.state is State.IN_DOUBT:
+            self.resend(route, snapshot.record, snapshot.now_us)
 
     def _wake_when_due(self, seconds: float) -> None:
         """Poll when a pause of so many seconds, which the store has begun, is over by its clock. Counted from now,
@@ -495,11 +495,6 @@ class Places:
         self._taken: Counter[str] = Counter()
         # Routes with the same upstream settings share a client, and so a breaker.
         self._breakers: dict[Upstream, Breaker] = {}
-
-    @property
-    def taken(self) -> int:
-        """How many deliveries have a place."""
-        return self._taken.total()
 
     def free(self, route: Route) -> int:
         """How many deliveries of this route could begin now."""

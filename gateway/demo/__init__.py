@@ -8,7 +8,7 @@ by itself: traffic that gives the console something to show, and scenes.
 `triangle` plays requests that are kept, webhooks and events, and kills the gateway, a process of its own.
 
 Entered by demo.
-Imports app, config, core, http, observe.
+Imports app, config, core, http, observe, store.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gateway.demo.story import Scenario, Traffic, UnexpectedResult
 from gateway.demo.world import Caller, CardService, Consumer
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
+from gateway.store.base import end_tasks
 
 _LOOPBACK: Final = "127.0.0.1"
 _GATEWAY_PORT: Final = 8080
@@ -82,8 +83,7 @@ async def _serve(host: str, port: int, admin_port: int, *, with_traffic: bool) -
             try:
                 return await _until(stop, gateway, sending)
             finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await end_tasks((sending,))
 
 
 async def _serve_upstream(upstream: str, host: str, port: int, admin_port: int) -> int:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from gateway.core.message import bracketed
 from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, Verified, verify
+from gateway.store.base import end_tasks
 
 # -- caller ------------------------------------------------------------------------------------------------------------
 # A client for the demonstration: one connection per request, no retries, and able to lose a response.
@@ -74,8 +75,7 @@ class Caller:
         try:
             await until()
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            await end_tasks((sending,))
 
 
 # -- service -----------------------------------------------------------------------------------------------------------

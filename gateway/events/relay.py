@@ -31,7 +31,7 @@ from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import pause_us
 from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
 from gateway.observe.facts import Events, EventsPublished, PublicationResult, SinkChanged
-from gateway.store.base import StoreError
+from gateway.store.base import StoreError, end_tasks
 from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, Publications
 from gateway.upkeep.timer import repeat
 
@@ -124,9 +124,7 @@ class Relay:
         self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         try:
             await self.report()
         except StoreError as error:

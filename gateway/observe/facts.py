@@ -16,8 +16,9 @@ instead, and `all items` from items that are tuples of labels and a number, or o
 then 0. With `if attribute` it has to be true, with `if attribute=value` have that value. The text stands where a metric
 is declared first.
 
-*Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. Fields
-are attributes, or `field=attribute`; `field?` is left out where it is empty, and so is `field*`, made of several words.
+*Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. A text
+may have several levels, as `ERROR if attribute, DEBUG`. Fields are attributes, or `field=attribute`; `field?` is left
+out where it is empty, and so is `field*`, made of several words.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ _METRIC: Final = re.compile(
     r"(counter|gauge (sum|max|min|own)|histogram (\w+)) (\w+)(?:{(.+?)})?(?: of (\w+))?(?: (each|all) (\w+))?"
     r"(?: if ([\w=]+))?(?:: (.+))?"
 )
-_LINE: Final = re.compile(r"([A-Z]+)(?: if ([\w=]+))?: ([^|]+?)(?: \| ([^|]+?))?(?: \| ([^|]+))?")
+_LEVEL: Final = r"[A-Z]+(?: if [\w=]+)?"
+_LINE: Final = re.compile(rf"({_LEVEL}(?:, {_LEVEL})*): ([^|]+?)(?: \| ([^|]+?))?(?: \| ([^|]+))?")
 
 METRICS: Final[dict[str, Metric]] = {}
 """All that events change, by name."""
@@ -169,7 +171,7 @@ def event(cls: type[E]) -> type[E]:
     cls = immutable(cls)
     hints = {each.name: str(each.type) for each in fields(cast("Any", cls))}
     cls.changes = declare(cls.counts, cls.series, hints)
-    cls.lines = [_said(each) for each in _entries(cls.says)]
+    cls.lines = [said for each in _entries(cls.says) for said in _said(each)]
     return cls
 
 
@@ -203,16 +205,17 @@ def _values_of(label: str, hints: Mapping[str, str]) -> LabelValues:
     return tuple(hint) if isinstance(hint, type) and issubclass(hint, Enum) else _SERIES.get(label, ())
 
 
-def _said(declared: str) -> Said:
+def _said(declared: str) -> list[Said]:
     found = _LINE.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
-    level, when, text, *names = found.groups("")
+    levels, text, *names = found.groups("")
     shown, detail = (", ".join(_field(each) for each in part.split()) for part in names)
     # Compiled, as value classes are by the standard library: a line is made for each request.
     source = f"lambda self: Line(f{text!r}, {{{shown}}}, {{{detail}}})"
     line = eval(source, {"Line": Line, "PROGRAM": PROGRAM})  # noqa: S307 -- of what this file declares
-    return logging.getLevelNamesMapping()[level], condition(when), line
+    pairs = (each.partition(" if ") for each in levels.split(", "))
+    return [(logging.getLevelNamesMapping()[level], condition(when), line) for level, _, when in pairs]
 
 
 def _field(declared: str) -> str:
@@ -568,10 +571,7 @@ class JournalFailed(Fact):
     detail: str
     is_first: bool
     counts = "counter journal_failures_total: Outcomes that neither the durable store nor the journal took"
-    says = """
-    ERROR if is_first: neither the durable store nor the journal takes an outcome | detail
-    DEBUG: neither the durable store nor the journal takes an outcome | detail
-    """
+    says = "ERROR if is_first, DEBUG: neither the durable store nor the journal takes an outcome | detail"
 
 
 @event
@@ -600,9 +600,8 @@ class RecordUnreadable(Fact):
         changed
     """
     says = """
-    ERROR if is_logged: a record cannot be decrypted; its response is not replayed any more
+    ERROR if is_logged, DEBUG: a record cannot be decrypted; its response is not replayed any more
         | operation=operation_id detail=why
-    DEBUG: a record cannot be decrypted; its response is not replayed any more | operation=operation_id detail=why
     """
 
 
@@ -759,12 +758,10 @@ DeliveryResult = StrEnum("DeliveryResult", "COMPLETED POSTPONED DEAD_LETTER IN_D
 @event
 class DeliveryAttempted(OfClaim):
     """An attempt to deliver an accepted request ended. `OperationSettled` follows when the store has its outcome.
-
     `detail` is why it did not complete: the failure, the reason of the dead letter, or the doubt; empty otherwise.
     `upstream_status` is None when no response came. `attempt` counts as in `RequestAnswered`; `duration_seconds` is
     from the dispatch to the end, and `pause_seconds` from there to the next attempt, None when there is none by itself.
-    `traceparent` is what the request has that was accepted.
-    """
+    `traceparent` is what the request has that was accepted."""
 
     attempt: int
     result: DeliveryResult
@@ -775,10 +772,10 @@ class DeliveryAttempted(OfClaim):
     request: RequestInfo | None = None
     traceparent: str | None = None
     counts = "counter deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
-    _line = """delivery of {self.route}: {self.result}
-        | detail? upstream_status duration_ms next_attempt_seconds attempt operation_id token
-        request_id trace_id | route result"""
-    says = f"WARNING if result=dead_letter: {_line}\nINFO: {_line}"
+    says = """
+    WARNING if result=dead_letter, INFO: delivery of {self.route}: {self.result} | detail? upstream_status duration_ms
+        next_attempt_seconds attempt operation_id token request_id trace_id | route result
+    """
     is_of_request = True
 
     @property
@@ -1006,8 +1003,7 @@ class GrantsChanged(Fact):
     why: str = ""
     is_brief: bool = False
     says = """
-    WARNING if is_lasting: no key is granted for now | why
-    INFO if why: no key is granted for now | why
+    WARNING if is_lasting, INFO if why: no key is granted for now | why
     INFO: keys are granted
     """
 
@@ -1079,8 +1075,7 @@ class SweepDone(Fact):
     says = """
     WARNING if expired: swept; some operations were not delivered in time, and are dead letters | lapsed expired?
         retired collected duration_ms
-    INFO if lapsed: swept | lapsed expired? retired collected duration_ms
-    DEBUG: swept | lapsed expired? retired collected duration_ms
+    INFO if lapsed, DEBUG: swept | lapsed expired? retired collected duration_ms
     """
 
     @property

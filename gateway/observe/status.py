@@ -193,13 +193,11 @@ _SCRAPES_MAX: Final = 4
 
 @dataclass(slots=True)
 class Health:
-    """What readiness depends on. `fast_up` is None without a fast tier; events set the stores' parts.
-
-    `is_joining`: it has yet to be known to the standbys of the durable store, and was not ready before; `why_no_grants`
-    is why it grants no key now. `why` has the cause for each tier that is down, if it is known. `workers` has the state
-    of each worker by its number; empty where there is one process. `configuration` says since when the file is refused;
-    empty if it is not.
-    """
+    """What readiness depends on. `fast_up` is None without a fast tier; events set the stores' parts. `is_joining`: it
+    has yet to be known to the standbys of the durable store, and was not ready before; `why_no_grants` is why it grants
+    no key now. `why` has the cause for each tier that is down, if it is known. `workers` has the state of each worker
+    by its number; empty where there is one process. `configuration` says since when the file is refused; empty if it is
+    not."""
 
     serving: bool = False
     draining: bool = False

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.delivery import resend_due
 from gateway.core.identity.scope import is_of
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
@@ -32,8 +31,8 @@ _AT_ONCE: Final = 8
 
 class RecoveryWorker:
     """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`, while it `has_turn`.
-    `resend` begins another attempt to deliver a kept request; None where this process delivers nothing. `may_recover`
-    says whether an operation in doubt may be taken over now."""
+    `resend` begins another attempt to deliver a kept request whose pause is over by the store's clock; None where this
+    process delivers nothing. `may_recover` says whether an operation in doubt may be taken over now."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class RecoveryWorker:
         *,
         service: str,
         may_recover: Callable[[Snapshot], bool] = lambda _: True,
-        resend: Callable[[Route, Record], None] | None = None,
+        resend: Callable[[Route, Record, int], None] | None = None,
         has_turn: Callable[[], bool] = lambda: True,
         pass_seconds: float = 5.0,
     ) -> None:
@@ -83,7 +82,10 @@ class RecoveryWorker:
                 if route is None:
                     return False
                 if isinstance(route.recovery, Resend):
-                    self._resend_if_due(route, snapshot, snapshot.record)
+                    # Services that share a store may have routes of one name, and keep requests under the same key.
+                    is_own = is_of(snapshot.record.identity, self._service, route.operation)
+                    if self._resend is not None and is_own and self._may_recover(snapshot):
+                        self._resend(route, snapshot.record, snapshot.now_us)
                     return False
                 try:
                     return await self._prober.probe_once(route, snapshot, is_urgent=False) is not None
@@ -91,15 +93,6 @@ class RecoveryWorker:
                     return False
 
         return sum(await asyncio.gather(*[recover(snapshot) for snapshot in page]))
-
-    def _resend_if_due(self, route: Route, snapshot: Snapshot, record: Record) -> None:
-        if self._resend is None or route.accept is None or record.delivery is None:
-            return
-        # Services that share a store may have routes of one name, and keep requests under the same key.
-        if not is_of(record.identity, self._service, route.operation):
-            return
-        if self._may_recover(snapshot) and resend_due(record, route.accept.delivery, snapshot.now_us):
-            self._resend(route, record)
 
     async def run(self) -> NoReturn:
         """Recover for ever, until cancelled."""

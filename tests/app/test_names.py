@@ -15,7 +15,7 @@ from gateway.events.sink import Delivered, Sink
 from gateway.store.base import NotApplied
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
-from tests.events.support import kafka_at, nats_at, new_event, publish, stream_at
+from tests.events.support import kafka_at, nats_at, new_event, opened, publish, stream_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 from tests.support.postgres import Postgres
@@ -29,11 +29,8 @@ def ignore(_: str) -> None:
 
 
 async def publishing(sink: Sink) -> object:
-    await sink.open()
-    try:
+    async with opened(sink):
         return await publish(sink, new_event())
-    finally:
-        await sink.close()
 
 
 async def starting(store: PostgresStore | RedisFastTier) -> object:

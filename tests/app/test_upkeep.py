@@ -10,8 +10,12 @@ from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store
 
 
+async def scraped(running: House) -> Scrape:
+    return Scrape((await running.status("/metrics")).body.decode())
+
+
 async def owned(running: House) -> dict[str, float]:
-    told = Scrape((await running.status("/metrics")).body.decode())
+    told = await scraped(running)
     return {duty: told.value("idempotency_store_upkeep_owner", duty=duty.value) for duty in Duty}
 
 
@@ -26,6 +30,9 @@ async def test_a_gateway_alone_has_all_turns(tmp_path: Path) -> None:
         parts.turns.stop()
         assert await owned(running) == dict.fromkeys(Duty, 0.0)
         assert [await run_pass() for run_pass in passes] == [LOOK_SECONDS] * 2
+        swept = (await scraped(running)).value("idempotency_sweep_duration_seconds_count")
+        await parts._sweeper.run_once()
+        assert (await scraped(running)).value("idempotency_sweep_duration_seconds_count") == swept
 
 
 async def test_gateways_with_other_routes_have_other_turns(tmp_path: Path) -> None:

@@ -201,31 +201,28 @@ async def test_scopes_take_turns(tmp_path: Path) -> None:
         assert set(it.charges[2:]) == {b"c", b"d"}
 
 
-async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
-    """However much of it is older, and however few places it has."""
-    routes = [accepting(name="slow", delivery={"max_in_flight": 1}), accepting(name="quick", match={"path": "/quick"})]
-    async with depot(tmp_path, routes=routes) as it:
-        await it.accept_many(200)
-        _, quick = it.office.parts.routes
-        request, _ = await it.accept("late", route=quick)
+async def hides_no_other(directory: Path, count: int, in_flight_max: int) -> None:
+    """What is accepted last, on another route, is delivered in the second poll at the latest."""
+    routes = [
+        accepting(name="first", delivery={"max_in_flight": in_flight_max}),
+        accepting(name="other", match={"path": "/other"}),
+    ]
+    async with depot(directory, routes=routes) as it:
+        await it.accept_many(count)
+        request, _ = await it.accept("late", route=it.office.parts.routes[1])
         for _ in range(2):
             await it.poll()
         assert it.record(request.identity.operation_id).state is State.COMPLETED
+
+
+async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
+    """However much of it is older, and however few places it has."""
+    await hides_no_other(tmp_path, 200, 1)
 
 
 async def test_a_route_with_many_places_hides_no_other(tmp_path: Path) -> None:
     """Although it has a place for whatever a search finds."""
-    routes = [
-        accepting(name="wide", delivery={"max_in_flight": 1000}),
-        accepting(name="other", match={"path": "/other"}),
-    ]
-    async with depot(tmp_path, routes=routes) as it:
-        await it.accept_many(900)
-        _, other = it.office.parts.routes
-        request, _ = await it.accept("late", route=other)
-        for _ in range(2):
-            await it.poll()
-        assert it.record(request.identity.operation_id).state is State.COMPLETED
+    await hides_no_other(tmp_path, 900, 1000)
 
 
 async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
@@ -396,12 +393,18 @@ async def test_what_has_no_place_hides_nothing_of_its_name(tmp_path: Path) -> No
         assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 
+async def paused(it: Depot) -> MemoryStore:
+    """Another process has paused the route, by this store."""
+    store = MemoryStore(it.office.memory)
+    await store.start()
+    await store.cold.pause("shop", "charge", AUDIT)
+    return store
+
+
 async def test_a_pause(tmp_path: Path) -> None:
     """What is paused is delivered neither when it is due nor when it is accepted; the time does not count."""
     async with depot(tmp_path) as it:
-        store = MemoryStore(it.office.memory)
-        await store.start()
-        await store.cold.pause("shop", "charge", AUDIT)
+        store = await paused(it)
         await it.accept("k1")
         await it.poll()
         it.delivery.deliver_accepted(*await it.accept("k2"))
@@ -416,9 +419,7 @@ async def test_a_pause(tmp_path: Path) -> None:
 async def test_a_pause_from_before_the_start(tmp_path: Path) -> None:
     """What a gateway accepts before it has looked for pauses waits until it has."""
     async with depot(tmp_path) as it:
-        store = MemoryStore(it.office.memory)
-        await store.start()
-        await store.cold.pause("shop", "charge", AUDIT)
+        store = await paused(it)
         it.delivery.deliver_accepted(*await it.accept("k1"))
         await it.poll()
         it.delivery.deliver_accepted(*await it.accept("k2"))
@@ -437,9 +438,7 @@ async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
         gate = it.office.store.stop_before("dispatch")
         it.delivery.deliver_accepted(*await it.accept("k1"))
         await gate.reached.wait()
-        store = MemoryStore(it.office.memory)
-        await store.start()
-        await store.cold.pause("shop", "charge", AUDIT)
+        store = await paused(it)
         await it.delivery.run_once()
         gate.opened.set()
         await it.settled()

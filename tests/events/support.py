@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
@@ -19,6 +21,7 @@ from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech
 from tests.support.memory_store import EPOCH_US
 
 SINK = "ledger"
+S = TypeVar("S", bound=Sink)
 
 
 def record_after(hand: Hand, *speeches: Speech) -> tuple[Record | None, Record]:
@@ -30,6 +33,15 @@ def record_after(hand: Hand, *speeches: Speech) -> tuple[Record | None, Record]:
         hand.see(speech(hand), result)
     assert record is not None
     return before, record
+
+
+@asynccontextmanager
+async def opened(sink: S) -> AsyncIterator[S]:
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
 
 
 async def publish(sink: Sink, event: PublishedEvent, redeliveries: int = 0) -> Publication:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.outbox import Part, PublishedEvent
 from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable, StdoutSink
-from tests.events.support import kafka_at, nats_at, new_event, publish, stream_at
+from tests.events.support import kafka_at, nats_at, new_event, opened, publish, stream_at
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
@@ -31,15 +30,6 @@ warnings: list[str] = []
 @pytest.fixture(autouse=True)
 def _no_warnings() -> None:
     warnings.clear()
-
-
-@asynccontextmanager
-async def opened(sink: Sink) -> AsyncIterator[Sink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 def stream_on(url: str, **settings: object) -> RedisStreamSink:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
@@ -17,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from gateway.core.egress import EgressPolicy, Forbidden, check_address
 from gateway.events.sink import Delivered, Failed
 from gateway.events.webhook import WebhookSink, guarded_connector
-from tests.events.support import new_event, publish, webhook_at
+from tests.events.support import new_event, opened, publish, webhook_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 from tests.support.receiver import Receiver
@@ -54,16 +53,10 @@ class FixedResolver(AbstractResolver):
         pass
 
 
-@asynccontextmanager
-async def opened(
+def webhook(
     url: str, policy: EgressPolicy, resolver: AbstractResolver | None = None
-) -> AsyncIterator[WebhookSink]:
-    sink = WebhookSink(webhook_at(url, SECRET), policy, resolver=resolver)
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
+) -> AbstractAsyncContextManager[WebhookSink]:
+    return opened(WebhookSink(webhook_at(url, SECRET), policy, resolver=resolver))
 
 
 ALLOWED = EgressPolicy(allow=(ip_network("127.0.0.1"),), https_only=False)
@@ -124,11 +117,11 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
     resolver = FixedResolver(("127.0.0.1",), ("127.0.0.2",))
     async with Receiver() as receiver:
         host = f"consumer.test:{receiver.port}"
-        async with opened(f"http://{host}/hooks", ALLOWED, resolver) as sink:
+        async with webhook(f"http://{host}/hooks", ALLOWED, resolver) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
         assert resolver.asked == 1
         assert receiver.received[0].headers["host"] == host
-        async with opened(f"http://{host}/hooks", ALLOWED, resolver) as sink:
+        async with webhook(f"http://{host}/hooks", ALLOWED, resolver) as sink:
             refused = await publish(sink, new_event())
         assert isinstance(refused, Failed)
         assert "127.0.0.2 is not a public address" in refused.why
@@ -143,8 +136,8 @@ async def test_a_name_server_that_hangs_delays_this_sink_alone(
     async with (
         silent_name_server(monkeypatch) as names,
         Receiver() as receiver,
-        opened("http://sink.hangs/hooks", replace(ALLOWED, proxy=proxy)) as stuck,
-        opened(f"http://localhost:{receiver.port}/hooks", ALLOWED) as other,
+        webhook("http://sink.hangs/hooks", replace(ALLOWED, proxy=proxy)) as stuck,
+        webhook(f"http://localhost:{receiver.port}/hooks", ALLOWED) as other,
     ):
         waiting = [asyncio.create_task(publish(stuck, new_event())) for _ in range(16)]
         await eventually(lambda: names.running == 2)
@@ -161,7 +154,7 @@ async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) ->
     """A proxy in an environment variable is not used."""
     async with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        async with opened(receiver.url, ALLOWED) as sink:
+        async with webhook(receiver.url, ALLOWED) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
         assert (len(receiver.received), len(proxy.received)) == (1, 0)
 
@@ -170,6 +163,6 @@ async def test_a_proxy_is_connected_to_and_not_checked() -> None:
     """It sees the addresses, and gets the whole URL."""
     async with Receiver() as proxy:
         policy = EgressPolicy(https_only=False, proxy=f"http://127.0.0.1:{proxy.port}")
-        async with opened("http://consumer.test/hooks", policy) as sink:
+        async with webhook("http://consumer.test/hooks", policy) as sink:
             assert isinstance(await publish(sink, new_event()), Delivered)
         assert proxy.received[0].headers["host"] == "consumer.test"

@@ -6,8 +6,8 @@ import asyncio
 import errno
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from ipaddress import ip_network
@@ -27,7 +27,7 @@ from gateway.core.operation import microseconds
 from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, Secret, Verified, sign, signing_key, verify
 from gateway.events.sink import Closed, Delivered, Failed, Publication
 from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSink
-from tests.events.support import new_event, publish, webhook_at
+from tests.events.support import new_event, opened, publish, webhook_at
 from tests.support.receiver import Answer, Receiver, hang, status
 from tests.support.signing import SECRET, WHSEC
 
@@ -37,19 +37,13 @@ PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PRIVATE_SECRET = Secret("b", *signing_key("whsk_" + b64encode(bytes(range(32))).decode()))
 
 
-@asynccontextmanager
-async def opened(settings: WebhookSettings, now: float = NOW, **options: Any) -> AsyncIterator[WebhookSink]:
-    sink = WebhookSink(settings, EGRESS, wall_seconds=lambda: now, **options)
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
+def webhook(settings: WebhookSettings, now: float = NOW, **options: Any) -> AbstractAsyncContextManager[WebhookSink]:
+    return opened(WebhookSink(settings, EGRESS, wall_seconds=lambda: now, **options))
 
 
 async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publication:
     async with Receiver(answer) as receiver:
-        async with opened(webhook_at(receiver.url, SECRET), timeout_seconds=timeout_seconds) as sink:
+        async with webhook(webhook_at(receiver.url, SECRET), timeout_seconds=timeout_seconds) as sink:
             result = await publish(sink, new_event())
         assert len(receiver.received) == 1
     return result
@@ -57,7 +51,7 @@ async def answered(answer: Answer, *, timeout_seconds: float = 20.0) -> Publicat
 
 async def test_a_consumer_verifies_what_it_gets_by_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard Webhooks' own; the event is a CloudEvent with the same id."""
-    async with Receiver() as receiver, opened(webhook_at(receiver.url, SECRET)) as sink:
+    async with Receiver() as receiver, webhook(webhook_at(receiver.url, SECRET)) as sink:
         event = new_event()
         assert await publish(sink, event) == Delivered(("a",))
     (got,) = receiver.received
@@ -85,7 +79,7 @@ async def test_each_attempt_is_signed_anew_and_its_bytes_are_the_same() -> None:
     event = new_event()
     async with Receiver(status(500)) as receiver:
         for now in (NOW, NOW + 100):
-            async with opened(webhook_at(receiver.url, old, SECRET, PRIVATE_SECRET, format="standard"), now) as sink:
+            async with webhook(webhook_at(receiver.url, old, SECRET, PRIVATE_SECRET, format="standard"), now) as sink:
                 await publish(sink, event)
     first, second = receiver.received
     assert first.body == second.body == event.standard()
@@ -147,7 +141,7 @@ async def test_nobody_listens() -> None:
     """Nothing was sent."""
     async with Receiver() as receiver:
         url = receiver.url
-    async with opened(webhook_at(url, SECRET)) as sink:
+    async with webhook(webhook_at(url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert not result.is_unknown
@@ -173,7 +167,7 @@ async def test_a_failure_of_http_does_not_tell_the_url(answer: Callable[[asyncio
     server = await asyncio.start_server(serve, "127.0.0.1")
     async with server:
         port = server.sockets[0].getsockname()[1]
-        async with opened(webhook_at(f"http://127.0.0.1:{port}/hooks/T0KEN", SECRET)) as sink:
+        async with webhook(webhook_at(f"http://127.0.0.1:{port}/hooks/T0KEN", SECRET)) as sink:
             result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert result.is_unknown
@@ -184,7 +178,7 @@ async def test_a_failure_of_http_does_not_tell_the_url(answer: Callable[[asyncio
 @pytest.mark.parametrize("url", ["http:///hooks/T0KEN", "ftp://ledger.example.com/hooks/T0KEN"])
 async def test_a_url_that_the_library_refuses_is_not_told(url: str) -> None:
     """Its errors have nothing but the URL."""
-    async with opened(webhook_at(url, SECRET)) as sink:
+    async with webhook(webhook_at(url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert isinstance(result, Failed)
     assert "T0KEN" not in result.why
@@ -194,7 +188,7 @@ async def test_a_response_that_repeats_the_url_does_not_tell_it() -> None:
     """Many services say what they do not find."""
     async with Receiver(status(404, "Cannot POST /hooks/T0KEN?key=S3CRET")) as receiver:
         url = receiver.url + "/T0KEN?key=S3CRET"
-        async with opened(webhook_at(url, SECRET)) as sink:
+        async with webhook(webhook_at(url, SECRET)) as sink:
             assert await publish(sink, new_event()) == Failed("HTTP 404 Cannot POST ...?...", cause="HTTP 404")
 
 
@@ -205,7 +199,7 @@ async def test_a_body_that_could_not_be_sent_does_not_tell_the_url(monkeypatch: 
         raise ClientOSError(errno.EPIPE, "Can not write request body for http://127.0.0.1:9/hooks/T0KEN")
 
     monkeypatch.setattr(ClientRequest, "send", fails)
-    async with Receiver() as receiver, opened(webhook_at(receiver.url, SECRET)) as sink:
+    async with Receiver() as receiver, webhook(webhook_at(receiver.url, SECRET)) as sink:
         result = await publish(sink, new_event())
     assert result == Failed("ClientOSError: Broken pipe", is_unknown=True)
 
@@ -214,7 +208,7 @@ async def test_without_a_living_secret_nothing_is_sent() -> None:
     """An unsigned event would be refused, or worse, not be."""
     async with Receiver() as receiver:
         ended = replace(SECRET, until=NOW - 1)
-        async with opened(webhook_at(receiver.url, ended)) as sink:
+        async with webhook(webhook_at(receiver.url, ended)) as sink:
             assert isinstance(await publish(sink, new_event()), Closed)
         assert receiver.received == []
 

@@ -134,13 +134,12 @@ def _selectors(node: Node) -> Iterator[Selector]:
 
 
 def _tokens(expression: str) -> list[str]:
-    tokens, position, text = [], 0, expression.rstrip()
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise PromqlError(f"not understood: {text[position:]!r}")
+    tokens, text = [], expression.rstrip()
+    while text:
+        if (match := _TOKEN.match(text)) is None:
+            raise PromqlError(f"not understood: {text!r}")
         tokens.append(match[0].strip())
-        position = match.end()
+        text = text[match.end() :]
     return tokens
 
 
@@ -179,42 +178,32 @@ class _Parser:
             return self._selector(token)
         raise PromqlError(f"not understood: {token!r} before {self.next!r}")
 
-    def _labels(self) -> frozenset[str]:
-        labels: set[str] = set()
-        self._take("by")
-        self._take("(")
-        while self.next != ")":
-            labels.add(self._take())
+    def _each(self, begin: str, end: str) -> Iterator[None]:
+        """For each item between these signs, with commas between them."""
+        self._take(begin)
+        while self.next != end:
+            yield
             if self.next == ",":
                 self._take()
-        self._take(")")
-        return frozenset(labels)
+        self._take(end)
+
+    def _labels(self) -> frozenset[str]:
+        self._take("by")
+        return frozenset([self._take() for _ in self._each("(", ")")])
 
     def _arguments(self) -> list[Node]:
-        arguments: list[Node] = []
-        self._take("(")
-        while self.next != ")":
-            arguments.append(self.expression())
-            if self.next == ",":
-                self._take()
-        self._take(")")
-        return arguments
+        return [self.expression() for _ in self._each("(", ")")]
 
     def _selector(self, metric: str) -> Selector:
         selector = Selector(metric)
-        if self.next == "{":
-            self._take()
-            while self.next != "}":
-                label = self._take()
-                kept = selector.patterns if self.next == "=~" else selector.matchers
-                self._take("=~" if self.next == "=~" else "=")
-                value = self._take()
-                if not value.startswith('"'):
-                    raise PromqlError(f"not a string: {value!r}")
-                kept[label] = value.strip('"')
-                if self.next == ",":
-                    self._take()
-            self._take("}")
+        for _ in self._each("{", "}") if self.next == "{" else ():
+            label = self._take()
+            sign = "=~" if self.next == "=~" else "="
+            self._take(sign)
+            value = self._take()
+            if not value.startswith('"'):
+                raise PromqlError(f"not a string: {value!r}")
+            (selector.patterns if sign == "=~" else selector.matchers)[label] = value.strip('"')
         if self.next == "[":
             self._take()
             selector.window_seconds = seconds(self._take())

@@ -106,6 +106,34 @@ def named(request: Received) -> tuple[str, str]:
     return found[1], found[2]
 
 
+async def doubted(running: House, **options: Any) -> None:
+    """Send a request that ends in doubt, about which the service knows nothing."""
+    running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
+    running.upstream.on(None, Answer(503))
+    assert status_of(await running.send(**options)) == (502, "in-doubt")
+
+
+@asynccontextmanager
+async def asked(running: House, **options: Any) -> AsyncIterator[None]:
+    """While a caller waits for what becomes of it."""
+    asking = asyncio.create_task(running.send(**options))
+    yield
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def probe_of(collector: Collector) -> Span:
+    """The span of a probe, once there is one."""
+    found: list[Span] = []
+
+    def is_there() -> bool:
+        found[:] = [span for span in collector.spans if span.name == "idempotency probe"]
+        return bool(found)
+
+    await eventually(is_there, 10.0)
+    return found[0]
+
+
 async def test_a_request_and_its_attempt(collector: Collector, tmp_path: Path) -> None:
     """The request is the caller's child, the attempt the request's, and the service's parent is the attempt."""
     async with traced(tmp_path, collector, headers={"X-Token": "secret"}) as running:
@@ -251,15 +279,11 @@ async def test_a_stranger_has_nothing_that_follows_sampled(collector: Collector,
             assert (await running.send(headers=[("Prefer", "respond-async"), forged])).status == 202
             await eventually(lambda: len(running.upstream.requests) == 1)
         else:
-            running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
-            running.upstream.on(None, Answer(503))
-            await running.send(headers=[forged])
-            asked = asyncio.create_task(running.send(headers=[forged]))
-            await eventually(lambda: len(running.upstream.requests) == 2)
-            running.upstream.on(None, Answer(200))
-            await eventually(lambda: len(running.upstream.requests) == 3)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            await doubted(running, headers=[forged])
+            async with asked(running, headers=[forged]):
+                await eventually(lambda: len(running.upstream.requests) == 2)
+                running.upstream.on(None, Answer(200))
+                await eventually(lambda: len(running.upstream.requests) == 3)
     assert collector.spans == []
 
 
@@ -308,15 +332,10 @@ async def test_a_resend_links_to_the_attempt_in_doubt(collector: Collector, tmp_
 async def test_a_probe_has_a_trace_of_its_own(collector: Collector, tmp_path: Path) -> None:
     """It links to the attempt in doubt, and says what it found."""
     async with traced(tmp_path, collector, route=probed()) as running:
-        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
-        running.upstream.on(None, Answer(503))
-        assert status_of(await running.send()) == (502, "in-doubt")
-        asked = asyncio.create_task(running.send())
-        await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
-        first = next(span for span in collector.spans if not (span.links or span.parent_span_id))
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-    probe = next(span for span in collector.spans if span.name == "idempotency probe")
+        await doubted(running)
+        async with asked(running):
+            probe = await probe_of(collector)
+            first = next(span for span in collector.spans if not (span.links or span.parent_span_id))
     assert (probe.parent_span_id, probe.trace_id == first.trace_id) == (b"", False)
     assert [link.span_id for link in probe.links] == [first.span_id]
     assert about(probe)["idempotency.finding"] == "ask_again"
@@ -325,9 +344,7 @@ async def test_a_probe_has_a_trace_of_its_own(collector: Collector, tmp_path: Pa
 async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector, tmp_path: Path) -> None:
     """A probe of a request that was sampled is, too, although hardly any request is from now on."""
     async with traced(tmp_path, collector, route=probed()) as running:
-        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0))
-        running.upstream.on(None, Answer(503))
-        assert status_of(await running.send()) == (502, "in-doubt")
+        await doubted(running)
         config = running.gateway.config
         assert config.traces is not None
         traces = config.traces.model_copy(update={"sample": 1e-9})
@@ -335,11 +352,11 @@ async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector,
         await follower.start()
         follower.take_over()
         await running.gateway.retire()
+        # The one before may have asked by itself.
+        collector.spans.clear()
         try:
-            asked = asyncio.create_task(running.send())
-            await eventually(lambda: any(span.name == "idempotency probe" for span in collector.spans), 10.0)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            async with asked(running):
+                await probe_of(collector)
         finally:
             await follower.stop()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 from gateway.observe.facts import Fact
 from gateway.store.operations import Swept, Tally
@@ -26,6 +28,17 @@ class Alarm:
     async def wait_asleep(self) -> None:
         """Until the next pause has begun."""
         await self._began.acquire()
+
+    @asynccontextmanager
+    async def running(self, work: Coroutine[Any, Any, object]) -> AsyncIterator[asyncio.Task[object]]:
+        """While this is entered, the work runs, and its first pause has begun."""
+        task = asyncio.create_task(work)
+        await self.wait_asleep()
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def pass_one(self) -> None:
         """Let one pause begin and end, and wait until the next one begins: a pass lies between."""

@@ -16,7 +16,7 @@ from gateway.store.journal.journal import SqliteJournal, view_journals
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
-from tests.upkeep.hand import Ear, no_pause
+from tests.upkeep.hand import Alarm, Ear, no_pause
 
 
 class Moody(MemoryStore):
@@ -45,8 +45,11 @@ class Home:
         self.directory = directory / "journal"
         self.journal = SqliteJournal(self.directory, "shop")
         self.ear = Ear()
+        self.alarm = Alarm()
         self.now = 0.0
-        self.flusher = Flusher(self.store, self.journal, Events(self.ear), clock=lambda: self.now)
+        self.flusher = Flusher(
+            self.store, self.journal, Events(self.ear), clock=lambda: self.now, sleep=self.alarm.sleep
+        )
 
     async def claimed(self, count: int) -> list[Hand]:
         hands = [Hand() for _ in range(count)]
@@ -255,6 +258,18 @@ async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home:
         with pytest.raises(NotApplied):
             await home.flusher.run_once()
     assert {command for command in home.store.said if operation_id_of(command) == stuck.operation_id} == {early}
+
+
+async def test_it_goes_on_by_itself_with_growing_pauses(home: Home) -> None:
+    """While the store is away the pauses grow to a second and no further; then everything is recorded."""
+    hands = await home.claimed(2)
+    await home.keep(hands)
+    home.store.failures = [NotApplied("away")] * 20
+    async with home.alarm.running(home.flusher.run()):
+        while home.journal.tally.waiting:
+            await home.alarm.pass_one()
+    assert max(home.alarm.asked) < 1.5
+    assert home.alarm.asked[8] > 0.7
 
 
 async def test_a_flush_that_is_cancelled_loses_nothing(home: Home) -> None:

@@ -118,7 +118,7 @@ async def test_only_the_requests_of_its_service_are_sent_again(service: str) -> 
         cast(Prober, Deaf()),
         {ROUTE: route},
         service=service,
-        resend=lambda _, record: sent.append(record.identity.operation_id),
+        resend=lambda _, record, now_us: sent.append(record.identity.operation_id),
     )
     await worker.run_once()
     assert sent == ([hand.operation_id] if service == SERVICE else [])

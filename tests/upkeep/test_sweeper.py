@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import uuid4
@@ -120,11 +119,8 @@ async def test_what_was_done_before_an_error_is_told(
     store.sweeps = [FULL, error, FULL, FULL]
     with pytest.raises(type(error)):
         await sweeper.run_once()
-    task = asyncio.create_task(Sweeper(store, Events(ear), sleep=alarm.sleep).run_once())
-    await alarm.wait_asleep()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with alarm.running(Sweeper(store, Events(ear), sleep=alarm.sleep).run_once()):
+        pass
     assert [told.retired for told in ear.facts if isinstance(told, SweepDone)] == [500, 500]
 
 
@@ -158,15 +154,10 @@ class Hours:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Hours]:
         """While this is entered, it runs."""
-        task = asyncio.create_task(self._sweeper.run())
-        await self._alarm.wait_asleep()
-        self.swept_at += [0.0] * len(self._ear.facts)
-        self.seconds += self._alarm.asked[-1]
-        try:
+        async with self._alarm.running(self._sweeper.run()):
+            self.swept_at += [0.0] * len(self._ear.facts)
+            self.seconds += self._alarm.asked[-1]
             yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_it_comes_back_soon_where_work_is_left(store: Scripted, ear: Ear) -> None:

@@ -37,27 +37,22 @@ def passes() -> Passes:
 async def alarm(passes: Passes) -> AsyncIterator[Alarm]:
     """The sleeps of a timer that runs, the first one begun."""
     alarm = Alarm()
-    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, sleep=alarm.sleep))
-    await alarm.wait_asleep()
-    yield alarm
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with alarm.running(repeat(passes, pause_seconds=10.0, sleep=alarm.sleep)):
+        yield alarm
 
 
 async def test_what_is_due_at_once_is_tried_again_like_all_else(passes: Passes) -> None:
     """No pause comes before the first pass, and its failure does not end the timer either."""
     passes.endings = [KeyError("a bug")]
     alarm = Alarm()
-    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, at_once=True, sleep=alarm.sleep))
-    await alarm.wait_asleep()
-    assert passes.count == 1
-    assert 16.0 <= alarm.asked[0] <= 24.0
-    await alarm.pass_one()
-    assert passes.count == 2
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with alarm.running(repeat(passes, pause_seconds=10.0, at_once=True, sleep=alarm.sleep)) as task:
+        assert passes.count == 1
+        assert 16.0 <= alarm.asked[0] <= 24.0
+        await alarm.pass_one()
+        assert passes.count == 2
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: Passes) -> None:
@@ -73,13 +68,10 @@ async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: 
 async def test_pauses_grow_as_far_as_they_may(passes: Passes) -> None:
     """A poll that is frequent is asked less and less often while it fails."""
     alarm = Alarm()
-    task = asyncio.create_task(repeat(passes, pause_seconds=10.0, pause_seconds_max=300.0, sleep=alarm.sleep))
-    await alarm.wait_asleep()
-    passes.endings = [NotApplied("down")] * 7
-    for _ in range(7):
-        await alarm.pass_one()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with alarm.running(repeat(passes, pause_seconds=10.0, pause_seconds_max=300.0, sleep=alarm.sleep)):
+        passes.endings = [NotApplied("down")] * 7
+        for _ in range(7):
+            await alarm.pass_one()
     for pause, expected in zip(alarm.asked[1:], [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0], strict=True):
         assert 0.8 * expected <= pause <= 1.2 * expected
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from uuid import UUID
 
 import pytest
@@ -96,30 +95,16 @@ async def test_a_stop_leaves_the_turn(store: Scripted, pair: tuple[Process, Proc
     assert (one.turns.has(Duty.SWEEP), other.turns.has(Duty.SWEEP)) == (False, True)
 
 
-async def stepped(run: Callable[[], object], alarm: Alarm, steps: int) -> None:
-    task = asyncio.ensure_future(run())  # type: ignore[arg-type]
-    await alarm.wait_asleep()
-    for _ in range(steps):
-        await alarm.pass_one()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_a_holder_asks_early_enough_to_ask_again(store: Scripted) -> None:
     """If the store fails once, the turn is kept all the same. Whoever lacks one asks sooner."""
     alarm, other = Alarm(), Turns(store, NAMES)
     await other.run_once()
-    task = asyncio.ensure_future(Turns(store, NAMES, sleep=alarm.sleep).run())
-    await alarm.wait_asleep()
-    await alarm.pass_one()
-    await other.leave()
-    await alarm.pass_one()
-    await store.close()
-    await alarm.pass_one()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with alarm.running(Turns(store, NAMES, sleep=alarm.sleep).run()):
+        await alarm.pass_one()
+        await other.leave()
+        await alarm.pass_one()
+        await store.close()
+        await alarm.pass_one()
     _, without, held, failed = alarm.asked
     assert without <= 6 <= held
     assert held + failed < LEASE_SECONDS - 3
@@ -140,7 +125,9 @@ async def test_whoever_counts_no_more_reports_nothing(store: Scripted) -> None:
     taker = TallyTaker(
         store, Events(ear), service=SERVICE, accepting={}, has_turn=lambda: turns.pop(0), sleep=alarm.sleep
     )
-    await stepped(taker.run, alarm, 4)
+    async with alarm.running(taker.run()):
+        for _ in range(4):
+            await alarm.pass_one()
     assert ear.facts == [
         TallyTaken((("create_order", 1),), 7.0),
         TallyTaken((), 0.0),

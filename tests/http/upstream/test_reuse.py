@@ -335,31 +335,6 @@ async def test_requests_that_last_keep_no_protected_one_out() -> None:
         await asyncio.gather(*lasting)
 
 
-async def test_answers_that_last_keep_no_operation_out() -> None:
-    """Once only the rest of its answer is passed on, an operation has its place no more."""
-    release = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await server.read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
-            await release.wait()
-            writer.write(b"k")
-
-    limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30}
-    async with serving(handler) as server, upstream_to(server.port, **limits) as client:
-        streams = []
-        for _ in range(4):
-            stream = await answer(client, protected=True)
-            stream.body.allow_to_outlast()
-            streams.append(stream)
-        waiting = asyncio.create_task(answer(client))
-        await eventually(lambda: len(client._pool._waiting_others) == 1)
-        release.set()
-        for stream in (*streams, await waiting):
-            assert await stream.body.read_all(2) == b"ok"
-
-
 def test_history_trusts_only_what_it_has_seen() -> None:
     """A time is allowed when a connection has clearly survived it; after an early end nothing that old is for a while,
     longer each time it happens again, and not for ever."""

@@ -168,6 +168,23 @@ async def test_who_breaks_off_breaks_the_other_off(who: str) -> None:
         await eventually(lambda: edge.edge.in_flight == 0)
 
 
+async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
+    """A megabyte a hundred times over, echoed, is not held in memory at once."""
+    piece = bytes(range(256)) * 4096
+
+    async def upload(connection: Connection) -> None:
+        for _ in range(20):
+            await connection.send(piece)
+        connection.finish_sending()
+
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        sending = asyncio.ensure_future(upload(connection))
+        assert await connection.read_rest() == piece * 20
+        await sending
+
+
 async def test_an_upgrade_that_is_declined_leaves_http() -> None:
     """The answer is an ordinary one, and the next request on the connection is served."""
     async with RecordingUpstream() as upstream, serving(upstream=upstream) as edge, Connection(edge.port) as connection:

@@ -223,6 +223,21 @@ async def test_too_many_questions(tmp_path: Path) -> None:
         assert {status_of(await each) for each in waiting} == {(200, "stored")}
 
 
+async def test_composed(tmp_path: Path) -> None:
+    """With a tenant beside the principal, both make the caller."""
+    async with RecordingUpstream() as authority, RecordingUpstream() as upstream:
+        authority.on(None, by_token)
+        asked = {"forward_auth": {"url": authority.url, "principal": "X-User-Id"}}
+        route = {"scope": {"compose": [{"header": "X-Tenant", "from": "any"}, asked]}}
+        async with neighbour(sqlite_store(tmp_path), tmp_path, upstream, route=route) as home:
+            it = Guarded(home, authority)
+            sent = [("t1", ALICE, "stored"), ("t1", BOB, "stored"), ("t2", ALICE, "stored"), ("t1", ALICE, "replayed")]
+            for tenant, token, verdict in sent:
+                assert status_of(await it.send(token, ("X-Tenant", tenant))) == (200, verdict)
+            assert (await it.send(ALICE)).status == 400
+            assert len(authority.requests) == 4
+
+
 # -- what is remembered ------------------------------------------------------------------------------------------------
 
 

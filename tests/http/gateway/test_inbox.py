@@ -522,13 +522,13 @@ async def test_a_late_delivery_is_signed_again(tmp_path: Path, sign_again: str) 
         await it.home.upstream.wait_for_requests(1)
         (received,) = it.home.upstream.requests
         (value,) = received.values("Stripe-Signature")
-        verify = stripe.WebhookSignature.verify_header
-        if sign_again == "late":
-            assert verify(received.body, value.decode(), TEXT, tolerance=100)
-        else:
-            with pytest.raises(stripe.SignatureVerificationError):
-                verify(received.body, value.decode(), TEXT, tolerance=100)
-        assert verify(received.body, value.decode(), TEXT)
+        is_accepted = True
+        try:
+            stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT, tolerance=100)
+        except stripe.SignatureVerificationError:
+            is_accepted = False
+        assert is_accepted is (sign_again == "late")
+        assert stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT)
 
 
 async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:

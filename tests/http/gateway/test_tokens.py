@@ -22,6 +22,7 @@ from gateway.app.parts import Environment
 from gateway.callers.key_set import FETCH_PAUSE_SECONDS
 from tests.support.accepting import desk
 from tests.support.clocks import Clocks
+from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store, status_of
 from tests.support.http import Response, exchange
 from tests.support.issuer import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, bearer, key_set, signing_key
@@ -210,6 +211,22 @@ async def test_without_keys_nothing_is_decided(tmp_path: Path) -> None:
             it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
             assert status_of(await it.send()) == (200, "stored")
             assert it.executed == 2
+
+
+async def test_no_more_wait_for_keys_than_may(tmp_path: Path) -> None:
+    """Those that find no place are refused at once; the others get what their keys say."""
+    async with Issuer() as issuer:
+        issuer.hold.clear()
+        route = {"scope": {"jwt": issuer.section()}}
+        async with house(sqlite_store(tmp_path), tmp_path, route=route, limits={"max_in_flight": 2}) as home:
+            fields = [bearer(issuer.token(time.time()))]
+            tasks = [asyncio.create_task(home.send(f"k{n}", tenant=None, headers=fields)) for n in range(5)]
+            await eventually(lambda: sum(task.done() for task in tasks) == 3)
+            issuer.hold.set()
+            assert sorted(status_of(response) for response in await asyncio.gather(*tasks)) == [
+                *[(200, "stored")] * 2,
+                *[(503, "identity-unavailable")] * 3,
+            ]
 
 
 async def test_keys_rotate_under_load(tmp_path: Path) -> None:

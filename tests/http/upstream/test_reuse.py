@@ -335,6 +335,16 @@ async def test_requests_that_last_keep_no_protected_one_out() -> None:
         await asyncio.gather(*lasting)
 
 
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
+    """At the limit an idle connection that is not trusted makes room for a fresh one."""
+    limits = {"connections_max": 1, "seen_to_last_seconds": 0.0}
+    async with serving(answering(DONE)) as server, upstream_to(server.port, **limits) as client:
+        for _ in range(3):
+            await answer(client, protected=protected)
+        assert client.stats.opened == 3 - client.stats.reused
+
+
 def test_history_trusts_only_what_it_has_seen() -> None:
     """A time is allowed when a connection has clearly survived it; after an early end nothing that old is for a while,
     longer each time it happens again, and not for ever."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.core.identity.body import (
     CANONICAL_BYTES_MAX,
     DEPTH_MAX,
-    MISSING,
     PAIRS_MAX,
     PART_HEADERS_MAX,
     PARTS_MAX,
@@ -24,12 +23,10 @@ from gateway.core.identity.body import (
     canonical_form,
     canonical_json,
     canonical_multipart,
-    drop,
     format_pointer,
     parse_json,
     parse_media_type,
     parse_pointer,
-    resolve,
 )
 
 # Numbers stand as integers, so that Python's own equality (but for True == 1) is that of the documents.
@@ -113,17 +110,6 @@ def test_json_values_that_differ(one: bytes, other: bytes) -> None:
     assert canonical_json(one) != canonical_json(other)
 
 
-def test_json_surrogate_pair() -> None:
-    """An escaped pair is the character that it spells."""
-    assert canonical_json(b'"\\ud83d\\ude00"') == canonical_json('"\U0001f600"'.encode()) is not None
-
-
-def test_json_huge_number() -> None:
-    """A number of any length is taken as it is written and never converted."""
-    assert canonical_json(b"1" * 500_000) is not None
-    assert canonical_json(b"1" * 500_000) != canonical_json(b"1" * 499_999 + b"2")
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -200,6 +186,7 @@ def test_json_within_bounds(body: bytes) -> None:
         pytest.param(b"[[1,2],3]", b"[9,3]", ["/0/1", "/0"], True, id="element-and-within"),
         pytest.param(b"[1]", b"[2]", ["/-", "/00", "/a"], False, id="no-index"),
         pytest.param(b'{"a":1}', b'{"a":1}', ["/a/b/c", "/x/0"], True, id="nowhere"),
+        pytest.param(b'[{"b":null},2,3]', b"[3]", ["/0", "/1"], False, id="indices-of-what-was-there"),
         pytest.param(b'{"0":1}', b'{"0":2}', ["/0"], True, id="member-that-looks-like-an-index"),
     ],
 )
@@ -238,16 +225,6 @@ def test_bad_pointer(text: str) -> None:
 def test_pointer_round_trip(tokens: tuple[str, ...]) -> None:
     """A pointer reads as the tokens that it was written from."""
     assert parse_pointer(format_pointer(tokens)) == tokens
-
-
-def test_resolve_and_drop() -> None:
-    """A null is a value, a missing one is not; indices count what was there before anything was dropped."""
-    document = {"a": [{"b": None}, 2, 3]}
-    assert resolve(document, ("a", "0", "b")) is None
-    assert resolve(document, ("a", "3")) is MISSING
-    assert resolve(document, ("a", "1", "x")) is MISSING
-    drop(document, [("a", "0"), ("a", "1")])
-    assert document == {"a": [3]}
 
 
 @pytest.mark.parametrize(
@@ -412,12 +389,6 @@ def test_multipart_refused(body: bytes) -> None:
     assert canonical_multipart(body, b"X") is None
 
 
-def test_multipart_within_bounds() -> None:
-    """As many fields and parts as are allowed have a form."""
-    head = b"A:\r\n" * (PART_HEADERS_MAX - 1) + NAME
-    assert canonical_multipart(multipart(b"X", *[(head, b"1")] * PARTS_MAX), b"X") is not None
-
-
 def test_multipart_across_windows() -> None:
     """A boundary is found wherever it falls in a body that is read in windows."""
     window = 256 << 10
@@ -452,15 +423,16 @@ def test_media_type(value: bytes, expected: MediaType | None) -> None:
 @pytest.mark.parametrize(
     ("value", "boundary"),
     [
-        pytest.param(b"multipart/form-data; boundary=Abc", b"Abc", id="token"),
-        pytest.param(b'multipart/form-data; boundary="a b"', b"a b", id="quoted"),
-        pytest.param(b'multipart/form-data; boundary="a "', None, id="trailing-space"),
-        pytest.param(b"multipart/form-data; boundary=" + b"x" * 71, None, id="long"),
-        pytest.param(b"multipart/form-data", None, id="none"),
+        (b"; boundary=Abc", b"Abc"),
+        (b'; boundary="a b"', b"a b"),
+        (b'; boundary="a "', None),
+        (b"", None),
+        (b"; boundary=" + b"x" * 71, None),
     ],
+    ids=["token", "quoted", "trailing-space", "none", "long"],
 )
 def test_boundary(value: bytes, boundary: bytes | None) -> None:
     """The boundary is one that RFC 2046 allows, or there is none."""
-    media = parse_media_type(value)
+    media = parse_media_type(b"multipart/form-data" + value)
     assert media is not None
     assert media.boundary == boundary

@@ -57,12 +57,18 @@ PEERS = {
 
 @pytest.mark.parametrize(("peer", "is_trusted"), PEERS.items(), ids=map(str, PEERS))
 def test_trusted_hop(peer: str | None, is_trusted: bool) -> None:
-    """A header names the caller where the connection is from a network that was named, or from anywhere if so said."""
+    """A header names the caller only where the connection comes from a network that was named."""
     by_name, hop = {b"x-tenant": [b"acme"]}, hop_from(peer, is_secure=False).peer
     expected = scope(TENANT, (b"X-Tenant", b"acme"))
     missing = ScopeMissing("X-Tenant is not accepted from this address.", is_credential=False)
     assert TENANT.find_scope(by_name, hop) == (expected if is_trusted else missing)
-    assert HeaderScope(b"X-Tenant", None).find_scope(by_name, hop) == expected
+
+
+def test_from_any() -> None:
+    """With `from: any` the header is believed from everywhere, also over a Unix socket."""
+    assert HeaderScope(b"X-Tenant", None).find_scope({b"x-tenant": [b"acme"]}, None) == scope(
+        TENANT, (b"X-Tenant", b"acme")
+    )
 
 
 @given(one=values, other=values)

@@ -285,22 +285,6 @@ async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str)
         assert len(office.upstream.requests) == 1
 
 
-async def test_a_record_from_before_the_attempt(tmp_path: Path) -> None:
-    """A store that was put back says nothing of what ran since: nobody who waited hears that it had no effect."""
-    async with coordination(tmp_path) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", Answer(503), Answer(hold=hold))
-        assert heard(await office.reply()) == (503, Verdict.RELEASED)
-        before = dict(office.memory.records)
-        first = office.ask()
-        await office.upstream.wait_for_requests(2)
-        other = office.ask()
-        await office.wait_for_waiters()
-        office.memory.records.update(before)
-        hold.set()
-        assert heard(await first) == heard(await other) == (502, Verdict.IN_DOUBT)
-
-
 @pytest.mark.parametrize(
     ("ended", "in_time", "too_late"),
     [
@@ -519,26 +503,6 @@ async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, rou
         assert heard(await office.reply(route=accepting)) == (200, recovered)
 
 
-async def test_a_probe_and_what_follows_are_one_wait(tmp_path: Path) -> None:
-    """Who waited for a probe, and then finds the operation running again elsewhere, waits for what is left alone."""
-    hold, wait_seconds = asyncio.Event(), 2
-    loop = asyncio.get_running_loop()
-    async with in_doubt(tmp_path, hold) as office:
-        asked = office.ask(headers=[("Prefer", f"wait={wait_seconds}")])
-        began = loop.time()
-        await office.upstream.wait_for_requests(2)
-        record = office.record
-        say(office, Disprove(record.identity.operation_id, record.token, uuid4(), WINDOW_US))
-        claimed_by_another(office)
-        loop.call_at(began + 0.75 * wait_seconds, hold.set)
-        await hold.wait()
-        probed = loop.time()
-        reply = await asked
-        assert loop.time() - probed < wait_seconds
-        assert heard(reply) == (409, Verdict.IN_FLIGHT)
-        assert header_values(reply.headers, b"preference-applied") == [b"wait=2"]
-
-
 async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
     """A duplicate that comes after the window gets no replay, also where the recording has yet to return."""
     async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
@@ -581,21 +545,6 @@ async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
 
 
 # The store away
-
-
-async def test_duplicates_are_forwarded_only_where_the_claim_is_given_up_so(tmp_path: Path) -> None:
-    """One that joins a claim which will be released as unused is not forwarded, whatever its own route says."""
-    async with coordination(tmp_path) as office:
-        open_route = replace(office.route, forwards_unprotected=True)
-        gate = Gate()
-        office.store.on("claim", replace(lost(), before=gate))
-        office.store.break_("claim", fault=lost())
-        first = office.ask()
-        await gate.reached.wait()
-        second = office.ask(route=open_route)
-        gate.opened.set()
-        assert heard(await first) == (503, Verdict.STORE_UNAVAILABLE)
-        assert heard(await second) == (503, Verdict.STORE_UNAVAILABLE)
 
 
 @pytest.mark.parametrize(

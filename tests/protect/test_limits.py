@@ -54,21 +54,3 @@ async def test_what_comes_after_a_step_is_not_cut_off() -> None:
     await asyncio.wait((task,))
     assert not task.cancelled()
     assert not limits.due
-
-
-async def test_a_limit_inside_a_limit() -> None:
-    """The outer one, which is over first, ends both."""
-    limits = Limits(asyncio.get_running_loop())
-    reached: list[str] = []
-
-    async def step() -> None:
-        with within(limits, 0.01):
-            try:
-                with within(limits, 30.0):
-                    await asyncio.Event().wait()
-            except TimeoutError:
-                reached.append("inner")
-
-    with pytest.raises(TimeoutError):
-        await step()
-    assert reached == []

@@ -13,11 +13,9 @@ from gateway.http.connection import EdgeSettings, MemoryBudget
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from tests.http.edge.harness import post, reply, serving
-from tests.http.edge.test_tunnel import HANDSHAKE
 from tests.support.eventually import eventually
 from tests.support.http import Connection
 from tests.support.tls import Authority
-from tests.support.upstream import Answer, RecordingUpstream
 
 MIB = 1 << 20
 LONG_BYTES = 16 * MIB
@@ -176,23 +174,6 @@ async def test_a_client_that_goes_takes_what_it_began_with_it() -> None:
             await eventually(lambda: edge.edge.begun.held_bytes > 30_000)
             (connection,) = edge.edge._clients
         await eventually(lambda: edge.edge.begun.held_bytes == 0 and connection._parser is None)
-
-
-async def test_nothing_is_held_of_what_a_tunnel_has_taken_over() -> None:
-    """Bytes that came before the service had switched are the tunnel's, and wait no longer."""
-    switching = asyncio.Event()
-    switch = Answer(
-        status=101, headers=(("Connection", "upgrade"), ("Upgrade", "websocket")), echo=True, hold=switching
-    )
-    async with RecordingUpstream() as upstream:
-        upstream.on("/socket", switch)
-        async with serving(upstream=upstream) as edge, Connection(edge.port) as client:
-            await client.send(HANDSHAKE + bytes(30_000))
-            await eventually(lambda: edge.edge.begun.held_bytes == 30_000)
-            switching.set()
-            await client.reader.readuntil(b"\r\n\r\n")
-            assert await client.reader.readexactly(30_000) == bytes(30_000)
-            assert edge.edge.begun.held_bytes == 0
 
 
 def test_room_is_made_at_little_cost_where_many_hold_a_little() -> None:

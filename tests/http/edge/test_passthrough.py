@@ -135,25 +135,6 @@ async def test_every_framing_arrives_whole(
         assert (response.body, response.complete) == (b"abcde", True)
 
 
-@pytest.mark.parametrize(
-    ("wire", "length"),
-    [
-        (b"HTTP/1.1 204 No Content\r\n\r\n", None),
-        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 70\r\nETag: x\r\n\r\n", "70"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "0"),
-    ],
-    ids=["204", "304", "empty"],
-)
-async def test_answers_without_a_body_stay_exact(upstream: RecordingUpstream, wire: bytes, length: str | None) -> None:
-    """And the connection goes on after them."""
-    upstream.on(None, Answer(raw=wire))
-    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
-        for _ in range(2):
-            await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-            response = await connection.read_response()
-            assert (response.header("content-length"), response.body) == (length, b"")
-
-
 async def test_events_are_flushed_one_by_one(upstream: RecordingUpstream) -> None:
     """Each one reaches the client before the upstream makes the next."""
     go_on = [asyncio.Event() for _ in range(5)]

@@ -146,27 +146,6 @@ def test_doubt_is_told_by_what_a_repeat_does(recovery: Recovery, shape: Shape, s
     assert ("Ask the operator" in text) != heals
 
 
-@pytest.mark.parametrize(
-    ("verdict", "status", "kind", "code"),
-    [
-        # stripe-python raises IdempotencyError for this type with 400 or 404 only.
-        (Verdict.KEY_REUSED, 400, "idempotency_error", "key-reused"),
-        (Verdict.IN_FLIGHT, 409, "idempotency_error", "idempotency_key_in_use"),
-        (Verdict.KEY_MISSING, 400, "invalid_request_error", "key-missing"),
-        (Verdict.STORE_UNAVAILABLE, 503, "api_error", "store-unavailable"),
-        (Verdict.STORE_AMNESIA, 503, "api_error", "store-amnesia"),
-    ],
-)
-def test_the_stripe_shape_raises_typed_errors(verdict: Verdict, status: int, kind: str, code: str) -> None:
-    """The error object has type, code and message, under the statuses that Stripe's libraries tell apart."""
-    reply = refuse(verdict, shape=STRIPE, status=422 if verdict is Verdict.KEY_REUSED else None, operation_id=ID)
-    error = document(reply)["error"]
-    assert isinstance(error, dict)
-    assert (reply.status, error["type"], error["code"]) == (status, kind, code)
-    assert error["message"]
-    assert one(reply.headers, b"content-type") == b"application/json"
-
-
 @pytest.mark.parametrize("code", Trouble)
 def test_a_problem_that_is_no_verdict(code: Trouble) -> None:
     """It has all the members, and headers give no advice where nothing is known."""

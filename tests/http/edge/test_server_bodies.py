@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
 
 import pytest
 
@@ -220,34 +219,6 @@ async def test_a_stream_is_given_up_with_its_client() -> None:
             connection.reset()
             await aborted.wait()
         await eventually(lambda: edge.edge.in_flight == 0)
-
-
-async def test_a_client_that_does_not_read_is_given_up() -> None:
-    """Its answer waits as long as any silence may last, then the connection is broken off."""
-    stream = Stream(*[bytes(MIB)] * 64)
-    settings = EdgeSettings(silence_seconds=0.3)
-    async with serving(reply(stream, length=64 * MIB), settings=settings) as edge, Connection(edge.port) as connection:
-        cast(asyncio.Transport, connection.writer.transport).pause_reading()
-        await connection.send(post())
-        await eventually(lambda: stream.aborted)
-        await eventually(lambda: edge.edge.connections == 0)
-
-
-async def test_what_came_of_a_body_is_let_go_with_an_answer_that_did_not_need_it() -> None:
-    """A client that stays until it is broken off keeps none of it in memory, and nobody can read it any more."""
-    asked: list[Request] = []
-
-    async def refuse(incoming: Request) -> Reply:
-        asked.append(incoming)
-        return reply(status=503)
-
-    async with serving(refuse) as edge, Connection(edge.port) as connection:
-        await connection.send(CHUNKED_HEAD + b"186a0\r\n" + bytes(100_000))
-        assert (await connection.read_response()).status == 503
-        (client,) = edge.edge._clients
-        await eventually(lambda: client._parser is None)
-        with pytest.raises(RequestCut):
-            await anext(asked.pop().body.stream())
 
 
 async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:

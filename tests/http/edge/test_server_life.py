@@ -25,23 +25,6 @@ from tests.support.http import Connection, exchange
 from tests.support.tls import Authority
 
 
-async def test_connections_are_reused_after_refusals_of_their_own() -> None:
-    """A refusal that leaves no doubt about what follows keeps the connection."""
-
-    async def answer(incoming: Request) -> Reply:
-        async for _ in incoming.body.stream():
-            pass
-        return reply(status=409)
-
-    async with serving(answer) as edge, Connection(edge.port) as connection:
-        for _ in range(3):
-            await connection.send(post())
-            assert (await connection.read_response()).status == 409
-            await connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-            assert (await connection.read_response()).status == 404
-        assert edge.edge.connections == 1
-
-
 async def test_an_idle_connection_is_closed_in_the_end() -> None:
     """With a FIN, and not a moment before its time."""
     async with serving(settings=EdgeSettings(keepalive_seconds=1.0)) as edge, Connection(edge.port) as connection:
@@ -160,30 +143,6 @@ async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
         assert (response.body, response.header("connection")) == (b"whole", "close")
         assert await closing == 0
         assert edge.edge.in_flight == edge.edge.connections == 0
-
-
-async def test_what_does_not_end_in_time_is_broken_off() -> None:
-    """Its handler is cancelled, its client sees no end, and nothing is left."""
-    begun = asyncio.Event()
-    cancelled = asyncio.Event()
-
-    async def answer(incoming: Request) -> Reply:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-        return reply()
-
-    async with serving(answer) as edge, Connection(edge.port) as connection:
-        await connection.send(post())
-        await begun.wait()
-        assert await edge.edge.close(0.05) == 1
-        assert cancelled.is_set()
-        with pytest.raises(ConnectionError):
-            await connection.read_rest()
-        assert edge.edge.in_flight == 0
 
 
 async def test_the_edge_closes_with_connections_in_every_state() -> None:

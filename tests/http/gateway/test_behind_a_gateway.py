@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from gateway.app.parts import Environment
 from tests.support.accepting import accepting
 from tests.support.eventually import eventually
-from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import Answer, Ending, RecordingUpstream
@@ -130,51 +128,25 @@ async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
         await both(it, (422, "in-doubt"), (422, "in-doubt"), headers=[("X-Version", "2")])
 
 
-@pytest.mark.parametrize(
-    ("inner", "outer", "refused"),
-    [
-        ({}, {"upstream": {"key": "none"}}, (400, "key-missing")),
-        ({"key": {"header": "Idempotency-Key", "required": True, "format": "uuid"}}, {}, (400, "key-invalid")),
-        ({"body": {"max_bytes": len(BODY) - 1}}, {}, (413, "body-too-large")),
-        ({"scope": {"header": "X-Shop", "from": "any"}}, {}, (400, "scope-missing")),
-        ({"scope": {"api_key": "Authorization"}}, {}, (401, "scope-missing")),
-        ({"scope": {"api_key": "X-Credential"}}, {}, (400, "scope-unsuitable")),
-        ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, (400, "request-invalid")),
-    ],
-    ids=[
-        "key-missing", "key-invalid", "body-too-large", "scope-missing", "credential-missing", "scope-unsuitable",
-        "request-invalid",
-    ],
-)  # fmt: skip
-async def test_what_the_inner_one_does_not_take(
-    tmp_path: Path, inner: dict[str, Any], outer: dict[str, Any], refused: tuple[int, str]
-) -> None:
+NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "key-missing": ({}, {"upstream": {"key": "none"}}, 400),
+    "key-invalid": ({"key": {"header": "Idempotency-Key", "required": True, "format": "uuid"}}, {}, 400),
+    "body-too-large": ({"body": {"max_bytes": len(BODY) - 1}}, {}, 413),
+    "scope-missing": ({"scope": {"api_key": "Authorization"}}, {}, 401),
+    "scope-unsuitable": ({"scope": {"api_key": "X-Credential"}}, {}, 400),
+    "request-invalid": ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, 400),
+}
+
+
+@pytest.mark.parametrize("code", NOT_TAKEN)
+async def test_what_the_inner_one_does_not_take(tmp_path: Path, code: str) -> None:
     """Nothing was executed, and once its configuration takes the request, the same key gets on."""
+    inner, outer, status = NOT_TAKEN[code]
     odd = [("X-Credential", "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"), ("X_Misspelt", "1")]
     async with chain(tmp_path, inner={"route": inner}, **outer) as it:
-        for response in await both(it, (refused[0], "released"), (refused[0], "released"), headers=odd):
-            assert response.json()["code"] == refused[1]
+        for response in await both(it, (status, "released"), (status, "released"), headers=odd):
+            assert response.json()["code"] == code
         assert it.service.requests == []
-
-
-async def test_the_store_of_the_inner_one_is_away(tmp_path: Path) -> None:
-    """Nothing was executed, although a 503 is doubt for payments. What was executed and is in the journal is over."""
-    made: list[FaultyStore] = []
-
-    def surround(environment: Environment) -> Environment:
-        made.append(FaultyStore(environment.durable))
-        return replace(environment, durable=made[0])
-
-    async with chain(tmp_path, inner={"surround": surround}, **PAYMENTS) as it:
-        made[0].break_("claim", fault=refused())
-        (away,) = await both(it, (503, "released"))
-        assert away.json()["code"] == "store-unavailable"
-        made[0].mend()
-        made[0].break_("complete", fault=refused())
-        it.service.on("/charges", Answer(200))
-        await both(it, (200, "stored"), (200, "replayed"))
-        made[0].mend()
-        assert len(it.service.requests) == 1
 
 
 async def test_what_the_inner_one_fetches(tmp_path: Path) -> None:

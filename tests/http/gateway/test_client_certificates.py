@@ -102,9 +102,10 @@ async def test_without_a_certificate(tmp_path: Path, authority: Authority) -> No
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
 async def test_certificates_that_are_not_accepted(tmp_path: Path, authority: Authority, mode: str) -> None:
-    """Of another authority, or expired: there is no connection, whether one is required or not."""
-    stranger = Authority(_directory(tmp_path / "stranger"))
-    refused = [stranger.issue_to(ORDERS), authority.issue_to(ORDERS, days=-0.5)]
+    """Of another authority, expired, or issued to prove a server: there is no connection, whether one is required."""
+    (tmp_path / "stranger").mkdir()
+    stranger = Authority(tmp_path / "stranger").issue_to(ORDERS)
+    refused = [stranger, authority.issue_to(ORDERS, days=-0.5), authority.issue_to(ORDERS, usage="server")]
     async with mutual(tmp_path, authority, tls={"client_certificate": mode}) as home:
         for certificate in refused:
             await never_served(home, authority.client_context(certificate))
@@ -112,14 +113,6 @@ async def test_certificates_that_are_not_accepted(tmp_path: Path, authority: Aut
         if mode == "required":
             await never_served(home, authority.client_context())
         assert len(home.upstream.requests) == 1
-
-
-async def test_a_server_certificate_is_none(tmp_path: Path, authority: Authority) -> None:
-    """One that was issued to prove a server is not taken for a caller's."""
-    async with mutual(tmp_path, authority) as home:
-        certificate = authority.issue_to(ORDERS, usage="server")
-        await never_served(home, authority.client_context(certificate))
-        assert home.upstream.requests == []
 
 
 async def test_one_that_expires_on_its_connection(tmp_path: Path, authority: Authority) -> None:
@@ -169,8 +162,3 @@ async def test_unusable_authorities(tmp_path: Path, authority: Authority, conten
     reason = " holds a revocation list" if content and "CRL" in content else ""
     with pytest.raises(StartError, match=f"listen.tls cannot be used: {ca}{reason}"):
         Gateway(parse(text))
-
-
-def _directory(path: Path) -> Path:
-    path.mkdir()
-    return path

@@ -142,13 +142,10 @@ async def test_a_replay_to_another_origin(tmp_path: Path, origins: object, allow
         await home.send(headers=[("Origin", SHOP)])
         other = await home.send(headers=[("Origin", OTHER)])
         assert (other.status, other.header("Idempotency-Status")) == (201, "replayed")
-        assert other.header("Access-Control-Allow-Origin") == allowed
-        assert other.header("Vary") == "Origin"
+        assert (other.header("Access-Control-Allow-Origin"), other.header("Vary")) == (allowed, "Origin")
         assert ("idempotency-status" in members(other, "Access-Control-Expose-Headers")) == (allowed is not None)
-        same = await home.send(headers=[("Origin", SHOP)])
-        assert same.header("Access-Control-Allow-Origin") == SHOP
-        no_browser = await home.send()
-        assert no_browser.header("Access-Control-Allow-Origin") == SHOP
+        for headers in ([("Origin", SHOP)], []):
+            assert (await home.send(headers=headers)).header("Access-Control-Allow-Origin") == SHOP
         assert len(home.upstream.requests) == 1
 
 
@@ -158,16 +155,14 @@ async def test_a_problem_of_the_gateway(tmp_path: Path, credentials: bool) -> No
     cors = {"origins": [SHOP], "credentials": credentials}
     async with house(sqlite_store(tmp_path), tmp_path, cors=cors) as home:
         home.upstream.on("/charges", PREFLIGHT)
-        page = Page(home, cookies=False)
-        seen = await page.fetch(key="k" * 300)
+        seen = await Page(home).fetch(key="k" * 300)
         assert seen is not None
         assert (seen.status, seen.headers["idempotency-status"]) == (400, "key-invalid")
         response = await home.send("k" * 300, headers=[("Origin", SHOP)])
         assert response.values("Access-Control-Allow-Credentials") == [b"true"] * credentials
         for headers in ([], [("Origin", OTHER)], [("Origin", "null")], [("Origin", SHOP), ("Origin", OTHER)]):
             refused = await home.send("k" * 300, headers=headers)
-            assert refused.values("Access-Control-Allow-Origin") == []
-            assert refused.values("Vary") == [b"Origin"]
+            assert (refused.values("Access-Control-Allow-Origin"), refused.values("Vary")) == ([], [b"Origin"])
 
 
 async def test_the_status_of_an_accepted_request(tmp_path: Path) -> None:

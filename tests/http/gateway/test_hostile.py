@@ -154,21 +154,6 @@ async def test_what_follows_a_declined_socket_is_read_as_it_was_sent(tmp_path: P
         ]
 
 
-async def test_what_follows_a_request_that_asked_to_close_is_not_read(tmp_path: Path) -> None:
-    """Not even as the reason for a reset that would overtake the response."""
-    last = message(b"Connection: close\r\nContent-Length: 2\r\n", b"{}")
-    async with house(sqlite_store(tmp_path), tmp_path) as home:
-        for number in range(20):
-            async with Connection(home.port) as connection:
-                await connection.send(last.replace(b"hostile", b"last-%d" % number))
-                await connection.send(SMUGGLED * 1_000)
-                found = await answers(connection)
-                # In one piece with it, the excess makes all of it no request.
-                assert [response.status for response in found] in ([200], [400])
-        assert {request.target for request in home.upstream.requests} <= {b"/charges"}
-        await is_served(home, "after")
-
-
 async def test_a_client_that_ends_its_direction_gets_its_responses(tmp_path: Path) -> None:
     """All of them, in order, and then the end."""
     data = b"".join(message(b"Content-Length: 2\r\n", b"{}").replace(b"hostile", b"k%d" % each) for each in range(3))

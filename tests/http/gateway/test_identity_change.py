@@ -76,8 +76,7 @@ async def test_another_identity_key(store: Store, tmp_path: Path) -> None:
         assert "operation refund changed, or secrets.identity_key or regions did" in await refusal(
             store, tmp_path, **keyed, **changes
         )
-        shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, **keyed, **changes))
-        said = await shell("check", "--store")
+        said = await shell_of(store, tmp_path, **keyed, **changes)("check", "--store")
         assert (said.code, "operation refund changed, or secrets.identity_key or regions did" in said.err) == (1, True)
     renamed = {"secrets": {"identity_key": {"id": "another", "key": "1" * 64}}}
     async with house(store, tmp_path, **keyed, **renamed) as home:
@@ -104,8 +103,7 @@ async def test_a_fingerprint_key_that_is_lost(
     assert "secrets.fingerprint_key has lost one" in why
     assert "charge (2 living keys, until 2" in why
     assert "refused as key-reused although they are the same" in why
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, **fingerprint_keys(*without)))
-    said = await shell("check", "--store")
+    said = await shell_of(store, tmp_path, **fingerprint_keys(*without))("check", "--store")
     assert (said.code, "secrets.fingerprint_key has lost one" in said.err) == (1, True)
     # Nothing is lost where the records can be compared, or a repeat is replayed without that.
     async with house(store, tmp_path, **fingerprint_keys(("new", "3"), one)) as home:
@@ -168,8 +166,7 @@ async def test_a_removed_route(store: Store, tmp_path: Path, caplog: pytest.LogC
     other = {"name": "refund", "match": {"path": "/refunds"}}
     async with house(store, tmp_path, route=other) as home:
         await home.send(target="/refunds")
-        shell = Shell(tmp_path, config_text("http://127.0.0.1:9", store, tmp_path, route=other))
-        said = await shell("check", "--store")
+        said = await shell_of(store, tmp_path, route=other)("check", "--store")
     assert said.code == 0
     assert "note: operation charge has 1 living keys and no route: " in said.out
 

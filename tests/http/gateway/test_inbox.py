@@ -460,28 +460,26 @@ def _named_row(row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], s
     return "-".join([sender, *inbox.values(), *changes] if changes else [sender, *inbox.values(), "again"])
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
 @pytest.mark.parametrize("row", BESIDE, ids=_named_row)
 async def test_what_the_sender_says_beside_the_body(
-    tmp_path: Path, row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str], turned: bool
+    tmp_path: Path, row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]
 ) -> None:
     """One body, or one id, may be several events, by what the sender says of them in headers; and what differs when it
-    sends one again makes no other event."""
+    sends one again makes no other event, in whatever order they come."""
     sender, inbox, first, changes, expected = row
     preset, _, signature = sender.partition("-")
     if signature:
         inbox = inbox | {"cloudevents": {"signature": signature}}
     body = b'{"id":"1","source":"/shop","type":"order.paid"}' if signature else body_of(preset)
-    deliveries = [first, first | changes]
-    if turned:
-        deliveries.reverse()
+    deliveries = [(first, ANOTHER), (first | changes, expected), (first, THE_SAME), (first | changes, THE_SAME)]
     async with post(tmp_path, preset, inbox=inbox) as it:
-        for number, (said, verdict) in enumerate(zip(deliveries, ("accepted", expected), strict=True)):
-            headers = signed(signature or preset, body, int(time.time()) - 2 + number)
+        for number, (said, verdict) in enumerate(deliveries):
+            headers = signed(signature or preset, body, int(time.time()) - 4 + number)
             fields = {name.replace("-", "_"): value for name, value in said.items()}
             assert status_of(await it.deliver(headers, body, **fields)) == (acknowledged(preset), verdict)
-        await it.home.upstream.wait_for_requests(2 if expected == ANOTHER else 1)
-        assert it.received == [body] * (2 if expected == ANOTHER else 1)
+        count = 2 if expected == ANOTHER else 1
+        await it.home.upstream.wait_for_requests(count)
+        assert it.received == [body] * count
 
 
 @pytest.mark.parametrize("event_id", ["X-Event", "/id"])
@@ -524,13 +522,13 @@ async def test_a_late_delivery_is_signed_again(tmp_path: Path, sign_again: str) 
         await it.home.upstream.wait_for_requests(1)
         (received,) = it.home.upstream.requests
         (value,) = received.values("Stripe-Signature")
-        verify = stripe.WebhookSignature.verify_header
-        if sign_again == "late":
-            assert verify(received.body, value.decode(), TEXT, tolerance=100)
-        else:
-            with pytest.raises(stripe.SignatureVerificationError):
-                verify(received.body, value.decode(), TEXT, tolerance=100)
-        assert verify(received.body, value.decode(), TEXT)
+        is_accepted = True
+        try:
+            stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT, tolerance=100)
+        except stripe.SignatureVerificationError:
+            is_accepted = False
+        assert is_accepted is (sign_again == "late")
+        assert stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT)
 
 
 async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:

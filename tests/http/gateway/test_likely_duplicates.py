@@ -190,11 +190,3 @@ async def test_a_mismatch_is_explained(store: Store, tmp_path: Path) -> None:
             assert await differs(other, b'{"\\ud800":1}') == ["body"]
             assert status_of(await other.send("k1")) == (200, "replayed")
         assert len(home.upstream.requests) == 1
-
-
-async def test_stripes_errors_say_it_too(tmp_path: Path) -> None:
-    """In Stripe's shape, the members are in the error."""
-    async with house(sqlite_store(tmp_path), tmp_path, route={**REFUSE, "errors": "stripe"}) as home:
-        await home.send("k1")
-        assert (await home.send("k1", b"[]")).json()["error"]["differs"] == ["body"]
-        assert UUID((await home.send("k2")).json()["error"]["first_operation"])

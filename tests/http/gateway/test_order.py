@@ -119,13 +119,6 @@ async def test_a_request_without_the_value(tmp_path: Path, missing: str, body: b
             assert response.json()["waits_for_lane"] is False
 
 
-async def test_what_cannot_wait_is_refused(tmp_path: Path) -> None:
-    """A request with a meaning only now would pass those that wait."""
-    async with desk(tmp_path, **ordered()) as it:
-        assert status_of(await send(it, "a1", "a", ("If-Match", '"1"'))) == MISSING
-        assert it.home.upstream.requests == []
-
-
 async def test_callers_have_lanes_of_their_own(tmp_path: Path) -> None:
     """One caller's account is not another's; one account is the same as a number and as a text, and none in a spelling
     that another program would not choose."""
@@ -142,7 +135,8 @@ async def test_callers_have_lanes_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_doubt_is_not_passed(tmp_path: Path) -> None:
-    """Also where dead letters are: what comes after it waits, and a repeat of what waits gets its status."""
+    """Also where dead letters are: what comes after it waits, and a repeat of what waits gets its status. A request
+    with a meaning only now would pass those that wait, and is refused."""
     async with desk(tmp_path, **ordered(on_stop="skip") | {"delivery": {"workers": 0}}) as it:
         await send(it, "a1", "a")
         await it.drive("dispatch", "abandon")
@@ -151,6 +145,8 @@ async def test_doubt_is_not_passed(tmp_path: Path) -> None:
             assert status_of(response) == ACCEPTED
             assert response.json()["waits_for_lane"] is True
         assert (await it.record(State.IN_DOUBT)).record is not None
+        assert status_of(await send(it, "a3", "a", ("If-Match", '"1"'))) == MISSING
+        assert it.home.upstream.requests == []
 
 
 async def test_a_lane_shows_no_guess_of_its_account(tmp_path: Path) -> None:

@@ -82,27 +82,20 @@ async def test_later_attempt_at_the_door_keeps_the_fingerprint(store: Store, tmp
         assert status_of(await home.send("k1")) == (200, "stored")
 
 
-CUT = 20
+LOST = {
+    "close": Answer(bytes_max=0, ending=Ending.CLOSE),
+    "reset": Answer(bytes_max=0, ending=Ending.RESET),
+    "head-cut": Answer(bytes_max=20, ending=Ending.CLOSE),
+    "body-reset": Answer(body=b"x" * 50, bytes_max=130, ending=Ending.RESET),
+    "chunk-cut": Answer(body=(b"a" * 200, b"b"), framing=Framing.CHUNKED, bytes_max=250, ending=Ending.CLOSE),
+    "two-lengths": Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+    "bad-status": Answer(raw=b"HTTP/1.1 20x OK\r\n\r\n"),
+    "control": Answer(raw=b"HTTP/1.1 200 OK\r\nX-Title: a\x1b[2J\r\nContent-Length: 0\r\n\r\n"),
+    "head-too-long": Answer(headers=(("X-Long", "x" * 70_000),)),
+}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer(bytes_max=0, ending=Ending.CLOSE),
-        Answer(bytes_max=0, ending=Ending.RESET),
-        Answer(bytes_max=CUT, ending=Ending.CLOSE),
-        Answer(body=b"x" * 50, bytes_max=130, ending=Ending.RESET),
-        Answer(body=(b"a" * 200, b"b"), framing=Framing.CHUNKED, bytes_max=250, ending=Ending.CLOSE),
-        Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
-        Answer(raw=b"HTTP/1.1 20x OK\r\n\r\n"),
-        Answer(raw=b"HTTP/1.1 200 OK\r\nX-Title: a\x1b[2J\r\nContent-Length: 0\r\n\r\n"),
-        Answer(headers=(("X-Long", "x" * 70_000),)),
-    ],
-    ids=[
-        "close", "reset", "head-cut", "body-reset", "chunk-cut", "two-lengths", "bad-status", "control",
-        "head-too-long",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("answer", LOST.values(), ids=LOST)
 async def test_no_complete_response(store: Store, tmp_path: Path, answer: Answer) -> None:
     """When a byte may have left and no complete response came, the key is in doubt and no retry runs it again."""
     async with house(store, tmp_path) as home:
@@ -260,19 +253,20 @@ async def test_upstream_declares_outcome_and_retention(store: Store, tmp_path: P
 
 async def test_waiters_of_a_failing_request_do_not_run_it(store: Store, tmp_path: Path) -> None:
     """Duplicates that wait for a request which is then released share its answer, and none of them executes."""
-    async with house(store, tmp_path, route={"in_flight": {"wait": "20s"}}) as home:
-        async with neighbour(store, tmp_path / "n", home.upstream, route={"in_flight": {"wait": "20s"}}) as other:
-            first, hold = await home.begin(answer=Answer(503, body=b"later"))
-            here = [asyncio.create_task(home.send("k1")) for _ in range(5)]
-            there = [asyncio.create_task(other.send("k1")) for _ in range(5)]
-            await eventually(lambda: home.gateway.coordinator.waiters == other.gateway.coordinator.waiters == 5)
-            hold.set()
-            assert status_of(await first) == (503, "released")
-            for response in await asyncio.gather(*here):
-                assert (status_of(response), response.body) == ((503, "released"), b"later")
-            for response in await asyncio.gather(*there):
-                assert status_of(response) == (503, "released")
-                assert response.header("Retry-After") == "1"
+    route = {"in_flight": {"wait": "20s"}}
+    async with (
+        house(store, tmp_path, route=route) as home,
+        neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
+    ):
+        first, hold = await home.begin(answer=Answer(503, body=b"later"))
+        here, there = [[asyncio.create_task(each.send("k1")) for _ in range(5)] for each in (home, other)]
+        await eventually(lambda: home.gateway.coordinator.waiters == other.gateway.coordinator.waiters == 5)
+        hold.set()
+        assert status_of(await first) == (503, "released")
+        for response in await asyncio.gather(*here):
+            assert (status_of(response), response.body) == ((503, "released"), b"later")
+        for response in await asyncio.gather(*there):
+            assert (status_of(response), response.header("Retry-After")) == ((503, "released"), "1")
         assert len(home.upstream.requests) == 1
 
 

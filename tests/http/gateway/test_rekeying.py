@@ -11,6 +11,7 @@ from gateway.app.life import StartError
 from tests.admin.shell import CUT, Shell
 from tests.support.accepting import ASYNC
 from tests.support.house import House, config_text, house, neighbour, status_of
+from tests.support.http import Response
 from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -18,17 +19,15 @@ Store = dict[str, Any]
 A, B = {"id": "a", "key": "a1" * 32}, {"id": "b", "key": "b2" * 32}
 SENTINEL = Sentinel("Zqxjkvbpyw")
 TEXT = SENTINEL.text
-ROUTES = [
-    {
-        "name": "charge",
-        "match": {"path": "/s/{rest:.*}"},
-        "key": {"header": "Idempotency-Key", "required": True},
-        "scope": {"header": "X-Tenant", "from": "any"},
-        "outcome": {"preset": "standard"},
-        "in_flight": {"wait": "0s"},
-        "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
-    }
-]
+ROUTE: dict[str, Any] = {
+    "name": "charge",
+    "match": {"path": "/s/{rest:.*}"},
+    "key": {"header": "Idempotency-Key", "required": True},
+    "scope": {"header": "X-Tenant", "from": "any"},
+    "outcome": {"preset": "standard"},
+    "in_flight": {"wait": "0s"},
+    "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
+}
 ACCEPT = {"accept": {"identity": "unverified"}}
 EVENTS = {"sinks": [{"name": "lines", "kind": "webhook", "url": "http://127.0.0.1:9/", "secrets": [
     {"id": "s", "key": "whsec_" + "c2VjcmV0" * 4}]}], "include": ["key", "location", "response"], "types": [
@@ -37,17 +36,14 @@ EVENTS = {"sinks": [{"name": "lines", "kind": "webhook", "url": "http://127.0.0.
 
 def changes(*keys: dict[str, str], **secrets: Any) -> dict[str, Any]:
     """The configuration with these encryption keys."""
-    routes = [{**ROUTES[0], **(ACCEPT if keys else {})}]
     found: dict[str, Any] = {
-        "routes": routes,
+        "routes": [ROUTE | (ACCEPT if keys else {})],
         "store": {"clear_keys": True, "cache_max_age": "0s"},
         "delivery": {"workers": 0},
         "events": EVENTS,
         "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [9]},
     }
-    if keys:
-        found["secrets"] = {"encryption": list(keys), **secrets}
-    return found
+    return found | ({"secrets": {"encryption": list(keys), **secrets}} if keys else {})
 
 
 def shell(store: Store, directory: Path, upstream: RecordingUpstream, /, **settings: Any) -> Shell:
@@ -59,19 +55,20 @@ async def used(home: House, prefix: str, *, accepts: bool) -> dict[str, str]:
     headers = (("Content-Type", "application/json"), ("Location", f"/made/{TEXT}"), ("X-Other", TEXT))
     home.upstream.on(f"/s/{TEXT}", Answer(201, headers=headers, body=b'{"made": "%s"}' % TEXT.encode()))
     home.upstream.on(f"/s/cut/{TEXT}", CUT)
-    body = b'{"sent": "%s"}' % TEXT.encode()
-    keys = {f"{prefix}{TEXT}1": "stored", f"{prefix}{TEXT}2": "in-doubt", f"{prefix}{TEXT}3": "key-expired"}
+    kinds = ["stored", "in-doubt", "key-expired", *["accepted"] * accepts]
+    keys = {f"{prefix}{TEXT}{number}": kind for number, kind in enumerate(kinds, 1)}
     for key, kind in keys.items():
         home.upstream.on(f"/probes/{key}", Answer(503))
-        target = f"/s/cut/{TEXT}" if kind == "in-doubt" else f"/s/{TEXT}"
-        assert status_of(await home.send(key, body, tenant=TEXT, target=target))[1] in ("stored", "in-doubt")
-    if accepts:
-        keys[f"{prefix}{TEXT}4"] = "accepted"
-        assert (
-            status_of(await home.send(f"{prefix}{TEXT}4", body, tenant=TEXT, target=f"/s/{TEXT}", headers=[ASYNC]))[0]
-            == 202
-        )
+        reply = await sent(home, key, kind)
+        assert status_of(reply)[1] == {"key-expired": "stored"}.get(kind, kind)
     return keys
+
+
+async def sent(home: House, key: str, kind: str) -> Response:
+    """The request of this kind of operation."""
+    target = f"/s/cut/{TEXT}" if kind == "in-doubt" else f"/s/{TEXT}"
+    prefer = [ASYNC] if kind == "accepted" else []
+    return await home.send(key, b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=target, headers=prefer)
 
 
 async def purge(run: Shell, prefix: str) -> None:
@@ -86,11 +83,8 @@ async def as_before(home: House, keys: dict[str, str]) -> None:
     """Each operation is what it was."""
     executed = posted(home.upstream)
     for key, kind in keys.items():
-        target = f"/s/cut/{TEXT}" if kind == "in-doubt" else f"/s/{TEXT}"
-        prefer = [ASYNC] if kind == "accepted" else []
-        reply = await home.send(key, b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=target, headers=prefer)
-        verdict = {"stored": "replayed"}.get(kind, kind)
-        assert status_of(reply)[1] == verdict, key
+        reply = await sent(home, key, kind)
+        assert status_of(reply)[1] == {"stored": "replayed"}.get(kind, kind), key
         if kind == "stored":
             assert (reply.body, reply.header("Location")) == (b'{"made": "%s"}' % TEXT.encode(), f"/made/{TEXT}")
     assert posted(home.upstream) == executed
@@ -141,8 +135,7 @@ async def test_a_rotation(store: Store, tmp_path: Path) -> None:
         assert (checked.code, "records with key 'b'" in checked.err) == (1, True)
         async with neighbour(store, tmp_path, upstream, **changes(A, unreadable="accept")) as blind:
             executed = posted(upstream)
-            reply = await blind.send(f"a{TEXT}1", b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=f"/s/{TEXT}")
-            assert status_of(reply) == (409, "response-not-stored")
+            assert status_of(await sent(blind, f"a{TEXT}1", "stored")) == (409, "response-not-stored")
             assert posted(upstream) == executed
         async with neighbour(store, tmp_path, upstream, **changes(B)) as last:
             await as_before(last, keys)

@@ -31,42 +31,31 @@ STATES: dict[str, tuple[dict[str, Any], tuple[int, str | None], tuple[int, str |
     "accepted": ({"state": "accepted", "attempts": 0, "last_attempt": None}, (202, "accepted"), (200, None)),
     "postponed": (
         {"state": "accepted", "attempts": 1, "last_attempt": ("released", 503, "answered_503")},
-        (202, "accepted"),
-        (200, None),
+        (202, "accepted"), (200, None),
     ),
     "claimed": ({"state": "claimed", "attempts": 1, "last_attempt": None}, (202, "accepted"), (409, "in-flight")),
     "in doubt": (
         {"state": "in_doubt", "stalled": True, "last_attempt": ("in_doubt", None, "reset"), "problem": "in-doubt"},
-        (409, "in-doubt"),
-        (409, "in-doubt"),
+        (409, "in-doubt"), (409, "in-doubt"),
     ),
     "dead letter": (
-        {
-            "state": "dead_letter",
-            "stalled": True,
-            "last_attempt": ("released", 401, "unauthorized"),
-            "problem": "dead-letter",
-        },
-        (409, "dead-letter"),
-        (200, None),
+        {"state": "dead_letter", "stalled": True, "last_attempt": ("released", 401, "unauthorized"),
+         "problem": "dead-letter"}, (409, "dead-letter"), (200, None),
     ),
     "completed": (
         {"state": "completed", "done": True, "last_attempt": ("completed", 201, None), "result": (201, "/charges/7")},
-        (201, "replayed"),
-        (409, "already-completed"),
+        (201, "replayed"), (409, "already-completed"),
     ),
     "not stored": (
         {"state": "completed", "done": True, "result": (201, "/charges/7")},
-        (409, "response-not-stored"),
-        (409, "already-completed"),
+        (409, "response-not-stored"), (409, "already-completed"),
     ),
     "expired": (
         {"state": "tombstone", "done": True, "result": (201, "/charges/7")},
-        (410, "key-expired"),
-        (409, "already-completed"),
+        (410, "key-expired"), (409, "already-completed"),
     ),
     "withdrawn": ({"state": "released", "done": True, "problem": "withdrawn"}, (409, "withdrawn"), (200, None)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -365,15 +354,12 @@ async def test_what_cannot_be_read_is_not_absent(tmp_path: Path, fault: Fault, v
 
 
 async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:
-    """While an operation in doubt is going to be sent again, its status says when, and that nobody has to decide.
-
-    And it is sent then, however short the pause is.
-    """
-    lost = Answer(bytes_max=0, ending=Ending.RESET)
+    """While an operation in doubt is going to be sent again, its status says when, and that nobody has to decide; and
+    it is sent then, however short the pause is."""
     changes = accepting(delivers=True, route={"recovery": "resend"})
     changes["delivery"]["schedule"] = ["1s"]
     async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
-        home.upstream.on("/charges", *[lost] * 6, Answer(201))
+        home.upstream.on("/charges", *[Answer(bytes_max=0, ending=Ending.RESET)] * 6, Answer(201))
         url = (await home.send(headers=[ASYNC])).header("Location") or ""
 
         async def see(target: str, *headers: tuple[str, str]) -> Response:

@@ -19,7 +19,7 @@ from gateway.core.operation import Abandon, Applied, Prove, Purge, State
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
 from tests.support.eventually import eventually
-from tests.support.faulty_store import FaultyStore, dropped, lost, refused
+from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
@@ -65,17 +65,6 @@ async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: 
         gate.opened.set()
         response = await first
         assert (status_of(response), response.body) == ((201, verdict), body)
-
-
-@pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
-async def test_an_outcome_is_said_until_the_store_answers(tmp_path: Path, fault: Any) -> None:
-    """A completion whose answer is lost, or that is refused for a moment, is said again and then told."""
-    async with shaken(tmp_path) as (home, store):
-        store.on("complete", fault, fault)
-        assert status_of(await home.send("k1")) == (200, "stored")
-        assert status_of(await home.send("k1")) == (200, "replayed")
-        assert store.said.count("complete") == 3
-        assert len(home.upstream.requests) == 1
 
 
 async def test_what_nothing_durable_took_is_told_to_nobody(tmp_path: Path) -> None:

@@ -14,24 +14,17 @@ import pytest
 from gateway.core.operation import State
 from gateway.store.operations import Query
 from tests.admin.shell import CUT, Shell
+from tests.http.gateway.test_rekeying import ACCEPT, A, B
+from tests.http.gateway.test_rekeying import ROUTE as KEYED_ROUTE
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, RecordingUpstream
 
 SECRET = "Zqxjkvbpyw"
-A, B = {"id": "a", "key": "a1" * 32}, {"id": "b", "key": "b2" * 32}
 ANSWER = Answer(201, headers=(("Location", f"/made/{SECRET}"),), body=SECRET.encode())
 BODY = b'{"it": "%s"}' % SECRET.encode()
-ROUTE = {
-    "name": "charge",
-    "match": {"path": "/s/{rest:.*}"},
-    "key": {"header": "Idempotency-Key", "required": True},
-    "scope": {"header": "X-Tenant", "from": "any"},
-    "outcome": {"preset": "standard"},
-    "accept": {"identity": "unverified"},
-    "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
-}
+ROUTE = {name: part for name, part in (KEYED_ROUTE | ACCEPT).items() if name != "in_flight"}
 SINK = {"name": "lines", "kind": "webhook", "secrets": [{"id": "s", "key": "whsec_" + "c2VjcmV0" * 4}]}
 
 

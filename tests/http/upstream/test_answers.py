@@ -10,8 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.core.message import ResponseHead
-from gateway.upstream import BodyLost, Framing, Lost, StreamBody, TooLong, Unknown
+from gateway.upstream import BodyLost, Framing, Lost, StreamBody, Unknown
 from gateway.upstream.connection import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import (
     DONE,
@@ -35,38 +34,6 @@ WIRES = {
     Framing.CHUNKED: HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
     Framing.CLOSE: HEAD + b"\r\n" + BODY,
 }
-
-
-@pytest.mark.parametrize("framing", WIRES)
-async def test_a_body_over_the_limit_is_handed_on_from_where_it_is(framing: Framing) -> None:
-    """`read_all` says too long, with what it has taken, which is nothing where the length was announced."""
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(WIRES[framing])
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        result = await got.body.read_all(9)
-        assert isinstance(result, TooLong)
-        assert result.prefix == b"" or framing is not Framing.LENGTH
-        body = result.prefix
-        while piece := await got.body.read():
-            assert isinstance(piece, bytes)
-            body += piece
-        assert body == BODY
-
-
-async def test_an_error_of_the_listener_for_interim_answers_ends_the_exchange() -> None:
-    """Whoever asks for interim answers and fails gets that error, and the connection is gone."""
-
-    def fail(_: ResponseHead) -> None:
-        raise ZeroDivisionError
-
-    async with serving(answering(b"HTTP/1.1 103 Early\r\n\r\n")) as server, upstream_to(server.port) as client:
-        with pytest.raises(ZeroDivisionError):
-            await send(client, on_interim=fail)
-        await eventually(lambda: client.stats.closed == 1)
 
 
 async def test_a_slow_reader_slows_the_upstream_down() -> None:
@@ -97,28 +64,6 @@ async def test_a_slow_reader_slows_the_upstream_down() -> None:
         assert digest.digest() == sha256(piece * (total // len(piece))).digest()
         # The connection reads again, and serves the next request.
         assert client.stats.closed == 0
-
-
-@pytest.mark.parametrize("ends", ["with-fin", "with-rst"])
-async def test_an_answer_before_the_body_was_read_counts(ends: str) -> None:
-    """An upstream that refuses a long upload early is heard, and its connection is not used again."""
-    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
-    body = b"x" * 30_000_000
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(refusal)
-        await writer.drain()
-        if ends == "with-fin":
-            # Goes on reading until the client stops sending, as a polite server would.
-            while await reader.read(65536):
-                pass
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client, request(), body)
-        assert got.head.status == 413
-        assert await got.body.read_all(10) == b"big"
-        await eventually(lambda: client.stats.closed == 1)
 
 
 async def test_an_answer_that_the_kernel_holds_is_heard_although_writing_failed() -> None:

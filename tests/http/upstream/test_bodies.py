@@ -110,25 +110,6 @@ async def test_a_file_may_be_closed_when_the_exchange_has_returned(spooled: Bina
     await eventually(lambda: descriptors() <= before + 3, what="descriptors of the loop and the threads only")
 
 
-@pytest.mark.parametrize("length", [10, None], ids=["declared", "chunked"])
-async def test_a_body_is_passed_on_as_it_arrives(length: int | None) -> None:
-    """The upstream sees the first part before the second exists, and the connection can be used again."""
-    more = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"01234")
-        more.set()
-        await reader.readuntil(b"56789" if length else b"0\r\n\r\n")
-        writer.write(DONE)
-        await server.read_request(reader)
-        writer.write(DONE)
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        await answer(client, request(), StreamBody(pieces(b"01234", b"", more, b"56789"), length))
-        await answer(client)
-        assert server.accepted == 1
-
-
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
@@ -155,34 +136,6 @@ async def test_a_body_that_breaks_off_is_never_a_complete_request(
         assert result.reason is Unknown.REQUEST_ABORTED
         await eventually(lambda: server.accepted == 0 or ended)
         assert ended in ([b"reset"], [])
-
-
-async def test_a_slow_upstream_slows_the_source_down() -> None:
-    """No more than buffers are taken from the source while the upstream does not read."""
-    given = 0
-    may_read = asyncio.Event()
-    total = 64
-
-    async def source() -> AsyncIterator[bytes]:
-        nonlocal given
-        for _ in range(total):
-            given += 1
-            yield bytes(MEBIBYTE)
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await may_read.wait()
-        await server.read_request(reader)
-        writer.write(DONE)
-        await reader.read()
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        running = asyncio.create_task(send(client, request(), StreamBody(source(), total * MEBIBYTE)))
-        await eventually(lambda: any(connection._is_writing_paused for connection in client._pool._connections))
-        assert given < total
-        may_read.set()
-        await running
-        assert given == total
-        assert len(server.requests[0][1]) == total * MEBIBYTE
 
 
 async def test_sending_stops_when_the_answer_has_ended() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.upstream import NotSent, StreamBody, TooLong, UpstreamResponse, tls_context
+from gateway.upstream import StreamBody, TooLong, UpstreamResponse, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -19,18 +19,6 @@ async def cancelled(task: asyncio.Task[object]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_at_the_moment_in_which_its_turn_comes() -> None:
-    """A turn that was given to one who was just cancelled goes to the next."""
-    async with serving(answering(DONE)) as server, upstream_to(server.port, connections_max=1) as client:
-        connection = await client._pool.acquire(protected=False)
-        assert not isinstance(connection, NotSent)
-        waiting = [asyncio.create_task(send(client)) for _ in range(2)]
-        await eventually(lambda: len(client._pool._waiting_others) == 2)
-        client._pool.give_back(connection)
-        await cancelled(waiting[0])
-        assert isinstance(await waiting[1], UpstreamResponse)
 
 
 async def test_at_every_step_of_a_fresh_exchange() -> None:

@@ -12,20 +12,6 @@ from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
 
 
-async def test_a_name_has_its_addresses() -> None:
-    """With the port, and as numbers."""
-    (found, *_) = await Names().resolve("localhost", 80)
-    assert (found["hostname"], found["host"], found["port"]) == ("localhost", "127.0.0.1", 80)
-
-
-async def test_a_name_that_is_none() -> None:
-    """The caller gets the error of the lookup, each time."""
-    names = Names()
-    for _ in range(3):
-        with pytest.raises((OSError, UnicodeError)):
-            await names.resolve("a..example", 80)
-
-
 async def test_lookups_that_were_given_up_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are asked for and cancelled, two threads hang; afterwards the next one is carried out."""
     names = Names()

@@ -335,29 +335,14 @@ async def test_requests_that_last_keep_no_protected_one_out() -> None:
         await asyncio.gather(*lasting)
 
 
-async def test_answers_that_last_keep_no_operation_out() -> None:
-    """Once only the rest of its answer is passed on, an operation has its place no more."""
-    release = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await server.read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
-            await release.wait()
-            writer.write(b"k")
-
-    limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30}
-    async with serving(handler) as server, upstream_to(server.port, **limits) as client:
-        streams = []
-        for _ in range(4):
-            stream = await answer(client, protected=True)
-            stream.body.allow_to_outlast()
-            streams.append(stream)
-        waiting = asyncio.create_task(answer(client))
-        await eventually(lambda: len(client._pool._waiting_others) == 1)
-        release.set()
-        for stream in (*streams, await waiting):
-            assert await stream.body.read_all(2) == b"ok"
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
+    """At the limit an idle connection that is not trusted makes room for a fresh one."""
+    limits = {"connections_max": 1, "seen_to_last_seconds": 0.0}
+    async with serving(answering(DONE)) as server, upstream_to(server.port, **limits) as client:
+        for _ in range(3):
+            await answer(client, protected=protected)
+        assert client.stats.opened == 3 - client.stats.reused
 
 
 def test_history_trusts_only_what_it_has_seen() -> None:

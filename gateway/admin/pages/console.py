@@ -119,7 +119,7 @@ _RELOAD: Final = Page(
 class Loaded(NamedTuple):
     """What was asked of the store; `why` it could not be, instead of a value."""
 
-    value: object
+    value: Any
     why: str = ""
 
 
@@ -288,8 +288,11 @@ class Console:
         operations = self._operations
         given = {name: request.query.getall(name) for name in request.query}
         window = WINDOWS[parsed(actions.ActivityQuery, given).window]
+        # Of more than are put in order any will do.
+        before = self._counted[0].value
+        read_max = _WORK_LIST_MAX if before and sum(before.in_doubt.values()) > _SORTED_MAX else _SORTED_MAX
         asked = {
-            "work": self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=_SORTED_MAX)),
+            "work": self._oldest(Query(frozenset((State.IN_DOUBT,)), limit=read_max)),
             "backlog": operations.backlog(),
             "sinks": operations.sinks(),
             "memory": operations.memory(),
@@ -308,7 +311,8 @@ class Console:
             if tally.value is None:
                 tally = await self._count()
         values = {"journal": journal, "tally": tally, "counted_us": counted_us, **drawn}
-        return {"window": window.name, "sorted_max": _SORTED_MAX, **values, **dict(zip(asked, loaded, strict=True))}
+        sorted_max = _SORTED_MAX if read_max == _SORTED_MAX else 0
+        return {"window": window.name, "sorted_max": sorted_max, **values, **dict(zip(asked, loaded, strict=True))}
 
     async def _tally(self) -> Loaded | None:
         """What is in doubt; None where so many are that a page would wait for the count, which goes on for the next."""

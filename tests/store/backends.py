@@ -32,9 +32,12 @@ class Backend:
     listing: str
     directory: Path | None = None
     stores: list[ManagedStore] = field(default_factory=list)
+    bare: ManagedStore | None = None
+    """The latest store, without what seals in front of it."""
 
     async def store(self, sealing: Sealing) -> SealedStore:
-        store = SealedStore(self.open_bare(replace(OUTBOX, sealing=sealing)), sealing)
+        self.bare = self.open_bare(replace(OUTBOX, sealing=sealing))
+        store = SealedStore(self.bare, sealing)
         await store.start()
         self.stores.append(store)
         return store
@@ -52,7 +55,7 @@ class Backend:
         await self.execute(f"UPDATE {table} SET {column} = {text} WHERE {where}")
 
     async def tables(self, text: str) -> set[str]:
-        """Which have this text in any column; the files of a store that has some count, too."""
+        """Which have this text in any column."""
         rows = {name: await self.execute(f"SELECT * FROM {name}") for (name,) in await self.execute(self.listing)}
         return {str(name) for name, found in rows.items() if text in repr(found)}
 

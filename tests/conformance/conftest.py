@@ -10,6 +10,7 @@ import pytest
 
 from gateway.store.base import Store
 from gateway.store.redis.durable import Unsupported
+from tests.conformance.hand import started
 from tests.conformance.stores import STORES, Database, is_left_to_proof, is_refused
 
 
@@ -62,20 +63,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @pytest.fixture
 async def store(database: Database) -> AsyncIterator[Store]:
     """A started store on the backend."""
-    store = database.open_store()
-    await store.start()
-    try:
+    async with started(database.open_store()) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @pytest.fixture
 async def other_store(database: Database, store: Store) -> AsyncIterator[Store]:
     """A second gateway's store on the same data as `store`."""
-    other = database.open_store()
-    await other.start()
-    try:
+    async with started(database.open_store()) as other:
         yield other
-    finally:
-        await other.close()

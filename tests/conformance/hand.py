@@ -6,7 +6,8 @@ own store's tokens; `differences` compares tokens by their order of appearance a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise
@@ -105,6 +106,16 @@ def new_identity(
     scope_digest, key_digest = b"scope" + uuid4().bytes, b"key" + uuid4().bytes
     operation_id = derive_operation_id(service, operation, scope_digest, key_digest)
     return Identity(operation_id, route, operation, scope_digest, key_digest, key)
+
+
+@asynccontextmanager
+async def started(store: Any) -> AsyncIterator[Any]:
+    """It, from its start to its close."""
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def all_of(*operations: str) -> Delivering:
@@ -207,14 +218,7 @@ class Hand:
         claim = self.claim()
         kept = SealedRequest(self.next_id, "2026-11", b"sealed \x00 %d" % self.attempts)
         return Accept(
-            claim.identity,
-            self.next_id,
-            SERVICE,
-            SAME,
-            kept,
-            DELIVER_US,
-            probe=claim.probe,
-            request=claim.request,
+            claim.identity, self.next_id, SERVICE, SAME, kept, DELIVER_US, probe=claim.probe, request=claim.request
         )
 
     def accept_again(self) -> Accept:
@@ -332,7 +336,6 @@ def as_kept_in(kept: Record | None, record: Record | None) -> Record | None:
         return record
     completed_us, fingerprint = record.completed_us, record.fingerprint
     assert completed_us is not None
-    assert fingerprint is not None
     digests = (fingerprint.digest[:SHORT_DIGEST_BYTES], fingerprint.raw[:SHORT_DIGEST_BYTES])
     identity = record.identity
     return replace(

@@ -39,14 +39,6 @@ async def test_what_was_counted_is_read_by_all(store: Store, other_store: Store)
     assert await store.cold.activity("shop", MINUTE_US, first, second) == [row(ONE, first, b"a")]
 
 
-async def test_a_row_takes_the_place_of_its_predecessor(store: Store) -> None:
-    """The ten minutes of a writer grow with each of its minutes, and a minute that is written again is one."""
-    await save(store, ONE, EPOCH_US, b"1")
-    await save(store, ONE, EPOCH_US, b"2")
-    assert [each.body for each in await found(store)] == [b"2"]
-    assert [each.body for each in await found(store, TEN_US)] == [b"2"]
-
-
 async def test_a_sweep_drops_what_is_old(store: Store, database: Database) -> None:
     """When its time is over, and no earlier."""
     await save(store, ONE, EPOCH_US)
@@ -56,15 +48,6 @@ async def test_a_sweep_drops_what_is_old(store: Store, database: Database) -> No
     await store.cold.sweep(100)
     assert await found(store) == []
     assert await found(store, TEN_US) == []
-
-
-async def test_a_sweep_drops_what_comes_from_a_later_clock(store: Store, database: Database) -> None:
-    """A clock that ran ahead leaves no row for years; what is kept for its time stays."""
-    ahead_us = EPOCH_US + 365 * 24 * KEEP_US
-    await save(store, ONE, ahead_us)
-    await save(store, ONE, EPOCH_US)
-    await store.cold.sweep(100)
-    assert [each.at_us for each in await found(store)] == [EPOCH_US]
 
 
 async def test_a_sweep_drops_no_more_than_its_limit(store: Store, database: Database) -> None:

@@ -9,19 +9,19 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import State
-from gateway.store.agreement import FORGOTTEN_US, RUNNING_US
+from gateway.store.agreement import RUNNING_US
 from gateway.store.base import Store
 from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
 from tests.conformance.hand import (
     LEASE_SECONDS,
     REMEMBER_SECONDS,
-    REMEMBER_US,
     SERVICE,
     Hand,
     Script,
     Speech,
     do,
     new_identity,
+    started,
     state,
 )
 from tests.conformance.stores import Database
@@ -53,9 +53,6 @@ async def conflicts(store: Store, wanted: Serving) -> list[tuple[str, str, int, 
         (found.service, found.operation, found.living.keys, found.heirs, found.is_served)
         for found in agreement.conflicts
     ]
-
-
-# -- recipes ----------------------------------------------------------------------------------------------------------
 
 
 async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: Store) -> None:
@@ -90,19 +87,6 @@ async def test_what_has_no_end_keeps_its_recipe_alive(
     assert agreement == Agreement((RecipeConflict(SERVICE, "charges", Living(1, None)),))
 
 
-async def test_until_when_keys_are_alive(database: Database, store: Store) -> None:
-    """A conflict says until when the last of the keys is remembered."""
-    await store.compare_configuration(recipes(charges=b"one"))
-    await do(store, of("charges"), Hand.claim, Hand.complete)
-    await database.advance(10)
-    await do(store, of("charges"), Hand.claim, Hand.complete)
-    now_us = (await store.read(UUID(int=9))).now_us
-    (conflict,) = (await store.compare_configuration(recipes(charges=b"two"))).conflicts
-    assert conflict.living.keys == 2
-    assert conflict.living.until_us is not None
-    assert abs(conflict.living.until_us - now_us - REMEMBER_US) < 5_000_000
-
-
 async def test_every_key_that_is_remembered_is_alive(database: Database, store: Store) -> None:
     """Of whatever kind its record is, a key counts as long as a read finds it, and not a moment longer."""
     await store.compare_configuration(recipes(charges=b"one"))
@@ -118,17 +102,12 @@ async def test_every_key_that_is_remembered_is_alive(database: Database, store: 
 
 async def test_recipes_outlive_a_restart(database: Database) -> None:
     """The next start is held to what the last one agreed on."""
-    store = database.open_store()
-    await store.start()
-    await store.compare_configuration(serving(CHARGES))
-    await do(store, of("charges"), Hand.claim)
-    await store.close()
-    await store.start()
-    try:
+    async with started(database.open_store()) as store:
+        await store.compare_configuration(serving(CHARGES))
+        await do(store, of("charges"), Hand.claim)
+    async with started(store):
         assert await conflicts(store, recipes(charges=b"two")) == [(SERVICE, "charges", 1, (), False)]
         assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
-    finally:
-        await store.close()
 
 
 async def test_services_agree_each_for_itself(store: Store) -> None:
@@ -141,9 +120,6 @@ async def test_services_agree_each_for_itself(store: Store) -> None:
     assert await store.compare_configuration(recipes(charges=b"two")) == FINE
     wanted = recipes(service="books", charges=b"two")
     assert await conflicts(store, wanted) == [("books", "charges", 1, (), False)]
-
-
-# -- routes -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_renamed_route(database: Database, store: Store) -> None:
@@ -213,9 +189,6 @@ async def test_strays_are_living_keys_that_nobody_would_find(database: Database,
     assert await store.count_without_route(SERVICE, ("refunds",)) == {}
 
 
-# -- gateways of one service ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changed",
     [serving(RENAMED, gateway_id=OTHER), serving(recipes={"charges": b"two"}, gateway_id=OTHER)],
@@ -249,17 +222,6 @@ async def test_a_gateway_that_ended_stands_in_nobodys_way(
     assert await other_store.compare_configuration(second) == FINE
 
 
-async def test_gateways_with_one_configuration(store: Store, other_store: Store) -> None:
-    """Gateways that serve the same agree whoever runs, and one that agrees again is not in its own way."""
-    assert await store.compare_configuration(serving(CHARGES)) == FINE
-    assert await other_store.compare_configuration(serving(CHARGES, gateway_id=OTHER)) == FINE
-    assert await store.compare_configuration(serving(CHARGES)) == FINE
-    more = [*CHARGES, ("POST /refunds", "refunds")]
-    assert await other_store.compare_configuration(serving(more, gateway_id=OTHER)) == FINE
-    await store.note_running(serving().gateway_id, is_running=False)
-    assert await other_store.compare_configuration(serving(RENAMED, gateway_id=OTHER)) == FINE
-
-
 async def test_a_gateway_from_before_the_clock_was_set_back(database: Database, store: Store) -> None:
     """A time that is still to come is no sign of life."""
     await store.compare_configuration(serving(CHARGES, gateway_id=OTHER))
@@ -277,20 +239,6 @@ async def test_a_trial_changes_nothing(store: Store) -> None:
         assert len(agreement.conflicts) == number
     await store.note_running(serving().gateway_id, is_running=False)
     assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
-
-
-async def test_a_gateway_that_was_not_seen_for_long_is_forgotten(database: Database, store: Store) -> None:
-    """Once its row is gone a note that it runs is no error, and says nothing."""
-    await store.compare_configuration(serving(CHARGES, gateway_id=OTHER))
-    await database.advance(FORGOTTEN_US / 1_000_000 + 1)
-    await store.compare_configuration(serving(CHARGES))
-    await store.note_running(serving().gateway_id, is_running=False)
-    await store.note_running(OTHER, is_running=False)
-    await store.note_running(OTHER, is_running=True)
-    assert await store.compare_configuration(serving(RENAMED)) == FINE
-
-
-# -- services ---------------------------------------------------------------------------------------------------------
 
 
 def books(**options: object) -> Serving:
@@ -319,15 +267,6 @@ async def test_a_second_service(store: Store) -> None:
         assert await store.compare_configuration(wanted) == FINE
 
 
-async def test_a_second_service_with_other_requests(store: Store) -> None:
-    """That an operation has the name of another service's is no reason to ask, whoever runs."""
-    await shop_with_a_key(store)
-    elsewhere = serving([("POST /invoices", "charges")], service="books", gateway_id=OTHER)
-    assert await store.compare_configuration(elsewhere) == FINE
-    await store.note_running(serving().gateway_id, is_running=False)
-    assert await store.compare_configuration(replace(elsewhere, service="music")) == FINE
-
-
 @pytest.mark.parametrize("end", ["stopped", "silent"])
 async def test_a_renamed_service(end: str, database: Database, store: Store) -> None:
     """Living keys of a service that does not run speak against another one that has its requests."""
@@ -349,10 +288,3 @@ async def test_a_service_that_gets_its_old_name_back(store: Store) -> None:
     await do(store, of("charges", "books"), Hand.claim, Hand.complete)
     await store.note_running(OTHER, is_running=False)
     assert await conflicts(store, serving(CHARGES)) == [("books", "charges", 1, ("charges",), False)]
-
-
-async def test_a_route_that_moved_to_another_service(store: Store) -> None:
-    """An operation that its service does not serve any more is not another's, though that service runs."""
-    await shop_with_a_key(store)
-    assert await store.compare_configuration(serving([("POST /refunds", "refunds")])) == FINE
-    assert await conflicts(store, books()) == [(*CONFLICT, False)]

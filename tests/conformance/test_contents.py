@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Accept, Applied, Claim, Command, Content, Fenced, Fingerprint, Record, State
+from gateway.core.operation import Accept, Applied, Claim, Command, Content, Fenced, State
 from gateway.store.base import Store
 from gateway.store.operations import ManagedStore
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES
@@ -57,14 +57,7 @@ async def test_each_history_holds_or_frees_its_content(store: Store, database: D
         ), history
         expected.add((ours.snapshot.state, is_held))
     held = {state for state, is_held in expected if is_held}
-    assert held == {
-        State.ACCEPTED,
-        State.CLAIMED,
-        State.IN_DOUBT,
-        State.DEAD_LETTER,
-        State.COMPLETED,
-        State.TOMBSTONE,
-    }
+    assert held == {State.ACCEPTED, State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.COMPLETED, State.TOMBSTONE}
     assert {state for state, is_held in expected if not is_held} >= {State.ABSENT, State.RELEASED, State.TOMBSTONE}
 
 
@@ -88,27 +81,6 @@ async def test_the_window_counts_from_the_claim(store: Store, database: Database
     assert [type(result) for result in results] == [Applied, Fenced]
 
 
-async def test_a_lost_acknowledgement_is_no_repeat_of_itself(store: Store) -> None:
-    """The same command again is recognised, and so are a retry after a release, a renewal and a completion."""
-    hand, wanted = Hand(), content()
-    claim = having(hand.claim(), wanted)
-    for _ in range(2):
-        result = await store.apply(claim)
-        assert isinstance(result, Applied)
-    hand.see(claim, result)
-    await do(store, hand, Hand.renew, Hand.release)
-    retry = having(hand.retry(), wanted)
-    for _ in range(2):
-        result = await store.apply(retry)
-        assert isinstance(result, Applied)
-    hand.see(retry, result)
-    await do(store, hand, Hand.complete)
-    again = await store.apply(having(hand.claim(), wanted))
-    assert isinstance(again, Fenced)
-    assert again.content_holder is None
-    assert again.snapshot.state is State.COMPLETED
-
-
 @pytest.mark.parametrize("kind", ["claim", "accept"])
 async def test_of_many_at_once_one_holds_the_content(store: Store, other_store: Store, kind: str) -> None:
     """Fifty new keys with one content through two gateways: one takes effect, and all others learn which."""
@@ -124,22 +96,6 @@ async def test_of_many_at_once_one_holds_the_content(store: Store, other_store: 
     assert len(refused) == len(hands) - 1
     assert {result.content_holder for result in refused} == {winners[0].operation_id}
     assert all(result.snapshot.record is None for result in refused)
-
-
-async def test_a_retry_whose_content_another_key_took(store: Store) -> None:
-    """Once released, a content is anybody's: then the first key's retry is the repeat, until that one is released."""
-    first, second, wanted = Hand(), Hand(), content()
-    for hand in (first, second):
-        command = having(hand.claim(), wanted)
-        hand.see(command, await store.apply(command))
-        if hand is first:
-            await do(store, first, Hand.release)
-    refused = await store.apply(having(first.retry(), wanted))
-    assert isinstance(refused, Fenced)
-    assert refused.content_holder == second.operation_id
-    assert refused.snapshot.state is State.RELEASED
-    await do(store, second, Hand.release)
-    assert isinstance(await store.apply(having(first.retry(), wanted)), Applied)
 
 
 async def test_distinct_ones_are_all_let_through_and_held_against_others(store: Store, other_store: Store) -> None:
@@ -160,20 +116,6 @@ async def test_distinct_ones_are_all_let_through_and_held_against_others(store: 
     assert isinstance(await store.apply(rival), Applied)
 
 
-async def test_a_key_that_was_forgotten_holds_only_what_it_asks_for_now(store: Store) -> None:
-    """A first attempt that got 401 holds nothing: its key may be used for another request, and then holds that."""
-    hand, before, after = Hand(), content(), content()
-    claim = having(hand.claim(), before)
-    hand.see(claim, await store.apply(claim))
-    await do(store, hand, Hand.forget)
-    retry = replace(having(hand.retry(), after), fingerprint=Fingerprint(b"r", b"another digest", b"raw"))
-    hand.see(retry, await store.apply(retry))
-    assert isinstance(hand.record, Record)
-    assert hand.record.state is State.CLAIMED
-    assert isinstance(await store.apply(having(Hand().claim(), before)), Applied)
-    assert isinstance(await store.apply(having(Hand().claim(), after)), Fenced)
-
-
 async def test_what_nobody_holds_is_swept(store: ManagedStore, database: Database) -> None:
     """A sweep keeps what may still have an effect, and its rows do not pile up."""
     doubted, wanted = Hand(), content()
@@ -187,23 +129,3 @@ async def test_what_nobody_holds_is_swept(store: ManagedStore, database: Databas
     refused = await store.apply(having(Hand().claim(), wanted))
     assert isinstance(refused, Fenced)
     assert refused.content_holder == doubted.operation_id
-
-
-async def test_a_tombstone_holds_its_content(store: Store, database: Database) -> None:
-    """Whose operation completed is still found to be a repeat after its response is over, for as long as the route
-    says."""
-    kept = replace(content(), within_us=microseconds(2 * REPLAY_SECONDS))
-
-    def claim(hand: Hand) -> Claim:
-        return replace(hand.claim(), content=kept)
-
-    hand, repeat = Hand(), Hand()
-    await do(store, hand, claim, Hand.complete)
-    await database.advance(REPLAY_SECONDS + 60)
-    assert (await store.cold.sweep(100)).retired == 1
-    refused = await store.apply(claim(repeat))
-    assert isinstance(refused, Fenced)
-    assert refused.content_holder == hand.operation_id
-    await database.advance(REPLAY_SECONDS)
-    await store.cold.sweep(100)
-    assert isinstance(await store.apply(claim(repeat)), Applied)

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 from gateway.core.operation import Fenced
 from gateway.store.base import Store
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import Hand, do, started
 from tests.conformance.stores import Database
 
 
 async def test_a_memory_stays_the_same_over_restarts(database: Database) -> None:
     """Two gateways, and one after the other, see one memory; the last token grows with every grant."""
     one, two = database.open_store(), database.open_store()
-    await one.start()
-    try:
+    async with started(one):
         before = await one.check_memory()
-        hand = Hand()
-        await do(one, hand, Hand.claim)
+        await do(one, hand := Hand(), Hand.claim)
         after = await one.check_memory()
-    finally:
-        await one.close()
     assert before.memo == after.memo == b""
     assert after.token >= hand.token >= before.token
-    await two.start()
-    try:
+    async with started(two):
         again = await two.check_memory()
-    finally:
-        await two.close()
     assert (again.identity, again.memo) == (before.identity, b"")
     assert again.token >= after.token
 
 
 async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) -> None:
     """What one gateway writes down the other reads; no token up to the one named is given to anybody."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     beyond = hand.token + 1_000_000_000
     await store.begin_epoch(b"\x00lost\xff", beyond)
     seen = await other_store.check_memory()
     assert seen.memo == b"\x00lost\xff"
     assert seen.token >= beyond
-    other = Hand()
-    await do(other_store, other, Hand.claim)
+    await do(other_store, other := Hand(), Hand.claim)
     assert other.token > beyond
 
 
@@ -50,15 +41,13 @@ async def test_tokens_never_go_back(store: Store) -> None:
     await store.begin_epoch(b"", 5_000)
     await do(store, hand, Hand.claim)
     await store.begin_epoch(b"again", 10)
-    other = Hand()
-    await do(store, other, Hand.claim)
+    await do(store, other := Hand(), Hand.claim)
     assert other.token > hand.token > 5_000
 
 
 async def test_only_purges_and_erasures_make_another_generation(store: Store, other_store: Store) -> None:
     """Each does, for every gateway, as soon as it is done; nothing else does, a refused one neither."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     before = await store.check_memory()
     assert isinstance(await store.apply(hand.purge()), Fenced)
     await do(store, hand, Hand.complete)

@@ -27,6 +27,7 @@ from tests.conformance.hand import (
     Speech,
     do,
     new_identity,
+    started,
 )
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
@@ -47,12 +48,8 @@ OUTBOX: Final = Outbox(
 @pytest.fixture
 async def telling(database: Database) -> AsyncIterator[Store]:
     """A started store that writes events."""
-    store = database.open_store(outbox=OUTBOX)
-    await store.start()
-    try:
+    async with started(database.open_store(outbox=OUTBOX)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 async def leased(store: Store, sink: str = ALL, number: int = 100) -> list[LeasedEvent]:
@@ -184,9 +181,7 @@ async def test_a_sink_receives_what_it_asked_for(telling: Store) -> None:
 async def test_a_sweep_tells_what_became_of_another_services_operations(telling: Store, database: Database) -> None:
     """By the subscriptions of that service, which it left in the store; of one without any, nothing."""
     others = Outbox("another", "urn:another", (Subscription("theirs"),))
-    other = database.open_store(outbox=others)
-    await other.start()
-    try:
+    async with started(database.open_store(outbox=others)) as other:
         await other.compare_configuration(Serving(uuid4(), "another", {"charges": b"recipe"}))
         foreign, third = (Hand(Script(new_identity(service=service))) for service in ("another", "a third"))
         for hand in (foreign, third):
@@ -198,24 +193,17 @@ async def test_a_sweep_tells_what_became_of_another_services_operations(telling:
         (event,) = await other.lease_events("another", {"theirs": 10}, LEASE_US)
         assert (event.event.type, event.event.operation_id) == (EventType.IN_DOUBT, str(foreign.operation_id))
         assert event.event.attributes()["source"] == "urn:another"
-    finally:
-        await other.close()
 
 
 async def test_an_event_outlives_its_operation(telling: Store, database: Database) -> None:
     """With the same bytes in every publication, whatever became of the record, and in any process."""
-    hand = Hand()
-    await do(telling, hand, Hand.claim, Hand.complete)
+    await do(telling, hand := Hand(), Hand.claim, Hand.complete)
     (before,) = await leased(telling)
     await database.advance(REPLAY_SECONDS + REMEMBER_SECONDS + 1)
     await sweep_all(telling)
     assert (await telling.read(hand.operation_id)).record is None
-    other = database.open_store()
-    await other.start()
-    try:
+    async with started(database.open_store()) as other:
         (after,) = await leased(other)
-    finally:
-        await other.close()
     assert after.event.cloudevent() == before.event.cloudevent()
     assert after.event.standard() == before.event.standard()
     again = Hand(Script(hand.script.identity))
@@ -269,8 +257,7 @@ async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) 
 
 async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, database: Database) -> None:
     """A dead event is published again only when an operator says so, with a count of that."""
-    hand = Hand()
-    await do(telling, hand, Hand.claim, Hand.complete)
+    await do(telling, hand := Hand(), Hand.claim, Hand.complete)
     (event,) = await leased(telling)
     await telling.report_events(
         SERVICE, [EventReport(ALL, event.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 500", microseconds(100))]

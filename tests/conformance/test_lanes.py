@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from itertools import combinations
 from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Content, Fenced, Result, State, microseconds
+from gateway.core.operation import Applied, Fenced, Result, State, microseconds
 from gateway.store.base import Store
-from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, LEASE_US, POSTPONE_SECONDS, SERVICE, Hand, Speech, do
+from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, POSTPONE_SECONDS, SERVICE, Hand, Speech, do
 from tests.conformance.stores import Database
 from tests.conformance.test_kept_requests import CHARGES, hand_of, ids
 from tests.conformance.test_retention import sweep_all
@@ -46,10 +45,6 @@ async def turns(store: Store, hands: list[Hand]) -> list[bool]:
         and not hand.record.delivery.is_behind
         for hand in hands
     ]
-
-
-def id_of(hand: Hand) -> int:
-    return hand.operation_id.int
 
 
 def is_behind(result: Result) -> bool | None:
@@ -110,15 +105,6 @@ async def test_every_end_of_the_head_lets_the_next_one_go(end: str, store: Store
     await do(other_store, second, Hand.dispatch)
 
 
-async def test_what_is_accepted_again_is_the_last(store: Store) -> None:
-    first, second = hands = await accepted(store, 2)
-    lane = first.record.delivery.lane  # type: ignore[union-attr]
-    await do(store, first, Hand.withdraw, lambda hand: replace(hand.accept_again(), lane=lane))
-    assert await turns(store, hands) == [False, True]
-    await do(store, second, Hand.dispatch, Hand.complete)
-    assert await turns(store, hands) == [True, False]
-
-
 async def test_a_lane_in_doubt_waits_for_ever(store: Store, other_store: Store, database: Database) -> None:
     """Doubt is never passed, also where dead letters are; the store counts the lane as stopped, and since when."""
     first, second = await accepted(store, 2, stops=False)
@@ -156,16 +142,6 @@ async def test_a_dead_letter(stops: bool, store: Store, other_store: Store, data
     assert await turns(other_store, hands) == [False, True, False]
 
 
-async def test_a_requeue_that_takes_the_turn(store: Store, other_store: Store) -> None:
-    """The passed one is next again, and the one that could have gone waits."""
-    first, second = await accepted(store, 2, stops=False)
-    await do(store, first, Hand.dispatch, Hand.bury)
-    assert await due(other_store) == {second.operation_id}
-    await do(store, first, Hand.requeue)
-    assert await due(other_store) == {first.operation_id}
-    assert await refused(other_store, second)
-
-
 @pytest.mark.parametrize("stops", [True, False], ids=["stop", "skip"])
 async def test_what_expires_in_its_lane(stops: bool, store: Store, database: Database) -> None:
     """It is a dead letter like any other, once a sweep has written that."""
@@ -180,32 +156,6 @@ async def test_what_expires_in_its_lane(stops: bool, store: Store, database: Dat
     assert await due(store) == (set() if stops else {second.operation_id})
     counted = (await store.backlog(SERVICE)).waiting["create_payment"]
     assert counted.lanes_stopped == stops
-
-
-async def test_a_turn_that_another_one_gives_at_once(store: Store, database: Database) -> None:
-    """Requeued with what was first in its lane, called off in the same moment: the result says that it is first now."""
-    # Where operations have queues by their ids, these are in one, and come in this order also where a batch is sorted.
-    three = [hand_of() for _ in range(3)]
-    alike = next(pair for pair in combinations(three, 2) if len({id_of(each) % 2 for each in pair}) == 1)
-    first, second = hands = sorted(alike, key=id_of)
-    lane = uuid4().bytes
-    for hand in hands:
-        await do(store, hand, in_lane(lane))
-    await database.advance(DELIVER_SECONDS)
-    await turns(store, hands)
-    results = await asyncio.gather(store.apply(first.withdraw()), store.apply(second.requeue()))
-    assert [is_behind(result) for result in results] == [None, False]
-    assert await turns(store, hands) == [False, True]
-
-
-async def test_beside_what_is_in_a_lane(store: Store) -> None:
-    """Accepted at once with one that is in a lane, and in none itself: nothing goes first."""
-    ordered, free = (
-        replace(hand_of().accept(), lane=lane, content=Content(uuid4().bytes, LEASE_US))
-        for lane in (uuid4().bytes, None)
-    )
-    results = await asyncio.gather(store.apply(ordered), store.apply(free))
-    assert [is_behind(result) for result in results] == [False, False]
 
 
 async def test_many_at_once(store: Store, other_store: Store) -> None:

@@ -11,7 +11,7 @@ from gateway.core.operation import Fenced, State
 from gateway.store.base import NotApplied, Store
 from gateway.store.operations import Query, RecoveryLease
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import ANSWER, SERVICE, Hand, do, increasing, state
+from tests.conformance.hand import ANSWER, SERVICE, Hand, do, increasing, started, state
 from tests.conformance.stores import Database
 from tests.support.serving import GATEWAY, serving
 
@@ -44,45 +44,29 @@ async def test_a_store_that_was_not_started_changes_nothing(verb: str, database:
         await VERBS[verb](database.open_store())
 
 
-async def test_a_store_that_never_started_can_be_closed(database: Database) -> None:
-    """Closing what was not opened is no error, nor is closing twice."""
-    store = database.open_store()
-    await store.close()
-    await store.start()
-    await store.close()
-    await store.close()
-
-
 async def test_two_stores_on_the_same_data_see_one_another(store: Store, other_store: Store) -> None:
     """What one gateway was told is what the other reads, at once."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     assert await state(other_store, hand) is State.CLAIMED
     assert isinstance(await other_store.apply(hand.claim()), Fenced)
     await do(other_store, hand, Hand.complete)
     assert await state(store, hand) is State.COMPLETED
-    assert hand.record is not None
     assert hand.record.response == ANSWER
 
 
 async def test_a_restart_forgets_nothing(database: Database) -> None:
     """Every kind of record, and the order of tokens, outlives the store object that wrote it."""
     claimed, completed, released, doubted, tombstone, gone = hands = [Hand() for _ in range(6)]
-    store = database.open_store()
-    await store.start()
-    for hand in hands:
-        await do(store, hand, Hand.claim)
-    await do(store, completed, Hand.complete)
-    await do(store, released, Hand.release)
-    await do(store, doubted, Hand.abandon)
-    await do(store, tombstone, Hand.complete, Hand.purge)
-    await do(store, gone, Hand.release, Hand.erase)
-    before = [hand.record for hand in hands]
-    await store.close()
-
-    store = database.open_store()
-    await store.start()
-    try:
+    async with started(database.open_store()) as store:
+        for hand in hands:
+            await do(store, hand, Hand.claim)
+        await do(store, completed, Hand.complete)
+        await do(store, released, Hand.release)
+        await do(store, doubted, Hand.abandon)
+        await do(store, tombstone, Hand.complete, Hand.purge)
+        await do(store, gone, Hand.release, Hand.erase)
+        before = [hand.record for hand in hands]
+    async with started(database.open_store()) as store:
         assert [await state(store, hand) for hand in hands] == [
             State.CLAIMED, State.COMPLETED, State.RELEASED, State.IN_DOUBT, State.TOMBSTONE, State.ABSENT,
         ]  # fmt: skip
@@ -91,20 +75,6 @@ async def test_a_restart_forgets_nothing(database: Database) -> None:
         await do(store, gone, Hand.claim)
         assert increasing(gone.tokens)
         assert gone.token > max(token for hand in hands for token in hand.tokens if hand is not gone)
-    finally:
-        await store.close()
-
-
-async def test_a_store_object_can_be_started_again(database: Database) -> None:
-    """Close and start on one object is a restart."""
-    hand = Hand()
-    store = database.open_store()
-    for speech in (Hand.claim, Hand.renew, Hand.complete):
-        await store.start()
-        await do(store, hand, speech)
-        await store.close()
-        with pytest.raises(NotApplied):
-            await store.read(hand.operation_id)
 
 
 async def test_a_change_wakes_who_waits(store: Store) -> None:
@@ -124,8 +94,7 @@ async def test_a_change_wakes_who_waits(store: Store) -> None:
 
 async def test_a_change_between_opening_and_waiting_is_not_missed(store: Store) -> None:
     """Whoever opens a watch, reads, and then waits, hears of what happened in between."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     async with store.watch(hand.operation_id) as watch:
         await do(store, hand, Hand.complete)
         assert await watch.wait_changed(PATIENCE_SECONDS) is True
@@ -133,8 +102,7 @@ async def test_a_change_between_opening_and_waiting_is_not_missed(store: Store) 
 
 async def test_without_news_a_wait_ends_at_its_timeout(store: Store) -> None:
     """No change, no news: the wait says so, and can be repeated."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     async with store.watch(hand.operation_id) as watch:
         # News of the claim itself may still be on its way from a server.
         while await watch.wait_changed(0.2):
@@ -145,8 +113,7 @@ async def test_without_news_a_wait_ends_at_its_timeout(store: Store) -> None:
 
 async def test_many_wait_for_one(store: Store) -> None:
     """Every waiter of an operation is woken, and one that gave up disturbs none."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
 
     async def wait() -> bool:
         async with store.watch(hand.operation_id) as watch:

@@ -88,8 +88,7 @@ async def test_events_of_one_operation_come_one_after_the_other(telling: Sequenc
 
 async def test_a_dead_event_is_passed_and_comes_last_when_it_is_delivered_again(telling: Sequence[Store]) -> None:
     store, other = telling
-    hand = Hand()
-    await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
+    await do(store, hand := Hand(), Hand.claim, Hand.abandon, Hand.prove)
     (dead,) = await leased(store)
     await report(store, dead, fate=EventFate.DEAD)
     (second,) = await leased(other)
@@ -132,21 +131,6 @@ async def test_the_operations_of_a_lane_share_one_line(telling: Sequence[Store],
     assert len(keys) == 1
 
 
-async def test_what_was_published_is_reported_twice(telling: Sequence[Store]) -> None:
-    """A late report of another relay lets nothing pass."""
-    store, other = telling
-    await do(store, Hand(), Hand.claim, Hand.abandon, Hand.prove)
-    (first,) = await leased(store)
-    await report(store, first)
-    (second,) = await leased(other)
-    await report(store, first)
-    assert await leased(store) == []
-    await report(other, second, second)
-    (third,) = await leased(store)
-    await report(store, third)
-    assert (await store.sinks(SERVICE)).keys() == {ANY_ORDER}
-
-
 async def test_what_is_written_while_the_one_before_it_is_reported_gets_its_turn(telling: Sequence[Store]) -> None:
     """Whichever comes first: the line never gets stuck, and nothing passes."""
     store, other = telling
@@ -158,13 +142,3 @@ async def test_what_is_written_while_the_one_before_it_is_reported_gets_its_turn
         (event,) = await leased(store)
         assert subjects([event]) == of(hand, "accepted")
         await report(store, event, fate=EventFate.PUT_OFF)
-
-
-async def test_one_sink_in_order_delays_no_other(telling: Sequence[Store]) -> None:
-    """Each sink has its own places."""
-    store, _ = telling
-    hand = Hand()
-    await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
-    for event in await leased(store, ANY_ORDER):
-        await report(store, event)
-    assert len(await leased(store)) == 1

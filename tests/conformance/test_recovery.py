@@ -8,20 +8,20 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Audit, Event, Fenced, ProbeTarget, State, in_doubt_since_us, microseconds
+from gateway.core.operation import Applied, Audit, Event, Fenced, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import AUDIT_KEEP_US, AUDITS_MAX, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
+from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
     LEASE_US,
     OTHER_ANSWER,
     PENDING,
-    REMEMBER_SECONDS,
     RESOURCE,
     Hand,
     Speech,
     do,
+    started,
     state,
 )
 from tests.conformance.stores import Database
@@ -39,8 +39,7 @@ FINDING = "the status is 500, which no rule matches"
 
 async def in_doubt(store: Store) -> Hand:
     """An operation whose holder said that he does not know."""
-    hand = Hand()
-    await do(store, hand, Hand.claim, Hand.abandon)
+    await do(store, hand := Hand(), Hand.claim, Hand.abandon)
     return hand
 
 
@@ -61,14 +60,12 @@ async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> No
     async def leases(hand: Hand) -> float:
         """How long it has been in doubt, in leases."""
         assert await state(store, hand) is State.IN_DOUBT
-        assert hand.record is not None
         found = (hand.snapshot.now_us - in_doubt_since_us(hand.record)) / LEASE_US
         oldest = (await store.tally()).oldest_in_doubt_seconds / LEASE_SECONDS
         assert round(2 * oldest) == round(2 * found)
         return round(2 * found) / 2
 
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     await database.advance(LEASE_SECONDS / 2)
     await do(store, hand, Hand.abandon)
     assert await leases(hand) == 0
@@ -96,17 +93,12 @@ async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> No
 
 async def recovery(store: Store, hand: Hand) -> RecoveryState:
     """What is kept of the questions about it, and there is something."""
-    kept = await store.recovery(hand.operation_id)
-    assert kept is not None
-    return kept
+    return await store.recovery(hand.operation_id)
 
 
 async def pass_floor(database: Database) -> None:
     """Until somebody may ask again at all."""
     await database.advance(PROBE_FLOOR_US / 1_000_000)
-
-
-# The recovery lease
 
 
 async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store) -> None:
@@ -117,13 +109,6 @@ async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Sto
     )
     assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 0)]
     assert await ask(other_store, hand, is_urgent=True) is None
-
-
-async def test_leases_of_many_operations_do_not_meet(store: Store, other_store: Store) -> None:
-    """Of every operation one gets the lease, however many are asked for at once."""
-    hands = [await in_doubt(store) for _ in range(10)]
-    asked = await asyncio.gather(*(ask(each, hand) for each in (store, other_store) for hand in hands))
-    assert sorted(lease.operation_id for lease in asked if lease) == sorted(hand.operation_id for hand in hands)
 
 
 async def test_a_lease_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
@@ -198,26 +183,6 @@ async def test_what_the_last_question_came_to(store: Store, other_store: Store, 
     assert (anew.token, anew.tries, anew.asked_us, anew.finding) == (hand.token, 1, 0, "")
 
 
-async def test_a_lease_that_was_given_back_is_free(store: Store, other_store: Store, database: Database) -> None:
-    """Without a pause the next one gets it after a moment."""
-    hand = await in_doubt(store)
-    for tries in range(5):
-        lease = await take((store, other_store)[tries % 2], hand)
-        assert lease.tries == tries
-        await other_store.put_off(lease, 0, FINDING)
-        await pass_floor(database)
-
-
-async def test_giving_back_twice_is_giving_back_once(store: Store, database: Database) -> None:
-    """An answer that was lost is repeated, and costs nothing but a pause that begins anew."""
-    hand = await in_doubt(store)
-    lease = await take(store, hand)
-    await store.put_off(lease, PAUSE_US, FINDING)
-    await store.put_off(lease, PAUSE_US, FINDING)
-    await database.advance(PAUSE_SECONDS)
-    assert (await take(store, hand)).tries == 1
-
-
 async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, database: Database) -> None:
     """Whoever gives back too late neither ends the lease that somebody else has by now, nor puts it off."""
     hand = await in_doubt(store)
@@ -230,14 +195,6 @@ async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, da
     await store.put_off(late, PAUSE_US, FINDING)
     await pass_floor(database)
     assert (await take(store, hand)).tries == 2
-
-
-async def test_what_never_was_can_be_given_back(store: Store) -> None:
-    """Giving back a lease that the store does not know is harmless."""
-    hand = await in_doubt(store)
-    await store.put_off(RecoveryLease(uuid4(), 1, 0), PAUSE_US, FINDING)
-    await store.put_off(RecoveryLease(hand.operation_id, hand.token, 0), PAUSE_US, FINDING)
-    await take(store, hand)
 
 
 NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
@@ -256,8 +213,7 @@ NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
 @pytest.mark.parametrize("speeches", NOT_IN_DOUBT.values(), ids=NOT_IN_DOUBT)
 async def test_only_doubt_is_recovered(speeches: tuple[Speech, ...], store: Store) -> None:
     """In every other state nobody gets the lease, however urgent."""
-    hand = Hand()
-    await do(store, hand, *speeches)
+    await do(store, hand := Hand(), *speeches)
     assert await ask(store, hand, is_urgent=True) is None
 
 
@@ -279,8 +235,7 @@ async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database:
 @pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
 async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, database: Database) -> None:
     """A claim whose lease is over can be recovered, whether or not a sweep has written that down; before, it cannot."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     assert await ask(store, hand, is_urgent=True) is None
     await database.advance(LEASE_SECONDS)
     if is_swept:
@@ -306,21 +261,6 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     await sweep_all(store)
     await take(store, hand)
     assert (await store.read(hand.operation_id)).record == before
-
-
-async def test_a_late_answer_wins_over_a_prober(store: Store, other_store: Store) -> None:
-    """While somebody holds the recovery lease the holder's answer is recorded, and what the prober found is fenced."""
-    hand = await in_doubt(store)
-    proof, denial = hand.prove(), hand.disprove()
-    lease = await take(other_store, hand)
-    await do(store, hand, Hand.complete)
-    assert isinstance(await other_store.apply(proof), Fenced)
-    assert isinstance(await other_store.apply(denial), Fenced)
-    await other_store.put_off(lease, PAUSE_US, FINDING)
-    assert await state(store, hand) is State.COMPLETED
-    assert hand.record is not None
-    assert hand.record.response == ANSWER
-    assert await store.audits(hand.operation_id) == []
 
 
 async def test_the_latest_audits_of_all_operations(store: Store) -> None:
@@ -351,45 +291,23 @@ async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, ot
         proven, late = await asyncio.gather(other_store.apply(hand.prove()), store.apply(hand.complete()))
         assert isinstance(proven, Applied) != isinstance(late, Applied)
         record = (await store.read(hand.operation_id)).record
-        assert record is not None
         assert record.response == (OTHER_ANSWER if isinstance(proven, Applied) else ANSWER)
         assert len(await store.audits(hand.operation_id)) == isinstance(proven, Applied)
 
 
 async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
     """A gateway that starts again finds who holds what, and until when."""
-    store = database.open_store()
-    await store.start()
-    held, paused = await in_doubt(store), await in_doubt(store)
-    lease = await take(store, held)
-    await store.put_off(await take(store, paused), PAUSE_US, FINDING)
-    await store.close()
-    store = database.open_store()
-    await store.start()
-    try:
+    async with started(database.open_store()) as store:
+        held, paused = await in_doubt(store), await in_doubt(store)
+        lease = await take(store, held)
+        await store.put_off(await take(store, paused), PAUSE_US, FINDING)
+    async with started(database.open_store()) as store:
         assert await ask(store, held, is_urgent=True) is None
         assert await ask(store, paused) is None
         await store.put_off(lease, 0, FINDING)
         await pass_floor(database)
         assert (await take(store, held)).tries == 1
         assert (await take(store, paused, is_urgent=True)).tries == 1
-    finally:
-        await store.close()
-
-
-async def test_a_pause_outlives_every_sweep(store: Store, database: Database) -> None:
-    """As long as there is doubt the store knows how often it was asked about, however long ago."""
-    hand, over = await in_doubt(store), await in_doubt(store)
-    week_us = microseconds(7 * 86_400)
-    for each in (hand, over):
-        await store.put_off(await take(store, each), week_us, FINDING)
-    await do(store, over, Hand.disprove)
-    for _ in range(6):
-        await database.advance(86_400)
-        await sweep_all(store)
-        assert await ask(store, hand) is None
-    await database.advance(86_400)
-    assert (await take(store, hand)).tries == 1
 
 
 async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, database: Database) -> None:
@@ -410,17 +328,13 @@ async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, dat
     assert not (await store.sweep(3)).more
 
 
-# What is written down
-
-
 def who_and_why(audits: list[AuditEntry]) -> list[tuple[Event, str, str]]:
     return [(entry.event, entry.who, entry.why) for entry in audits]
 
 
 async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: Store, database: Database) -> None:
     """Each change says when it was made, by whom, why and on which token; the oldest comes first."""
-    hand = Hand()
-    await do(store, hand, Hand.claim, Hand.abandon)
+    await do(store, hand := Hand(), Hand.claim, Hand.abandon)
     doubted = hand.token
     await do(store, hand, lambda hand: replace(hand.disprove(), audit=Audit("ana", "not in the ledger")))
     first_us = hand.snapshot.now_us
@@ -444,80 +358,9 @@ async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: S
     assert await store.audits(uuid4()) == []
 
 
-async def test_a_repeated_change_is_written_down_once(store: Store, other_store: Store) -> None:
-    """However often and through however many gateways the same is said, it was done once."""
-    for speeches in ((Hand.prove, Hand.purge), (Hand.disprove, Hand.erase)):
-        hand = await in_doubt(store)
-        for speech in speeches:
-            command = speech(hand)
-            told = await asyncio.gather(*((store, other_store)[turn % 2].apply(command) for turn in range(8)))
-            hand.look(told[0].snapshot)
-            assert any(isinstance(result, Applied) for result in told)
-        audits = await store.audits(hand.operation_id)
-        assert [entry.event.value for entry in audits] == [speech.__name__ for speech in speeches]
-
-
-async def test_what_was_not_changed_is_not_written_down(store: Store, database: Database) -> None:
-    """A command that found no row, or that says nothing of who said it, leaves no audit."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    for speech in (Hand.prove, Hand.disprove, Hand.purge, Hand.erase):
-        assert isinstance(await store.apply(speech(hand)), Fenced)
-    await do(store, hand, Hand.abandon)
-    for command in (replace(hand.prove(), read_token=hand.stale_token), hand.purge(), hand.erase()):
-        assert isinstance(await store.apply(command), Fenced)
-    await do(store, hand, lambda hand: replace(hand.prove(), audit=None))
-    await do(store, hand, lambda hand: replace(hand.purge(), audit=None))
-    await database.advance(2 * REMEMBER_SECONDS)
-    assert isinstance(await store.apply(hand.erase()), Fenced)
-    assert await store.audits(hand.operation_id) == []
-
-
-async def test_of_two_operators_one_is_written_down(store: Store, other_store: Store) -> None:
-    """Of two who resolve the same doubt at once in their own way, the one who did it is named, and nobody else."""
-    for _ in range(10):
-        hand = await in_doubt(store)
-        proof = replace(hand.prove(), audit=Audit("ana", "seen"))
-        denial = replace(hand.disprove(), resolution_id=uuid4(), audit=Audit("bo", "not seen"))
-        proven, denied = await asyncio.gather(store.apply(proof), other_store.apply(denial))
-        assert isinstance(proven, Applied) != isinstance(denied, Applied)
-        (entry,) = await store.audits(hand.operation_id)
-        assert (entry.event, entry.who) == (
-            (Event.PROVE, "ana") if isinstance(proven, Applied) else (Event.DISPROVE, "bo")
-        )
-
-
-async def test_many_changes_at_once_are_not_mixed_up(store: Store) -> None:
-    """Each of those that are written in one batch, with and without an audit, keeps its own."""
-    hands = await asyncio.gather(*(in_doubt(store) for _ in range(40)))
-    audits = [Audit(f"who-{n}", f"why-{n}") if n % 3 else None for n in range(len(hands))]
-    await asyncio.gather(
-        *(
-            store.apply(replace(hand.prove() if n % 2 else hand.disprove(), audit=audit))
-            for n, (hand, audit) in enumerate(zip(hands, audits, strict=True))
-        )
-    )
-    for n, (hand, audit) in enumerate(zip(hands, audits, strict=True)):
-        event = Event.PROVE if n % 2 else Event.DISPROVE
-        wanted = [] if audit is None else [(event, audit.who, audit.why)]
-        assert who_and_why(await store.audits(hand.operation_id)) == wanted
-
-
-async def test_the_latest_audits_are_shown(store: Store) -> None:
-    """Of an operation that was argued about without end, as many as there is room for, ending with the last."""
-    hand = await in_doubt(store)
-    for turn in range(AUDITS_MAX + 2):
-        await do(store, hand, lambda hand, turn=turn: replace(hand.disprove(), audit=Audit("probe", str(turn))))
-        await do(store, hand, Hand.retry, Hand.abandon)
-    shown = [entry.why for entry in await store.audits(hand.operation_id)]
-    assert shown == [str(turn) for turn in range(2, AUDITS_MAX + 2)]
-
-
 async def test_audits_outlive_their_record_and_not_for_ever(database: Database) -> None:
     """What was done to an erased or collected operation is known for ninety days, to a kept one as long as it is."""
-    store = database.open_store()
-    await store.start()
-    try:
+    async with started(database.open_store()) as store:
         erased, collected, kept = await in_doubt(store), await in_doubt(store), await in_doubt(store)
         await do(store, erased, Hand.disprove, Hand.erase)
         await do(store, collected, Hand.disprove)
@@ -535,46 +378,6 @@ async def test_audits_outlive_their_record_and_not_for_ever(database: Database) 
         await database.advance(2 * AUDIT_KEEP_SECONDS)
         await sweep_all(store)
         assert await store.audits(kept.operation_id) == []
-    finally:
-        await store.close()
-
-
-async def test_audits_are_swept_in_bounded_numbers(store: Store, database: Database) -> None:
-    """A pass clears away no more than its limit and says that there is more."""
-    hands = await asyncio.gather(*(in_doubt(store) for _ in range(25)))
-    await asyncio.gather(*(do(store, hand, Hand.disprove, Hand.erase) for hand in hands))
-    await database.advance(AUDIT_KEEP_SECONDS)
-    assert (await store.sweep(20)).more
-    left = sum([len(await store.audits(hand.operation_id)) for hand in hands])
-    assert left >= 30
-    await sweep_all(store, 20)
-    assert sum([len(await store.audits(hand.operation_id)) for hand in hands]) == 0
-
-
-# Where to ask
-
-
-async def test_where_to_ask_is_kept_with_the_claim(store: Store, other_store: Store, database: Database) -> None:
-    """What the last claim gave is on the record for as long as that is, and a takeover leaves it as it is."""
-    hand = Hand()
-    await do(store, hand, lambda hand: replace(hand.claim(), lease_us=LEASE_US))
-    probe = hand.record.probe if hand.record else None
-    assert probe is not None
-    for speech in (Hand.abandon, Hand.takeover, Hand.abandon, Hand.complete, Hand.purge):
-        await do(store, hand, speech)
-        record = (await other_store.read(hand.operation_id)).record
-        assert record is not None
-        assert record.probe == probe
-
-
-async def test_every_byte_of_where_to_ask_is_kept(store: Store) -> None:
-    """A target and a host are bytes, whatever is in them; an empty one is not a missing one."""
-    for target, host in ((bytes(range(256)), b"\x00\xff"), (b"", b""), (b"/" * 8_000, b"h" * 300)):
-        hand, probe = Hand(), ProbeTarget(target, host)
-        await do(store, hand, lambda hand, probe=probe: replace(hand.claim(), probe=probe))
-        record = (await store.read(hand.operation_id)).record
-        assert record is not None
-        assert record.probe == probe
 
 
 async def test_what_was_made_is_known_until_nothing_was(store: Store) -> None:
@@ -582,10 +385,8 @@ async def test_what_was_made_is_known_until_nothing_was(store: Store) -> None:
     a later name takes its place, and it is forgotten when it is known that nothing was made."""
 
     async def made(*speeches: Speech) -> str | None:
-        hand = Hand()
-        await do(store, hand, *speeches)
+        await do(store, hand := Hand(), *speeches)
         assert await state(store, hand) is not State.ABSENT
-        assert hand.record is not None
         return hand.record.resource
 
     doubted = (Hand.claim, Hand.abandon)

@@ -39,7 +39,6 @@ async def test_every_event_has_the_effect_that_the_table_gives_it(
     await play_pairs(HISTORIES[history], list(pairs.values()), store, database, clock)
     for name, pair in pairs.items():
         assert pair.differences(exact=database.exact) == [], f"before {name}"
-
     told = await asyncio.gather(*(pair.say(store, SPEECHES[name]) for name, pair in pairs.items()))
     found = {name: wrong for name, wrong in zip(pairs, told, strict=True) if wrong}
     for name, pair in pairs.items():

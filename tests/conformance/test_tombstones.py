@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.identity.scope import is_in_scope, is_of
-from gateway.core.operation import Applied, Audit, Erase, Fenced, Fingerprint, State, microseconds
+from gateway.core.operation import Applied, Fenced, Fingerprint, State, microseconds
 from gateway.core.verdict import Refuse, Verdict, judge
 from gateway.store.base import Store
-from gateway.store.operations import Agreement, Query, Swept
+from gateway.store.operations import Agreement, Swept
 from tests.conformance.hand import (
     OTHER,
     REMEMBER_SECONDS,
@@ -48,7 +48,6 @@ async def test_a_repeat_gets_the_same_refusal(store: Store, database: Database) 
     assert isinstance(result, Fenced)
     snapshot, record = result.snapshot, result.snapshot.record
     assert record == (await store.read(hand.operation_id)).record
-    assert record is not None
     assert (record.state, record.resource) == (State.TOMBSTONE, RESOURCE)
     for ours, verdict in {
         SAME: Verdict.KEY_EXPIRED,
@@ -63,33 +62,6 @@ async def test_a_repeat_gets_the_same_refusal(store: Store, database: Database) 
     assert not is_of(record.identity, SERVICE, "refunds")
     assert is_in_scope(record.identity, identity.scope_digest)
     assert not is_in_scope(record.identity, b"other" + identity.scope_digest[5:])
-
-
-async def test_the_holder_is_told_again(store: Store, database: Database) -> None:
-    """An outcome whose result was lost is known to be recorded, and one of another attempt is not taken for it."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    outcome = hand.complete()
-    await do(store, hand, lambda _: outcome)
-    await database.advance(REPLAY_SECONDS + 60)
-    await sweep_all(store)
-    assert isinstance(await store.apply(outcome), Applied)
-    others = (replace(outcome, token=outcome.token + 1), hand.release(), hand.abandon(), hand.renew())
-    for other in others:
-        assert isinstance(await store.apply(other), Fenced)
-    assert await state(store, hand) is State.TOMBSTONE
-
-
-async def test_an_erased_key_runs_again(store: Store, database: Database) -> None:
-    """Under a higher token, and with an audit that says who did it."""
-    hand = Hand()
-    await retired(store, database, hand)
-    assert isinstance(await store.apply(Erase(hand.operation_id, Audit("ann", "by request"))), Applied)
-    assert isinstance(await store.apply(hand.erase()), Fenced)
-    await do(store, hand, Hand.claim)
-    assert hand.tokens == sorted(set(hand.tokens))
-    assert len(hand.tokens) == 2
-    assert [entry.who for entry in await store.cold.audits(hand.operation_id)] == ["ann"]
 
 
 async def test_a_key_is_free_again_at_the_moment_it_is_due(store: Store, database: Database) -> None:
@@ -117,27 +89,9 @@ async def test_tombstones_are_living_keys(store: Store, database: Database) -> N
     await do(store, completed, Hand.claim, Hand.complete)
     (conflict,) = (await store.cold.compare_configuration(recipes(charges=b"two"))).conflicts
     record = (await store.read(completed.operation_id)).record
-    assert record is not None
     assert (conflict.living.keys, conflict.living.until_us) == (2, record.remember_until_us)
     await database.advance(REMEMBER_SECONDS - REPLAY_SECONDS)
     assert await store.cold.count_without_route(SERVICE, ()) == {"charges": 1}
-
-
-async def test_tombstones_are_found_in_order(store: Store, database: Database) -> None:
-    """An operator who lists them page by page sees each once, whoever made it one."""
-    hands = [Hand() for _ in range(20)]
-    await retired(store, database, *hands[:10])
-    for hand in hands[10:]:
-        await do(store, hand, Hand.claim, Hand.complete, Hand.purge)
-    query, found = Query(frozenset((State.TOMBSTONE,)), limit=3), []
-    while page := await store.cold.find(query):
-        found += [each.record.identity.operation_id for each in page if each.record is not None]
-        query = replace(query, after=found[-1])
-    assert found == sorted(hand.operation_id for hand in hands)
-    for routes, number in ({"create_payment"}, 20), ({"another"}, 0):
-        of_routes = replace(query, after=None, routes=frozenset(routes), limit=100)
-        assert len(await store.cold.find(of_routes)) == number
-    assert await store.cold.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []
 
 
 @pytest.mark.parametrize("what", ["service", "digest", "scope", "part of a second"])
@@ -153,7 +107,6 @@ async def test_whatever_a_key_is_made_of_it_is_remembered(what: str, store: Stor
     await database.advance(REPLAY_SECONDS + 60)
     assert (await sweep_all(store)).retired == 1
     found = (await store.apply(replace(claim, attempt_id=uuid4()))).snapshot
-    assert found.record is not None
     assert judge(found, (fingerprint,), accept_recipe_change=False) == Refuse(Verdict.KEY_EXPIRED, found.record)
     await database.advance(REMEMBER_SECONDS)
     assert (await sweep_all(store)).collected == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from gateway.core.operation import Applied, State
 from gateway.store.base import EpochChanged, Store
 from gateway.store.memory.epoch import WitnessFiles, WitnessNote, memory_digest
 from gateway.store.operations import WITNESS_KEEP_US, Agreement, Epoch, Tally
-from tests.conformance.hand import Hand, do, state
+from tests.conformance.hand import Hand, do, started, state
 from tests.conformance.stores import Database
 from tests.support.serving import serving
 
@@ -35,12 +34,8 @@ def files(tmp_path: Path) -> Iterator[WitnessFiles]:
 @asynccontextmanager
 async def opened(database: Database, files: WitnessFiles) -> AsyncIterator[Store]:
     """A started store that notes what it acknowledges."""
-    store = database.open_store(files)
-    await store.start()
-    try:
+    async with started(database.open_store(files)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 def noted(files: WitnessFiles) -> int:
@@ -158,27 +153,6 @@ async def test_the_files_of_workers_that_ended_are_removed(database: Database, f
             await check_kept(store, files)
     finally:
         neighbour.close()
-
-
-async def test_a_state_directory_that_was_copied(database: Database, files: WitnessFiles, tmp_path: Path) -> None:
-    """A gateway with a copy of what a living one noted disturbs nobody, and what either is told counts for itself."""
-    async with opened(database, files) as store:
-        await do(store, Hand(), Hand.claim)
-        shutil.copytree(files._directory, tmp_path / "copy")
-        copied = WitnessFiles(tmp_path / "copy")
-        copied.open()
-        try:
-            async with opened(database, copied) as other:
-                for _ in range(3):
-                    await do(store, Hand(), Hand.claim, Hand.complete)
-                    await do(other, Hand(), Hand.claim, Hand.complete)
-                copied.sync()
-                await check_kept(store, files)
-                await check_kept(other, copied)
-                ours, theirs = ({note.link for note in each.read().notes} for each in (files, copied))
-                assert not ours & theirs
-        finally:
-            copied.close()
 
 
 async def test_witnesses_that_nobody_raises_are_removed(database: Database, files: WitnessFiles) -> None:

@@ -81,10 +81,6 @@ def test_kubernetes_takes_the_objects(version: str) -> None:
     for document in objects:
         whole = {"apiVersion": "v1"} | document
         kubernetes_validate.validate(whole, version, strict=True)
-
-
-def test_a_misspelt_field_would_be_found() -> None:
-    """The validation is strict."""
     wrong = kustomized()["Service"]
     wrong["spec"]["selectors"] = wrong["spec"].pop("selector")
     with pytest.raises(kubernetes_validate.ValidationError):

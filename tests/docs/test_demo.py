@@ -9,23 +9,20 @@ import os
 import re
 import signal
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stripe
 
-from gateway.app.life import StartError
-from gateway.demo import demo, in_front_of_cards, setting
+from gateway.demo import in_front_of_cards
 from gateway.demo import story as traffic
-from gateway.demo.world import CARDS, Caller, CardService
+from gateway.demo.world import Caller, CardService
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.curl import curl, curl_lines
 from tests.support.demo import DemoProcess, program, run_program
 from tests.support.eventually import eventually, eventually_blocking
-from tests.support.ports import free_port
 from tests.support.processes import descendants, end, spawn
 from tests.support.reference import DOCS
 from tests.support.upstream import RecordingUpstream
@@ -101,22 +98,6 @@ def test_the_triangle_can_be_stopped_and_leaves_nothing(tmp_path: Path) -> None:
     assert (code, log.read_text().splitlines()[-1]) == (1, "Stopped. Nothing is left.")
     assert [pid for pid in gateways if Path(f"/proc/{pid}").exists()] == []
     assert list(directory.iterdir()) == []
-
-
-def test_a_figure_that_is_not_as_promised_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a gateway that lacks a corner where it should have all, it ends with a failure, and says which figure."""
-    monkeypatch.delitem(setting.CORNERS, "inbox")
-    assert demo(host="127.0.0.1", port=None, upstream=None, story=False, corners=True, upstream_only=False) == 1
-    assert "This is not what should have happened: the verdicts: expected [(200, 'accepted')" in capsys.readouterr().out
-
-
-def test_a_missing_temporary_directory_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to do, where it can store nothing."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(StartError, match="Name a place for it in TMPDIR"):
-        demo(host="127.0.0.1", port=None, upstream=None, story=False, corners=True, upstream_only=False)
 
 
 async def test_the_lines_that_it_prints_do_what_it_says(tmp_path: Path) -> None:
@@ -196,12 +177,6 @@ async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
             assert len(upstream.requests) == 3
 
 
-def test_a_service_that_is_not_there_yet_is_said(tmp_path: Path) -> None:
-    """In front of a port where nothing listens it serves, and says that requests will get 502."""
-    with DemoProcess(tmp_path, "--upstream", f"http://127.0.0.1:{free_port()}") as demo:
-        eventually_blocking(lambda: "Nothing listens" in demo.output, what="it says that nothing listens")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -220,17 +195,6 @@ def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str
         run_program("demo", *arguments)
     assert said in str(failed.value)
     assert "Traceback" not in str(failed.value)
-
-
-async def test_the_service_alone_charges_every_time(tmp_path: Path) -> None:
-    """Without the gateway the small service charges as often as it is asked, keys or not."""
-    with DemoProcess(tmp_path, "--upstream-only") as demo:
-        body = b'{"amount": 1200, "currency": "eur", "source": "tok_visa"}'
-        for _ in range(2):
-            answer = await http.request(demo.port, "POST", "/v1/charges", [("Idempotency-Key", "one"), JSON], body)
-            assert answer.status == 201
-        assert await charged(demo.port) == 2
-        assert demo.stop(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize(
@@ -254,29 +218,6 @@ async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: 
         assert answer.status == status
         assert answer.json()["error"]["message"]
         assert await charged(service.port) == 0
-
-
-async def test_a_lost_answer_is_a_charge_all_the_same() -> None:
-    """The card whose answer is lost is charged before the connection is cut."""
-    async with CardService("127.0.0.1", 0) as service:
-        body = b'{"amount": 1200, "currency": "eur", "source": "tok_lost_response"}'
-        with pytest.raises(ConnectionError):
-            await http.request(service.port, "POST", "/v1/charges", [JSON], body)
-        assert await charged(service.port) == 1
-
-
-def test_the_invitation_names_cards_that_there_are(tmp_path: Path) -> None:
-    """Every card that the demonstration speaks of is one that the service knows."""
-    with DemoProcess(tmp_path) as demo:
-        assert set(re.findall(r"tok_[a-z_]+", demo.output)) == set(CARDS)
-
-
-def test_the_directory_may_have_any_name(tmp_path: Path) -> None:
-    """A temporary directory with characters that mean something in URLs holds the store all the same."""
-    directory = tmp_path / "a #?%41 b"
-    filled = setting.variables(host="127.0.0.1", port=0, upstream="http://127.0.0.1:9", directory=str(directory))
-    config = setting.config(setting.ANYTHING, filled)
-    assert config.store.durable.path == directory / "operations.db"
 
 
 async def test_it_opens_with_a_console(tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""The files for running the gateway elsewhere agree with the program and with each other.
-
-They cannot be started here, so every command line, port, path, variable and time in them is compared with what the
-program takes.
-"""
+"""The files for running the gateway elsewhere agree with the program and with each other."""
 
 from __future__ import annotations
 
@@ -56,9 +52,6 @@ def state_dir() -> str:
     return str(DEFAULTS["state_dir"].default)
 
 
-# -- Dockerfile -------------------------------------------------------------------------------------------------------
-
-
 def dockerfile() -> list[tuple[str, str]]:
     """The instructions of the Dockerfile, continued lines joined."""
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
@@ -74,23 +67,15 @@ def final(instruction: str) -> str:
     return found[0]
 
 
-def test_the_image_runs_the_program_with_its_usual_configuration() -> None:
-    """Entry point and command together are a command line of the program, and name its default configuration."""
+def test_the_image() -> None:
+    """It runs the program as usual, as a number that may write its volume, and is built of what is there."""
     program, *arguments = json.loads(final("ENTRYPOINT")) + json.loads(final("CMD"))
     assert program == "idempotency-gateway"
     assert config_of(arguments) == CONFIG_PATH
-
-
-def test_the_image_runs_as_a_number_that_is_not_root_and_may_write_its_volume() -> None:
-    """The user is a number above zero, and the volume is the state directory, made for this user."""
     user, group = map(int, final("USER").split(":"))
     assert user > 0 < group
     assert final("VOLUME") == state_dir()
     assert final("RUN") == f"install -d -m 0700 -o {user} -g {group} {state_dir()}"
-
-
-def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> None:
-    """Every file that is copied exists and is let through by .dockerignore, and the base is one and the same."""
     copied = [rest.split()[:-1] for word, rest in dockerfile() if word == "COPY" and "--from" not in rest]
     filters = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in filters
@@ -98,10 +83,6 @@ def test_the_image_is_built_of_what_is_there_and_gets_through_the_filter() -> No
         assert (ROOT / source).exists()
         assert f"!{source}" in filters or f"!{source}/" in filters
     assert {rest.split()[0] for word, rest in dockerfile() if word == "FROM"} == {"${BASE}"}
-
-
-def test_the_image_says_what_it_is_and_where_it_comes_from() -> None:
-    """Its labels are the usual ones. What only its builder knows are arguments, which the list of a release gives."""
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', final("LABEL")))
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (labels.pop("title"), labels.pop("description")) == (chart["name"], chart["description"])
@@ -130,8 +111,8 @@ def test_images_are_named_from_outside() -> None:
     assert yaml.safe_load((CHART / "values.yaml").read_text())["image"]["digest"] == ""
 
 
-def test_the_health_check_of_the_image_is_right_about_health(tmp_path: Path) -> None:
-    """The very code of the check succeeds at a serving gateway's status port, and fails where nobody listens."""
+def test_the_health_checks_are_right_about_health(tmp_path: Path) -> None:
+    """The very code of each succeeds at what serves, and fails where nobody listens."""
     command = json.loads(final("HEALTHCHECK").partition("CMD ")[2])
     assert command[:2] == ["python", "-c"]
     exposed = final("EXPOSE").split()
@@ -140,6 +121,13 @@ def test_the_health_check_of_the_image_is_right_about_health(tmp_path: Path) -> 
     with DemoProcess(tmp_path) as demo:
         assert check_health(command, exposed[1], demo.status_port) == 0
     assert check_health(command, exposed[1], demo.status_port) != 0
+    kind, *command = SERVICES["upstream"]["healthcheck"]["test"]
+    assert kind == "CMD"
+    port = str(parser().parse_args(SERVICES["upstream"]["command"]).port)
+    (alone := tmp_path / "alone").mkdir()
+    with DemoProcess(alone, "--upstream-only") as demo:
+        assert check_health(command, port, demo.port) == 0
+    assert check_health(command, port, demo.port) != 0
 
 
 def check_health(command: list[str], its_port: str, port: int) -> int:
@@ -147,8 +135,6 @@ def check_health(command: list[str], its_port: str, port: int) -> int:
     code = command[2].replace(its_port, str(port))
     return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode
 
-
-# -- docker-compose ---------------------------------------------------------------------------------------------------
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
@@ -173,17 +159,13 @@ def composed() -> Config:
     return config.load(ROOT / source, environment("gateway"))
 
 
-def test_the_composed_gateway_is_reached_at_the_ports_of_its_configuration(composed: Config) -> None:
-    """Ports are those of the configuration and of the image, published on loopback only, and not bound to it inside."""
+def test_the_composed_gateway(composed: Config) -> None:
+    """Its ports, stores, upstream and volumes are those of its configuration, and it may end in peace."""
     published = [tuple(port.split(":")) for port in SERVICES["gateway"]["ports"]]
     ports = (composed.listen.address.port, composed.status.listen.port)
     assert published == [("127.0.0.1", str(port), str(port)) for port in ports]
     assert final("EXPOSE").split() == [str(port) for port in ports]
     assert composed.listen.address.host == composed.status.listen.host == "0.0.0.0"
-
-
-def test_the_composed_gateway_finds_its_stores(composed: Config) -> None:
-    """Host, user, password and database are those of the composed Postgres, and the host is that of the Redis."""
     durable, fast = composed.store.durable, composed.store.fast
     assert isinstance(durable, PostgresUrl)
     assert isinstance(fast, RedisUrl)
@@ -196,42 +178,17 @@ def test_the_composed_gateway_finds_its_stores(composed: Config) -> None:
     assert "-redis:" in SERVICES["redis"]["image"]
     check = SERVICES["postgres"]["healthcheck"]["test"]
     assert [postgres["POSTGRES_USER"], postgres["POSTGRES_DB"]] == [check[3], check[5]]
-
-
-def test_the_composed_upstream_is_the_one_of_the_demonstration(composed: Config) -> None:
-    """The upstream's command line is the program's, and it listens where the gateway looks for it."""
     chosen = parser().parse_args(SERVICES["upstream"]["command"])
     assert (chosen.command, chosen.upstream_only, chosen.host) == ("demo", True, "0.0.0.0")
     assert str(composed.upstream.url) == f"http://upstream:{chosen.port}"
-
-
-def test_the_health_check_of_the_upstream_is_right_about_health(tmp_path: Path) -> None:
-    """The very code of the check succeeds at the small service and fails where nobody listens."""
-    kind, *command = SERVICES["upstream"]["healthcheck"]["test"]
-    assert kind == "CMD"
-    port = str(parser().parse_args(SERVICES["upstream"]["command"]).port)
-    with DemoProcess(tmp_path, "--upstream-only") as demo:
-        assert check_health(command, port, demo.port) == 0
-    assert check_health(command, port, demo.port) != 0
-
-
-def test_the_composed_gateway_waits_for_what_it_needs_and_may_end_in_peace(composed: Config) -> None:
-    """Everything it depends on has a health check, and it is given the time that stopping takes."""
     needed = SERVICES["gateway"]["depends_on"]
     assert set(needed) == set(SERVICES) - {"gateway"} - MONITORING
     assert all(need == {"condition": "service_healthy"} for need in needed.values())
     assert all("healthcheck" in SERVICES[name] for name in needed)
     assert (duration_seconds(SERVICES["gateway"]["stop_grace_period"]) or 0) >= stopping_seconds(composed)
-
-
-def test_the_composed_volumes_are_those_that_are_written(composed: Config) -> None:
-    """The state directory is a volume, and every named volume is declared."""
     assert mounts("gateway")[str(composed.state_dir)] == "gateway-state"
     used = {source for service in SERVICES for source in mounts(service).values() if not source.startswith(".")}
     assert used == set(COMPOSE["volumes"])
-
-
-# -- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
@@ -298,8 +255,8 @@ both = pytest.mark.parametrize("name", ["sidecar", "edge"])
 
 
 @both
-def test_the_pod_reads_the_configuration_of_the_manifest(name: str) -> None:
-    """The command line names the key of the ConfigMap, where it is mounted, and nothing is to be remarked on it."""
+def test_the_pod_is_as_its_configuration(name: str) -> None:
+    """Files, variables, ports, probes, image and grace period; a change of it starts the pods anew."""
     kinds = manifests(name)
     gateway = containers(kinds)["gateway"]
     (file,) = kinds["ConfigMap"]["data"]
@@ -311,12 +268,6 @@ def test_the_pod_reads_the_configuration_of_the_manifest(name: str) -> None:
     assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
     assert {each["name"] for each in gateway["volumeMounts"]} == set(volumes) | kept
     assert config.notices(deployed(kinds)) == ()
-
-
-@both
-def test_the_pod_provides_the_variables_that_the_configuration_reads(name: str) -> None:
-    """Every variable comes from a secret, each is read, and the comment that makes the secret names them all."""
-    kinds = manifests(name)
     (text,) = kinds["ConfigMap"]["data"].values()
     provided = containers(kinds)["gateway"]["env"]
     assert {each["name"] for each in provided} == set(re.findall(r"\$\{(\w+)\}", text))
@@ -326,12 +277,6 @@ def test_the_pod_provides_the_variables_that_the_configuration_reads(name: str) 
         assert secret["key"] == each["name"]
         assert f"generic {secret['name']} " in comment
         assert f"--from-literal={each['name']}=" in comment
-
-
-@both
-def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> None:
-    """Container ports, probes and service ports lead to the listeners of the configuration."""
-    kinds = manifests(name)
     gateway, asked = containers(kinds)["gateway"], deployed(kinds)
     ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
     assert ports == {"http": asked.listen.address.port, "status": asked.status.listen.port}
@@ -344,21 +289,8 @@ def test_the_pod_is_reached_and_probed_where_the_gateway_listens(name: str) -> N
     # Not ready before the listener closes: the delay is longer than the probe needs to notice.
     probe = gateway["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < asked.shutdown.delay
-
-
-@both
-def test_the_pod_is_given_the_time_that_stopping_takes(name: str) -> None:
-    """The grace period is longer than the delay, the drain and the final commands together."""
-    kinds = manifests(name)
     grace = workload(kinds)["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace >= stopping_seconds(deployed(kinds))
-
-
-@both
-def test_the_pod_runs_the_image_as_it_is_built(name: str) -> None:
-    """The image is of this version, its user the image's, its root file system read-only and its state mounted."""
-    kinds = manifests(name)
-    gateway = containers(kinds)["gateway"]
     assert gateway["image"] == f"idempotency-gateway:{__version__}"
     security = gateway["securityContext"]
     assert f"{security['runAsUser']}:{security['runAsGroup']}" == final("USER")
@@ -367,6 +299,12 @@ def test_the_pod_runs_the_image_as_it_is_built(name: str) -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert workload(kinds)["template"]["spec"]["securityContext"]["fsGroup"] == security["runAsGroup"]
     assert {"name": "state", "mountPath": str(deployed(kinds).state_dir)} in gateway["volumeMounts"]
+    whole = kustomization(DIRECTORIES[name])
+    assert "disableNameSuffixHash" not in str(whole)
+    assert all("subPath" not in each for each in containers(manifests(name))["gateway"]["volumeMounts"])
+    assert re.search(
+        r"hash in the name of\s+(# )?(the|its) ConfigMap makes every change", comment.replace("\n# ", "\n")
+    )
 
 
 @both
@@ -406,20 +344,8 @@ def test_the_pod_has_room_for_what_the_configuration_admits(name: str) -> None:
     assert BASE_BYTES + held + asked.store.cache_bytes + EdgeSettings().unread_bytes_max <= memory
 
 
-@both
-def test_a_change_of_the_configuration_starts_the_pods_anew(name: str) -> None:
-    """The ConfigMap has a hash in its name, and is mounted whole: what is mounted by a subPath would stay as it was."""
-    whole = kustomization(DIRECTORIES[name])
-    assert "disableNameSuffixHash" not in str(whole)
-    assert all("subPath" not in each for each in containers(manifests(name))["gateway"]["volumeMounts"])
-    comment = (COMMENTS[name] / "kustomization.yaml").read_text().partition("apiVersion")[0]
-    assert re.search(
-        r"hash in the name of\s+(# )?(the|its) ConfigMap makes every change", comment.replace("\n# ", "\n")
-    )
-
-
 def test_the_edge_has_the_recommended_labels() -> None:
-    """All of them, with this version; what selects pods is a part of them that never changes."""
+    """All of them, with this version; what names the pods is a service without an address of its own."""
     (labels,) = kustomization(DIRECTORIES["edge"])["labels"]
     pairs = labels["pairs"]
     names = {"name", "instance", "version", "part-of", "managed-by"}
@@ -429,6 +355,12 @@ def test_the_edge_has_the_recommended_labels() -> None:
     selected = workload(manifests("edge"))["selector"]["matchLabels"]
     assert selected == {f"app.kubernetes.io/{name}": "idempotency-gateway" for name in ("name", "instance")}
     assert selected.items() <= pairs.items()
+    kinds = manifests("edge")
+    headless = kinds["HeadlessService"]
+    assert workload(kinds)["serviceName"] == headless["metadata"]["name"] != kinds["Service"]["metadata"]["name"]
+    assert {port["targetPort"] for port in headless["spec"]["ports"]} <= {
+        port["name"] for port in containers(kinds)["gateway"]["ports"]
+    }
 
 
 def test_the_example_is_the_edge_with_its_components() -> None:
@@ -470,27 +402,19 @@ def test_the_operator_scrapes_each_pod_as_the_job_of_the_alerts() -> None:
     assert on_service[monitor["jobLabel"]] == job
 
 
-def test_the_dashboard_is_a_config_map_that_grafana_finds() -> None:
-    """It has the label that the sidecar of Grafana looks for, and one name for ever."""
-    (generator,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "kustomization.yaml").read_text())[
-        "configMapGenerator"
-    ]
-    assert generator["files"] == ["idempotency-gateway.json"]
-    assert generator["options"] == {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}}
-
-
 def test_generated_files_are_as_they_are_made() -> None:
-    """The rules of the operator are the alerts, the chart has its copies, and its schema holds the gateway's own."""
+    """The rules of the operator are the alerts; the chart has the version, and the configuration of the edge."""
     for path, text in generated().items():
         assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make docs"
     alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
     rule = KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml"
     assert yaml.safe_load(rule.read_text())["spec"] == yaml.safe_load((CHART / "files" / "alerts.yml").read_text())
     assert yaml.safe_load(rule.read_text())["spec"] == alerts
-
-
-def test_the_chart_is_of_this_version_and_has_the_configuration_of_the_edge() -> None:
-    """What it is by default is what kustomize makes; `make test-deploy` renders it and compares the rest."""
+    (generator,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "kustomization.yaml").read_text())[
+        "configMapGenerator"
+    ]
+    assert generator["files"] == ["idempotency-gateway.json"]
+    assert generator["options"] == {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}}
     chart, values = (yaml.safe_load((CHART / name).read_text()) for name in ("Chart.yaml", "values.yaml"))
     assert chart["version"] == chart["appVersion"] == __version__
     assert values["config"] == yaml.safe_load((DIRECTORIES["edge"] / "gateway.yaml").read_text())
@@ -580,16 +504,6 @@ KUBERNETES_OWN = {
 }
 
 
-def test_the_service_of_the_stateful_set_is_headless() -> None:
-    """The pods get their names from a service without an address of its own, and callers from another one."""
-    kinds = manifests("edge")
-    headless = kinds["HeadlessService"]
-    assert workload(kinds)["serviceName"] == headless["metadata"]["name"] != kinds["Service"]["metadata"]["name"]
-    assert {port["targetPort"] for port in headless["spec"]["ports"]} <= {
-        port["name"] for port in containers(kinds)["gateway"]["ports"]
-    }
-
-
 def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
     """Outside of a cluster and in one: the job's label, the path, and in a cluster the names that it looks for."""
     alerts = (ROOT / "deploy" / "alerts.yml").read_text()
@@ -649,9 +563,6 @@ def test_the_service_beside_the_gateway_outlives_it() -> None:
     assert stopping_seconds(asked) <= int(seconds) < grace
 
 
-# -- systemd ----------------------------------------------------------------------------------------------------------
-
-
 def unit() -> dict[str, list[str]]:
     """The settings of the unit, with every value of those that are repeated."""
     settings: dict[str, list[str]] = {}
@@ -662,38 +573,17 @@ def unit() -> dict[str, list[str]]:
     return settings
 
 
-def test_the_unit_starts_the_program_with_its_usual_configuration() -> None:
-    """The command line is the program's, with the default configuration, and nothing runs before it.
-
-    The exit status that is not to be tried again is known of the main process only.
-    """
+def test_the_unit() -> None:
+    """It runs, reloads and stops the program as that takes it, and tells how operators run commands beside it."""
     assert "ExecStartPre" not in unit()
     (line,) = unit()["ExecStart"]
     program, *arguments = shlex.split(line)
     assert PurePosixPath(program).name == "idempotency-gateway"
     assert config_of(arguments) == CONFIG_PATH
-
-
-def test_the_unit_is_reloaded_by_a_command_that_says_how_it_went() -> None:
-    """A signal could not: systemd takes the exit code of the command. It is the program's, with the same file."""
     (start,), (line,) = unit()["ExecStart"], unit()["ExecReload"]
     program, command, *arguments = shlex.split(line)
     assert [program, *arguments] == [word for word in shlex.split(start) if word != "run"]
     assert command == "reload"
-
-
-def test_what_the_package_needs_besides_python_is_in_it() -> None:
-    """Every file of the package that is no module is matched by a pattern of its data."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        patterns = tomllib.load(file)["tool"]["setuptools"]["package-data"]["gateway"]
-    package = ROOT / "gateway"
-    packed = {path for pattern in patterns for path in package.glob(pattern)}
-    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert others - packed == set()
-
-
-def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
-    """The state directory is the default one, stopping may take as long as it does, and a wrong file is not retried."""
     settings = {name: values[-1] for name, values in unit().items()}
     assert f"/var/lib/{settings['StateDirectory']}" == state_dir()
     assert settings["DynamicUser"] == "yes"
@@ -703,10 +593,6 @@ def test_the_unit_makes_the_state_directory_and_gives_time_to_stop() -> None:
     assert settings["Restart"] == "on-failure"
     assert settings["RestartPreventExitStatus"] == str(EXIT_WRONG)
     assert PurePosixPath(settings["EnvironmentFile"].removeprefix("-")).parent == CONFIG_PATH.parent
-
-
-def test_the_unit_tells_how_operators_run_commands() -> None:
-    """The command in its comment is the program's, by the same path and with the unit's state, environment and user."""
     text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
     comment = "\n".join(line.removeprefix("#") for line in text.partition("[Unit]")[0].splitlines())
     (line,) = re.findall(r"systemd-run (?:.*\\\n)*.*", comment)
@@ -718,7 +604,15 @@ def test_the_unit_tells_how_operators_run_commands() -> None:
     assert f"EnvironmentFile={unit()['EnvironmentFile'][0].removeprefix('-')}" in asked
 
 
-# -- a release --------------------------------------------------------------------------------------------------------
+def test_what_the_package_needs_besides_python_is_in_it() -> None:
+    """Every file of the package that is no module is matched by a pattern of its data."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        patterns = tomllib.load(file)["tool"]["setuptools"]["package-data"]["gateway"]
+    package = ROOT / "gateway"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others - packed == set()
+
 
 CHECKLIST = (ROOT / "docs" / "operate" / "release.md").read_text()
 
@@ -741,9 +635,6 @@ def test_the_checklist_is_of_this_version_and_says_that_a_licence_is_missing() -
     assert set(re.findall(r"\b\d+\.\d+\.\d+\b", CHECKLIST)) == {__version__}
     assert ("there is no licence" in CHECKLIST) == (not (ROOT / "LICENSE").exists())
     assert all((ROOT / file).exists() for file in ("gateway/__init__.py", ".ci/run", "tests/upgrade/freeze.py"))
-
-
-# -- the guide --------------------------------------------------------------------------------------------------------
 
 
 def test_the_guide_shows_what_there_is() -> None:

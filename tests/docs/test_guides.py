@@ -31,11 +31,7 @@ from tests.support.receiver import Receiver, status
 from tests.support.reference import DOCS
 from tests.support.upstream import Answer, RecordingUpstream
 
-ENVIRONMENT = {
-    "GITHUB_SECRET": "It's a secret to everybody",
-    "SERVICE_TOKEN": "t",
-    "STORAGE_KEY": "0f" * 32,
-}
+ENVIRONMENT = {"GITHUB_SECRET": "It's a secret to everybody", "SERVICE_TOKEN": "t", "STORAGE_KEY": "0f" * 32}
 # What differs from run to run.
 VARYING = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+Z|evt_[a-z2-7]{26}|\b\d{20}\.\d{16}\b|(?<=\")[0-9a-f]{16,}(?=\")|00-[0-9a-f]{32}-[0-9a-f]{16}-00"

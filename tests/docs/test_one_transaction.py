@@ -75,7 +75,6 @@ class Services:
 
     async def begin(self, step: int) -> None:
         """One that dies at this step; 0: one that lives."""
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{step}\n".encode())
         await self._is("listens")
 
@@ -84,7 +83,6 @@ class Services:
         await self._is("dead")
 
     async def _is(self, word: str) -> None:
-        assert self._process.stdout is not None
         async with asyncio.timeout(30):
             assert (await self._process.stdout.readline()).decode().strip() == word
 
@@ -100,7 +98,6 @@ async def services(directory: Path, database: Database, port: int) -> AsyncItera
     try:
         yield Services(process)
     finally:
-        assert process.stdin is not None
         process.stdin.close()
         await process.wait()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,28 +82,6 @@ def test_the_readme_opens_with_what_one_has_to_know() -> None:
     assert "replayed" in replay
 
 
-def test_the_picture_of_the_readme_can_be_read_in_light_and_dark_and_without_sight() -> None:
-    """It has a title, a description that tells the story, colours for either ground, and nothing from elsewhere."""
-    ((words, path),) = re.findall(r"!\[([^]]+)\]\(([^)]+\.svg)\)", README.read_text("utf-8"))
-    text = (ROOT / path).read_text("utf-8")
-    picture, space = ET.fromstring(text), "{http://www.w3.org/2000/svg}"
-    title, story = picture.find(f"{space}title"), picture.find(f"{space}desc")
-    assert title is not None
-    assert story is not None
-    assert picture.get("aria-labelledby") == f"{title.get('id')} {story.get('id')}"
-    assert "response" in words
-    shown = " ".join("".join(each.itertext()) for each in picture.iter(f"{space}text"))
-    told = set(re.findall(r"[\w-]*\d[\w-]*|in-doubt", shown)) - {"v1"}
-    assert told
-    assert [word for word in told if word not in (story.text or "")] == []
-    css = picture.find(f"{space}style")
-    assert css is not None
-    light, _, dark = (css.text or "").partition("@media (prefers-color-scheme: dark)")
-    coloured = re.compile(r"\.?[\w-]+(?=[^{}]*\{[^}]*#)")
-    assert set(coloured.findall(light)) == set(coloured.findall(dark))
-    assert re.findall(r"(?:href|src)=|url\(|@import", text) == []
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_can_be_read(page: Path) -> None:
     """No page is longer than 300 lines, but for reference, and its generated parts are those of the program."""
@@ -149,8 +126,6 @@ def test_every_page_can_be_found() -> None:
         if page not in {*linked, README, DOCS / "README.md"} and page.parent.name != "problems"
     ] == []
 
-
-# -- configurations ----------------------------------------------------------------------------------------------------
 
 FRAME = blocks("yaml", TEXTS[DOCS / "configure" / "stores.md"])[0]
 """What completes a configuration that is shown in part."""
@@ -248,9 +223,6 @@ def _is_key(model: type[BaseModel], name: str) -> bool:
     if field is None or not rest:
         return field is not None
     return any(_is_key(inner, rest) for _, inner in models_in(annotated(field)))
-
-
-# -- commands, metrics, verdicts, numbers ------------------------------------------------------------------------------
 
 
 def command_lines() -> list[str]:

@@ -14,7 +14,7 @@ from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.message import Headers
 from gateway.core.operation import Record, Snapshot, microseconds
 from gateway.store.redis.store import RedisFastTier
-from tests.conformance.hand import ANSWER, Hand
+from tests.conformance.hand import ANSWER, Hand, started
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
 
@@ -31,8 +31,6 @@ def completed(body: bytes = b"one", fields: Headers = ANSWER.headers) -> Snapsho
 
 
 def record_of(snapshot: Snapshot | None) -> Record:
-    assert snapshot is not None
-    assert snapshot.record is not None
     return snapshot.record
 
 
@@ -46,7 +44,6 @@ def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
 
 
 def time_left_us(snapshot: Snapshot | None) -> int:
-    assert snapshot is not None
     return record_of(snapshot).replay_until_us - snapshot.now_us
 
 
@@ -63,11 +60,8 @@ async def fast_tier(url: str, store: str = STORE, sealing: Sealing = NO_SEALING)
     """A started tier, bound to a durable store of this identity."""
     tier = RedisFastTier(url, sealing=sealing)
     tier.bind(store)
-    await tier.start()
-    try:
+    async with started(tier):
         yield tier
-    finally:
-        await tier.close()
 
 
 async def until_up(tier: RedisFastTier) -> None:

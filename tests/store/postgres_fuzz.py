@@ -193,7 +193,6 @@ class _Actor:
         if isinstance(said.result, Applied | Lapsed | Fenced):
             known.look(said.result.snapshot)
         if isinstance(said.result, Applied) and isinstance(command, ClaimingCommand):
-            assert said.result.snapshot.record is not None
             known.grants.append(said.result.snapshot.record)
 
     async def _note_read(self, known: _Known) -> None:
@@ -208,7 +207,6 @@ class _Actor:
         begun = time.monotonic()
         due = (await self._store.find_due(SERVICE, names, len(self._known))).found
         for snapshot in due:
-            assert snapshot.record is not None
             self._history.said.append(
                 Said(snapshot.record.identity.operation_id, None, begun, time.monotonic(), snapshot)
             )
@@ -324,10 +322,7 @@ class _Actor:
 
 
 async def fuzz(url: str, seed: int, seconds: float) -> History:
-    """Let the actors work on this empty database for so long, and return what happened.
-
-    On a slow machine they go on for a bounded time until every command had an effect.
-    """
+    """Let the actors work on this empty database for so long, and return what happened."""
     history = History()
     known = [_Known(new_identity(), is_ordered=number < IN_LANE) for number in range(OPERATIONS)]
     async with AsyncExitStack() as stack:

@@ -66,10 +66,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a record as it was logged; None where it was deleted.
-
-    With it, the state that its delivery waits in, whether there was a kept request, and the transaction.
-    """
+    """A version of a record as it was logged; None where it was deleted."""
 
     number: int
     at_us: int
@@ -210,7 +207,6 @@ def _line_faults(records: list[Record]) -> Iterator[str]:
     if sum(place == 0 for place, _, _ in line) > 1:
         yield "two of a lane under way"
     for place, (_, _, record) in enumerate(line):
-        assert record.delivery is not None
         if record.delivery.is_behind is not (place > 0):
             yield f"{record.identity.operation_id}, {_short(record)}, at place {place} of its line"
 
@@ -305,7 +301,6 @@ class _Trial:
         return None
 
     def _note_audit(self, maker: Said, before: Record | None) -> None:
-        assert maker.command is not None
         audit = audit_of(maker.command)
         if audit is not None and before is not None:
             self.audited[maker.operation_id, EVENT_OF[type(maker.command)].value, before.token, audit.who] += 1

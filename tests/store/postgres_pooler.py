@@ -1,9 +1,4 @@
-"""A pooler in transaction mode, as pgbouncer is one: a server session for each transaction, another one for the next.
-
-It speaks just enough of the protocol: no TLS, no password, no cancel requests. Like pgbouncer it refuses startup
-parameters that it could not keep. Sessions are taken in turn, so whatever a client left in its last one is not there
-in its next.
-"""
+"""A pooler in transaction mode, as pgbouncer is one: another server session for each transaction."""
 
 from __future__ import annotations
 
@@ -50,7 +45,6 @@ class Pooler:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
         self._server.close()
         for task in self._tasks:
             task.cancel()

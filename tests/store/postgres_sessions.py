@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.store.postgres.store import PostgresStore
+from tests.conformance.hand import started
 from tests.support.postgres import session
 
 # Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
@@ -38,8 +39,5 @@ async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
     """A started store."""
     store = PostgresStore(url, **options)
-    await store.start()
-    try:
+    async with started(store):
         yield store
-    finally:
-        await store.close()

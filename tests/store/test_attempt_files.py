@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.store.base import NO_PLACE, MarkedAttempt
-from gateway.store.files import PLACES, SUFFIX, AttemptFiles
+from gateway.store.files import SUFFIX, AttemptFiles
 from tests.support.wall_clock import wall_clock
 
 
@@ -50,7 +50,6 @@ def left_by_ended(heir: AttemptFiles) -> list[MarkedAttempt]:
 
 
 def the_file_of(files: AttemptFiles) -> Path:
-    assert files._path is not None
     return files._path
 
 
@@ -78,17 +77,6 @@ def test_what_a_worker_left_unsent_is_read_by_another_and_once(files: AttemptFil
     assert heir.take_ended() == []
 
 
-def test_a_place_is_used_again(files: AttemptFiles, heir: AttemptFiles) -> None:
-    """The mark of an attempt says nothing of the one that had its place before."""
-    _, place = marked(files)
-    files.mark_sent(place)
-    files.unmark(place)
-    attempt, again = marked(files)
-    assert again == place
-    files.close()
-    assert left_by_ended(heir) == [attempt]
-
-
 def test_two_workers_never_have_the_same_file(files: AttemptFiles, heir: AttemptFiles, tmp_path: Path) -> None:
     """What one has taken, others may take once it was left."""
     attempt, _ = marked(files)
@@ -98,12 +86,6 @@ def test_two_workers_never_have_the_same_file(files: AttemptFiles, heir: Attempt
     assert third.take_ended() == []
     taken.leave()
     assert left_by_ended(third) == [attempt]
-
-
-def test_a_worker_that_stops_with_nothing_in_flight_leaves_no_file(files: AttemptFiles, tmp_path: Path) -> None:
-    files.unmark(marked(files)[1])
-    files.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_marks_of_another_boot_prove_nothing(tmp_path: Path, heir: AttemptFiles) -> None:
@@ -145,21 +127,6 @@ def test_marks_are_believed_for_ten_minutes(files: AttemptFiles, tmp_path: Path)
     assert left_by_ended(late) == []
 
 
-def test_marks_of_the_future_prove_nothing(files: AttemptFiles, tmp_path: Path) -> None:
-    """How old they are is not known."""
-    marked(files)
-    files.close()
-    assert left_by_ended(AttemptFiles(tmp_path, boot_clock=partial(boot_time_in, -1))) == []
-
-
-@pytest.mark.parametrize("seconds", [86_400, -86_400], ids=["ahead", "back"])
-def test_a_wall_clock_that_was_set_hides_no_mark(files: AttemptFiles, tmp_path: Path, seconds: int) -> None:
-    """How old a mark is counts by the clock that nobody sets."""
-    attempt, _ = marked(files)
-    files.close()
-    assert left_by_ended(AttemptFiles(tmp_path, clock=lambda: time.time_ns() + seconds * 10**9)) == [attempt]
-
-
 _MARKS = """
 import os, sys
 from pathlib import Path
@@ -190,33 +157,6 @@ def test_a_host_whose_clock_was_set_back_hides_no_mark(tmp_path: Path) -> None:
         takes = [sys.executable, "-c", _TAKES, str(marks)]
         found = subprocess.run(takes, env=environment, check=True, timeout=30, capture_output=True, text=True)
     assert found.stdout == "1\n"
-
-
-def test_without_a_name_of_the_boot_nothing_is_marked(tmp_path: Path) -> None:
-    files = AttemptFiles(tmp_path, b"")
-    files.open()
-    assert marked(files)[1] == NO_PLACE
-    files.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_was_cut_proves_nothing(files: AttemptFiles, heir: AttemptFiles, tmp_path: Path) -> None:
-    marked(files)
-    files.close()
-    for path in tmp_path.iterdir():
-        if path != heir._path:
-            path.write_bytes(path.read_bytes()[:-1])
-    assert left_by_ended(heir) == []
-
-
-def test_attempts_beyond_the_places_have_no_mark(files: AttemptFiles, heir: AttemptFiles) -> None:
-    places = {marked(files)[1] for _ in range(PLACES)}
-    assert len(places) == PLACES
-    assert marked(files)[1] == NO_PLACE
-    files.mark_sent(NO_PLACE)
-    files.unmark(NO_PLACE)
-    files.close()
-    assert len(left_by_ended(heir)) == PLACES
 
 
 def test_a_directory_that_cannot_be_used_costs_the_marks_alone(

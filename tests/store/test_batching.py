@@ -103,18 +103,6 @@ async def test_a_cancelled_submitter_takes_its_waiting_item_away(
     assert executor.batches == [["a"], ["c"]]
 
 
-async def test_a_cancelled_submitter_loses_only_its_answer(executor: Executor) -> None:
-    """Cancelling one whose batch is under way disturbs neither the batch nor its neighbours."""
-    batcher = Batcher[str, str](executor)
-    first, second = submit_all(batcher, "a", "b")
-    await executor.entered.acquire()
-    first.cancel()
-    executor.let_through(2)
-    assert await second == "B"
-    assert first.cancelled()
-    assert await batcher.submit("c") == "C"
-
-
 async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor) -> None:
     """All members learn what is known, each through an exception of its own, and the next batch goes on."""
     batcher = Batcher[str, str](executor)
@@ -127,34 +115,6 @@ async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor
     executor.error = None
     executor.let_through(1)
     assert await batcher.submit("c") == "C"
-
-
-async def test_an_exception_that_cannot_be_copied_reaches_every_member(executor: Executor) -> None:
-    """An executor's own mistake, of whatever class, leaves nobody waiting and does not stop the next batch."""
-
-    class OddError(Exception):
-        def __init__(self, _what: str, _where: str) -> None:
-            super().__init__("one argument")
-
-    batcher = Batcher[str, str](executor)
-    executor.error = OddError("what", "where")
-    executor.let_through(2)
-    tasks = submit_all(batcher, "a", "b")
-    await executor.entered.acquire()
-    # Of the next batch.
-    tasks += submit_all(batcher, "c")
-    errors = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in errors] == [OddError] * 3
-
-
-async def test_a_wrong_number_of_results_is_nobodys_result() -> None:
-    """An executor that loses count is an error for everybody who has no result yet."""
-
-    async def short(items: list[str]) -> list[str]:
-        return items[:-1]
-
-    answers = await asyncio.gather(*submit_all(Batcher(short), "a", "b"), return_exceptions=True)
-    assert isinstance(answers[-1], ValueError)
 
 
 async def test_closing_lets_the_batch_under_way_end(executor: Executor) -> None:

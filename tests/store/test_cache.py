@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
-from gateway.core.operation import Snapshot
 from gateway.store.tiered import ProcessCache
 from tests.conformance.hand import REPLAY_SECONDS
 from tests.store.copies import completed, id_of
 
 AGE_SECONDS = 30.0
 ROOMY_BYTES = 1_000_000
-BUDGET_BYTES = 2 << 20
-
-
-def test_a_hit_is_as_of_now() -> None:
-    """The time since the store call began has passed for the record too."""
-    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
-    cache.put(snapshot, 100.0)
-    assert cache.get(id_of(snapshot), 102.5) == Snapshot(snapshot.record, snapshot.now_us + 2_500_000)
 
 
 def test_an_entry_ends_with_its_window() -> None:
@@ -67,32 +55,3 @@ def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first() -> None:
     kept = [index for index, snapshot in enumerate(snapshots) if cache.get(id_of(snapshot), 101.0)]
     assert kept == [0, *range(11, 40)]
     assert cache.size_bytes == 30 * one.size_bytes
-
-
-def one_of_many(number: int) -> Snapshot:
-    """Answers of many lengths, with few fields and with many, none of which is another's object."""
-    fields = tuple((b"X-Field-%d-%d" % (number, index), b"%d" % number * 8) for index in range(number % 12))
-    return completed(b"%d" % number * (number % 400), fields)
-
-
-def test_what_it_holds_is_bounded_in_bytes_of_memory() -> None:
-    """Whatever answers come, the process grows by about the budget and not by much more."""
-    cache = ProcessCache(BUDGET_BYTES, AGE_SECONDS)
-    tracemalloc.start()
-    try:
-        for number in range(1_600):
-            cache.put(one_of_many(number), 100.0)
-        gc.collect()
-        held_bytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert 0.9 * BUDGET_BYTES < cache.size_bytes <= BUDGET_BYTES
-    assert held_bytes < 1.25 * BUDGET_BYTES
-
-
-def test_a_huge_answer_pushes_out_nobody() -> None:
-    """An entry that would take more than its share of the budget is not kept."""
-    cache, small = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
-    cache.put(small, 100.0)
-    cache.put(completed(b"x" * (ROOMY_BYTES // 10)), 100.0)
-    assert (len(cache), cache.get(id_of(small), 101.0) is not None) == (1, True)

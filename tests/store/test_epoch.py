@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from gateway.store.memory.epoch import (
-    FORMER_MAX,
     MISSING_COUNTS_US,
     TOKENS_SKIPPED,
     Amnesia,
@@ -110,37 +109,6 @@ def test_a_witness(note: WitnessNote, witnesses: dict[UUID, int], is_lost: bool)
         assert (missing(notes, held, known) is not None) == is_lost
         assert (loss(None, None, held, Amnesia(beyond=known), notes) is not None) == is_lost
     assert (loss(Seen("here", 100), None, held, Amnesia(beyond=known), [note]) is not None) == is_lost
-
-
-def test_a_lost_witness_is_found_once() -> None:
-    """What was written down about the loss explains the notes, also where no other note was there."""
-    why = loss(None, None, EPOCH, Amnesia(), [NOTE])
-    assert why is not None
-    known = after_loss(why, [], EPOCH, Amnesia(), 60)
-    assert known.beyond == EPOCH.token + TOKENS_SKIPPED
-    assert loss(None, None, EPOCH, known, [NOTE]) is None
-
-
-def test_the_table_names_every_pair() -> None:
-    """There is a row for each of the seven, and no case is decided by accident."""
-    assert {(own, shared) for own, shared, _ in CASES} == set(product(NOTES, NOTES))
-
-
-def test_what_was_replaced_is_remembered_within_bounds() -> None:
-    """However many memories came and went, the latest are known."""
-    known = Amnesia()
-    for number in range(2 * FORMER_MAX):
-        known = after_loss("lost", [Seen(f"memory-{number}", 1)], EPOCH, known, 60)
-    assert len(known.former) == FORMER_MAX
-    assert known.former[-1] == f"memory-{2 * FORMER_MAX - 1}"
-
-
-def test_a_note_says_whether_it_was_compared(tmp_path: Path) -> None:
-    """What was written is read back."""
-    for is_compared in (True, False):
-        seen = Seen("here", 5, is_compared=is_compared)
-        SeenFile(tmp_path / "seen.json").write(seen)
-        assert SeenFile(tmp_path / "seen.json").read() == seen
 
 
 def test_workers_share_a_file(tmp_path: Path) -> None:

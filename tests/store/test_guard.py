@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,31 +11,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.operation import (
-    Accept,
-    Applied,
-    Claim,
-    Command,
-    Fenced,
-    Fingerprint,
-    Identity,
-    Release,
-    Result,
-    Snapshot,
-    State,
-)
+from gateway.core.operation import Accept, Applied, Claim, Fenced, Fingerprint, Identity, Release, Snapshot, State
 from gateway.observe.facts import Events, Fact, MemoryChanged
 from gateway.store.agreement import RUNNING_US, conflicts_text
-from gateway.store.base import (
-    Amnesic,
-    EpochChanged,
-    Indefinite,
-    NotApplied,
-    StartRefused,
-    Store,
-    StoreError,
-    Unreadable,
-)
+from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, Store
 from gateway.store.memory import guard as guard_module
 from gateway.store.memory.epoch import (
     TOKENS_SKIPPED,
@@ -49,11 +27,11 @@ from gateway.store.memory.epoch import (
     memo_of,
 )
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.operations import Epoch, Living, RecipeConflict, Serving
+from gateway.store.operations import Living, RecipeConflict, Serving
 from gateway.store.redis.store import RedisSeen
-from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity
+from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity, started
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, FaultyStore, Gate, lost, refused
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 from tests.support.serving import serving
@@ -98,12 +76,8 @@ async def opened(
     serves: Serving | None = None,
 ) -> AsyncIterator[EpochGuard]:
     """A gateway's guard, with what it noted earlier in this directory, and what all noted in Redis."""
-    guard = a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)
-    await guard.start()
-    try:
+    async with started(a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)) as guard:
         yield guard
-    finally:
-        await guard.close()
 
 
 async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
@@ -135,7 +109,6 @@ async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
         memory.clock.advance(WINDOW_US / 1e6)
         result = await guard.apply(claim(99))
         assert isinstance(result, Applied)
-        assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
@@ -169,8 +142,7 @@ async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) ->
 
 
 async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -> None:
-    """It may have been sent, which the store has forgotten, so nobody may call it off either. What was accepted after
-    the loss is delivered, however many of the others are due."""
+    """It may have been sent, which the store has forgotten, so nobody may call it off either."""
     memory, names = Memory(), all_of("charges")
     kept = [Hand() for _ in range(9)]
     dead, new = Hand(), Hand()
@@ -239,139 +211,29 @@ async def released(guard: EpochGuard) -> int:
     """Claim operation 1 and let it go; its token."""
     granted = await guard.apply(claim(1))
     record = granted.snapshot.record
-    assert record is not None
     await guard.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
     return record.token
 
 
-@pytest.mark.parametrize("meets", [EpochChanged, Unreadable], ids=["command", "answer"])
-async def test_another_memory_behind_the_connection(tmp_path: Path, meets: type[StoreError]) -> None:
-    """A store that meets another memory while in use, with a command or while it fetches the answer under one, lets
-    nothing through until that was compared, and goes on then."""
-    memory = Memory()
-
-    class Switched(MemoryStore):
-        is_switched = False
-
-        async def apply(self, command):  # type: ignore[no-untyped-def]
-            if self.is_switched:
-                raise meets("another memory") from EpochChanged("another memory")
-            return await super().apply(command)
-
-        async def start(self) -> None:
-            self.is_switched = False
-            await super().start()
-
-    store = Switched(memory)
-    async with opened(memory, tmp_path, store=store) as guard:
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        store.is_switched = True
-        memory.identity = "another"
-        with pytest.raises(meets):
-            await guard.apply(claim(2))
-        with pytest.raises(NotApplied, match="another memory"):
-            await guard.apply(claim(2))
-
-        await eventually(lambda: is_back(guard))
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(2))
-        assert isinstance(await guard.apply(claim(1)), Fenced)
-
-
 @pytest.mark.parametrize("command", [Hand.claim, Hand.accept], ids=["claim", "accept"])
 async def test_a_grant_from_while_another_memory_was_found(tmp_path: Path, command: Speech) -> None:
-    """A claim or an acceptance that was under way then is taken for lost, and not believed when it is said again: the
-    memory that has granted it may have forgotten the key."""
+    """A claim or an acceptance that was under way then is taken for lost, and not believed when it is said again."""
     memory = Memory()
-    reached, goes_on = asyncio.Event(), asyncio.Event()
-
-    class Slow(MemoryStore):
-        is_changed = True
-
-        async def apply(self, command: Command) -> Result:
-            result = await super().apply(command)
-            reached.set()
-            await goes_on.wait()
-            return result
-
-        async def read(self, operation_id: UUID) -> Snapshot:
-            if self.is_changed:
-                self.is_changed = False
-                raise EpochChanged("another memory")
-            return await super().read(operation_id)
-
-    async with opened(memory, tmp_path, store=Slow(memory)) as guard:
+    store = FaultyStore(MemoryStore(memory))
+    async with opened(memory, tmp_path, store=store) as guard:
         memory.identity = "another"
-        said = command(Hand())
+        said, gate = command(Hand()), store.stop_after(command.__name__)
         claiming = asyncio.create_task(guard.apply(said))
-        await reached.wait()
+        await gate.reached.wait()
+        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
         with pytest.raises(EpochChanged):
             await guard.read(UUID(int=2))
-        goes_on.set()
+        gate.opened.set()
         with pytest.raises(Indefinite):
             await claiming
         await eventually(lambda: is_back(guard))
         with pytest.raises(Amnesic):
             await guard.apply(said)
-
-
-@pytest.mark.parametrize("verb", ["claim", "dispatch"])
-async def test_a_grant_from_while_a_loss_was_found(tmp_path: Path, verb: str) -> None:
-    """Nor is one believed that was under way while the store was seen to have fallen back."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    store = FaultyStore(MemoryStore(memory))
-    hand = Hand()
-    async with opened(memory, tmp_path, store=store) as guard:
-        if verb == "dispatch":
-            await do(guard, hand, Hand.accept)
-        memory.token = 1
-        gate = store.stop_after(verb)
-        claiming = asyncio.create_task(guard.apply(hand.dispatch() if hand.record else hand.claim()))
-        await gate.reached.wait()
-        await guard.exchange_notes()
-        gate.opened.set()
-        with pytest.raises(Indefinite):
-            await claiming
-
-
-async def test_a_loss_that_cannot_be_written_down(tmp_path: Path) -> None:
-    """It counts from when it was found: nothing is granted meanwhile that may have been used."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as guard:
-        memory.token = 1
-        store.break_("begin_epoch", fault=refused())
-        with pytest.raises(NotApplied):
-            await guard.exchange_notes()
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(9))
-
-
-async def test_tokens_that_nobody_was_given_are_no_loss(tmp_path: Path) -> None:
-    """What a store says of its last token may be ahead of its disk: once it is met, only what was given counts."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        memory.token += 32
-        await guard.exchange_notes()
-        memory.token -= 32
-        await guard.exchange_notes()
-        assert isinstance(await guard.apply(claim(2)), Applied)
-
-
-async def test_tokens_that_others_were_given_count_when_the_store_is_met(tmp_path: Path) -> None:
-    """Nobody tells them from those that nobody was given; a store is met anew seldom."""
-    memory = Memory()
-    await grown(memory, tmp_path, 1)
-    memory.token = 100
-    async with opened(memory, tmp_path):
-        pass
-    memory.token = 50
-    async with opened(memory, tmp_path) as guard:
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(9))
 
 
 async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,21 +294,6 @@ async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_what_is_seen_is_noted_at_the_exchange(tmp_path: Path) -> None:
-    """A gateway that is killed has noted what it saw up to the last exchange of notes."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        for number in range(4):
-            await guard.apply(claim(number))
-        await guard.exchange_notes()
-        seen = await asyncio.to_thread(SeenFile(tmp_path / "seen.json").read)
-        assert seen is not None
-        assert (seen.identity, seen.token) == (memory.identity, 4)
-
-
-# -- what gateways share in Redis -------------------------------------------------------------------------------------
-
-
 def host(directory: Path, name: str) -> Path:
     """The state directory of a host that never ran a gateway."""
     (directory / name).mkdir()
@@ -482,7 +329,6 @@ async def test_a_host_without_a_note_knows_what_the_others_saw(
         assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
         memory.clock.advance(WINDOW_US / 1e6)
         result = await guard.apply(claim(99))
-        assert result.snapshot.record is not None
         assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
@@ -500,14 +346,6 @@ async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_
     for told in facts.values():
         (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
         assert "must not share a Redis under one `service`" in changed.why
-
-
-async def test_another_service_has_another_note(tmp_path: Path, redis_url: str) -> None:
-    """Two services that share a Redis and not a store do not take each other's store for their own."""
-    shop, mail = (RedisSeen(redis_url, name) for name in ("service shop, postgresql a", "service mail, postgresql b"))
-    await grown(Memory(), host(tmp_path, "one"), 3, shared=shop)
-    async with opened(Memory(), host(tmp_path, "two"), shared=mail) as guard:
-        assert not await is_refused(guard)
 
 
 @pytest.fixture
@@ -535,50 +373,6 @@ async def test_a_store_that_was_met_without_redis_is_compared_later(tmp_path: Pa
         assert await is_refused(guard)
 
 
-async def test_to_have_compared_one_memory_says_nothing_of_the_next(tmp_path: Path, own_redis: RedisServer) -> None:
-    """A host that met the successor while Redis was away has believed it, however well it knew the one before."""
-    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
-    two = host(tmp_path, "two")
-    await grown(memory, two, 3, shared=shared)
-    memory.identity = "another"
-    async with opened(memory, host(tmp_path, "one"), shared=shared):
-        memory.clock.advance(WINDOW_US / 1e6)
-    own_redis.kill()
-    async with opened(memory, two, shared=shared) as guard:
-        assert not await is_refused(guard, 50)
-        own_redis.start()
-        await shared.write(Seen("what others saw after it", 1), "")
-        await guard.exchange_notes()
-        assert await is_refused(guard)
-
-
-@pytest.mark.usefixtures("no_patience")
-async def test_a_meeting_that_failed_forgets_no_note(tmp_path: Path, own_redis: RedisServer) -> None:
-    """A loss that was seen by the note, and could not be written down, counts also if Redis is away the next time."""
-    memory, shared = Memory(), RedisSeen(own_redis.url, "shop")
-    await grown(memory, host(tmp_path, "one"), 3, shared=shared)
-    memory.identity = "another"
-
-    class Faltering(MemoryStore):
-        has_failed = False
-
-        async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-            if not self.has_failed:
-                self.has_failed = True
-                raise NotApplied("no connection")
-            await super().begin_epoch(memo, beyond_token)
-
-    guard = a_guard(Faltering(memory), host(tmp_path, "fresh"), shared=shared)
-    with pytest.raises(NotApplied):
-        await guard.start()
-    own_redis.kill()
-    await guard.start()
-    try:
-        assert await is_refused(guard)
-    finally:
-        await guard.close()
-
-
 async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_url: str) -> None:
     """A gateway that still reaches the old memory, after others went on with a new one, grants nothing on it."""
     old, new, shared = Memory(), Memory(identity="promoted"), RedisSeen(redis_url, "shop")
@@ -599,24 +393,6 @@ async def test_a_memory_that_was_replaced_is_not_believed(tmp_path: Path, redis_
         assert until_us[0] == until_us[1]
 
 
-async def test_what_others_see_meanwhile_is_no_loss(tmp_path: Path, redis_url: str) -> None:
-    """A token that is drawn and noted while a gateway looks at the store is not taken for one that the store forgot."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    async with opened(memory, host(tmp_path, "other"), shared=shared) as other:
-        assert not await is_refused(other, 1)
-
-        class Overtaken(MemoryStore):
-            async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-                epoch = await super().check_memory(links)
-                assert not await is_refused(other, 2 + memory.token)
-                await other.exchange_notes()
-                return epoch
-
-        async with opened(memory, host(tmp_path, "one"), store=Overtaken(memory), shared=shared) as guard:
-            await guard.exchange_notes()
-            assert not await is_refused(guard)
-
-
 class CountedNote(RedisSeen):
     """The shared note, which counts how often it is written."""
 
@@ -633,12 +409,8 @@ async def witnessed(
 ) -> AsyncIterator[EpochGuard]:
     """A gateway's guard of a store that notes what it acknowledges."""
     files = WitnessFiles(directory / "witness")
-    guard = a_guard(MemoryStore(memory, files), directory, facts, shared, witness_files=files)
-    await guard.start()
-    try:
+    async with started(a_guard(MemoryStore(memory, files), directory, facts, shared, witness_files=files)) as guard:
         yield guard
-    finally:
-        await guard.close()
 
 
 async def wait_shared(shared: SharedNote, memory: Memory) -> None:
@@ -670,8 +442,7 @@ async def test_what_is_acknowledged_is_shared_at_once(tmp_path: Path, redis_url:
 async def test_nobody_waits_for_the_shared_note(
     tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While Redis is away or silent, keys are granted and a gateway stops as ever; it is told once. What was missed is
-    shared when Redis is back."""
+    """While Redis is away or silent, keys are granted and a gateway stops as ever; it is told once."""
     monkeypatch.setattr(guard_module, "_SHARE_SECONDS", 0.001)
     monkeypatch.setattr(guard_module, "_SHARE_AGAIN_SECONDS", 0.001)
     memory, shared = Memory(), CountedNote(own_redis.url, "shop")
@@ -739,12 +510,10 @@ async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, red
 
 async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
-    store = MemoryStore(Memory())
-    await store.start()
-    await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
-    for _ in range(9):
-        await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
-    await store.close()
+    async with started(MemoryStore(Memory())) as store:
+        await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
+        for _ in range(9):
+            await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
     async with opened(store.memory, tmp_path, store=store):
         await eventually(lambda: caplog.records, 10)
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -752,63 +521,6 @@ async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog:
         "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
         'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
     )
-
-
-async def test_keys_that_cannot_be_counted_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A store that cannot count, for whatever reason, says nothing about whether it may be used."""
-    for failure in (NotApplied("the store is away"), KeyError("a bug")):
-        caplog.clear()
-        store = FaultyStore(MemoryStore(Memory()))
-        store.on("count_without_route", Fault(failure))
-        async with opened(Memory(), host(tmp_path, type(failure).__name__), store=store) as guard:
-            await eventually(lambda: caplog.records, 10)
-            assert isinstance(await guard.apply(claim(1)), Applied)
-        (warning,) = caplog.records
-        assert "could not be counted" in warning.getMessage()
-
-
-async def test_nobody_waits_for_a_count_of_keys(tmp_path: Path) -> None:
-    """While keys are counted the gateway serves, and whoever closes it, or meets another memory, ends the count."""
-    memory = Memory()
-    store = FaultyStore(MemoryStore(memory))
-    counting = store.stop_before("count_without_route")
-    async with opened(memory, tmp_path, store=store) as guard:
-        await counting.reached.wait()
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        again = store.stop_before("count_without_route")
-        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
-        with pytest.raises(EpochChanged):
-            await guard.read(uuid4())
-        await again.reached.wait()
-        assert isinstance(await guard.apply(claim(2)), Applied)
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [NotApplied("the store is away"), StartRefused("other recipes"), KeyError("a bug")],
-    ids=["away", "refused", "bug"],
-)
-async def test_a_store_that_is_not_met_anew_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    """Whatever keeps it from that, nothing gets through until it was met, and everything after that."""
-    monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
-    memory = Memory()
-    store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as guard:
-        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
-        store.on("compare_configuration", *[Fault(failure, has_effect=False)] * 3)
-        with pytest.raises(EpochChanged):
-            await guard.read(uuid4())
-        with pytest.raises(NotApplied):
-            await guard.apply(claim(1))
-
-        async def is_through() -> bool:
-            with contextlib.suppress(NotApplied):
-                return isinstance(await guard.apply(claim(2)), Applied)
-            return False
-
-        await eventually(is_through)
 
 
 async def test_a_store_that_must_not_be_used_any_more(
@@ -831,22 +543,6 @@ async def test_a_store_that_must_not_be_used_any_more(
     assert told == [f"the durable store must not be used any more: {why}" for why in reasons]
 
 
-async def test_a_gate_that_is_closed_while_the_store_is_met_anew(tmp_path: Path) -> None:
-    """Nothing goes on behind it, and nothing gets through."""
-    memory = Memory()
-    store = FaultyStore(MemoryStore(memory))
-    async with opened(memory, tmp_path, store=store) as guard:
-        store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
-        meeting = store.stop_before("compare_configuration")
-        with pytest.raises(EpochChanged):
-            await guard.read(uuid4())
-        await meeting.reached.wait()
-        await guard.close()
-        assert len(asyncio.all_tasks()) == 1
-        with pytest.raises(NotApplied):
-            await guard.apply(claim(1))
-
-
 async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
     """With every exchange it notes that it runs, so that it counts for as long as it does, and no longer."""
     memory = Memory()
@@ -859,17 +555,6 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
             await guard.exchange_notes()
         assert (await store.cold.compare_configuration(renamed)).conflicts
     assert not (await store.cold.compare_configuration(renamed)).conflicts
-
-
-async def test_a_store_that_takes_no_farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away, or silent, when a gateway stops keeps nobody from closing it."""
-    monkeypatch.setattr(guard_module, "_STOP_NOTE_SECONDS", 0.01)
-    for fault in (refused(), Fault(before=Gate())):
-        store = FaultyStore(MemoryStore(Memory()))
-        async with opened(Memory(), host(tmp_path, str(fault.error)), store=store):
-            store.on("note_running", fault)
-        with pytest.raises(NotApplied):
-            await store.read(uuid4())
 
 
 async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -887,22 +572,6 @@ async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCap
         "they count as two services. If shop is books under a new name, a repeat of an old "
         "request runs again: stop this gateway and keep the name with `service: books`"
     )
-
-
-async def test_an_agreement_whose_answer_is_lost(tmp_path: Path) -> None:
-    """A start that does not know whether it has agreed is tried again, and is not refused because of itself."""
-    memory = Memory()
-    store = FaultyStore(MemoryStore(memory))
-    await grown(memory, tmp_path, 1)
-    renamed = serving([("POST /a", "renamed")], accepted=("renamed",), gateway_id=UUID(int=2))
-    async with opened(memory, tmp_path, serves=serving([("POST /a", "route")])):
-        guard = a_guard(store, host(tmp_path, "second"), serves=renamed)
-        store.on("compare_configuration", lost())
-        with pytest.raises(Indefinite):
-            await guard.start()
-        await guard.start()
-        assert isinstance(await guard.apply(claim(7)), Applied)
-        await guard.close()
 
 
 async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Path) -> None:
@@ -954,30 +623,6 @@ async def test_a_store_that_is_away_is_known_by_two_notes(
         await guard.start()
     await guard.close()
     assert met == told
-
-
-async def test_each_memory_is_told_before_it_is_asked(tmp_path: Path) -> None:
-    """Whoever keeps copies hears which memory it is while the gate is still shut, and of purges later."""
-    memory = Memory()
-    asked: list[str] = []
-
-    class Asked(MemoryStore):
-        async def apply(self, command: Command) -> Result:
-            assert met == [(memory.identity, "")]
-            asked.append(memory.identity)
-            return await super().apply(command)
-
-    met: list[tuple[str, str | None]] = []
-    guard = a_guard(Asked(memory), tmp_path, met=lambda *told: met.append(told))
-    await guard.start()
-    try:
-        await guard.apply(claim(1))
-        memory.generation = "purged by another gateway"
-        await guard.exchange_notes()
-        assert met[-1] == (memory.identity, memory.generation)
-    finally:
-        await guard.close()
-    assert asked == [memory.identity]
 
 
 def test_what_changed_for_many_operations_is_said_once() -> None:

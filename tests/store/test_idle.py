@@ -20,7 +20,7 @@ from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep import timer
 from tests.benchmarks.idle import AROUND, LOGGED, TARGET
-from tests.conformance.hand import SERVICE, all_of
+from tests.conformance.hand import SERVICE, all_of, started
 from tests.support.postgres import Postgres
 
 HOLDER: Final = uuid4()
@@ -49,8 +49,7 @@ BEAT: Final = (lambda store: store.beat(HOLDER, ()), BEAT_SECONDS)
 
 async def rate_of(store: ManagedStore, asked: Mapping[str, Any], statements: Callable[[], int]) -> float:
     """The statements a second. Each is asked twice, because the first answer may be about to be the only such one."""
-    await store.start()
-    try:
+    async with started(store):
         await store.compare_configuration(Serving(HOLDER, SERVICE, {}))
         rate = 0.0
         for ask, seconds in asked.values():
@@ -59,8 +58,6 @@ async def rate_of(store: ManagedStore, asked: Mapping[str, Any], statements: Cal
             await ask(store)
             rate += (statements() - before) / seconds
         return rate
-    finally:
-        await store.close()
 
 
 async def test_an_idle_gateway_on_sqlite(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
-from gateway.store.journal import EntryId, JournalEntry, KeptEntry
+from gateway.store.journal import EntryId, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
 from gateway.store.journal.journal import SqliteJournal, view_journals
+from tests.conformance.hand import started
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
 
@@ -61,12 +62,8 @@ async def journal(directory: Path) -> AsyncIterator[SqliteJournal]:
 
 @asynccontextmanager
 async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[SqliteJournal]:
-    journal = SqliteJournal(directory, owner, **limits)  # type: ignore[arg-type]
-    await journal.start()
-    try:
+    async with started(SqliteJournal(directory, owner, **limits)) as journal:
         yield journal
-    finally:
-        await journal.close()
 
 
 async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:
@@ -93,13 +90,6 @@ def databases(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.glob("*.db")}
 
 
-def leave_unborn(directory: Path) -> None:
-    """What is there after a process died while it made its file."""
-    directory.mkdir(parents=True)
-    for suffix in ("new", "new-journal", "lock"):
-        (directory / f"0123-ab.{suffix}").write_bytes(b"half")
-
-
 async def told(journal: SqliteJournal, command: OutcomeCommand) -> list[OutcomeCommand | None]:
     """What the journals have of its operation."""
     return [each.command for each in await journal.outcomes(command.operation_id)]
@@ -111,9 +101,6 @@ def move(path: Path, name: str) -> Path:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "journal"]
-
-
-# What it keeps
 
 
 @pytest.mark.parametrize("command", OUTCOMES.values(), ids=OUTCOMES)
@@ -143,13 +130,11 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     """It waits no more, and is there for an operator after a restart too."""
     clock = ManualClock()
     outcomes = list(OUTCOMES.values())
-    journal = SqliteJournal(directory, OWNER, clock_us=clock)
-    await journal.start()
-    ids = [await journal.append("charge", outcome) for outcome in outcomes]
-    clock.advance(60)
-    assert journal.oldest_seconds == 60
-    await journal.refuse([(ids[0], "the record is tombstone without it"), (ids[3], "rejected")])
-    await journal.close()
+    async with started(SqliteJournal(directory, OWNER, clock_us=clock)) as journal:
+        ids = [await journal.append("charge", outcome) for outcome in outcomes]
+        clock.advance(60)
+        assert journal.oldest_seconds == 60
+        await journal.refuse([(ids[0], "the record is tombstone without it"), (ids[3], "rejected")])
     async with opened(directory) as journal:
         assert (journal.tally.waiting, journal.tally.refused) == (len(outcomes) - 2, 2)
         assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
@@ -160,18 +145,6 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
         *(now_us, "the record is tombstone without it"),
     )
     assert (second.event, second.status, second.body_bytes) == (EVENT_OF[Release], None, None)
-
-
-async def test_a_clock_that_was_set_back_makes_no_outcome_young(directory: Path) -> None:
-    """How long the oldest has waited is never less than nothing, and nothing where nothing waits."""
-    clock = ManualClock()
-    journal = SqliteJournal(directory, OWNER, clock_us=clock)
-    await journal.start()
-    assert journal.oldest_seconds == 0
-    await journal.append("charge", complete())
-    clock.advance(-60)
-    assert journal.oldest_seconds == 0
-    await journal.close()
 
 
 async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
@@ -211,35 +184,6 @@ async def test_an_outcome_of_the_largest_size_fits(directory: Path) -> None:
             assert isinstance(answer, EntryId) is is_taken
 
 
-# The files
-
-
-async def test_the_names_above_a_file_are_durable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each directory that was made has its name synced, also where all was taken away while the journal runs."""
-    synced: set[int] = set()
-
-    def note(descriptor: int) -> None:
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
-    holders = directory, directory.parent, directory.parent.parent
-    async with opened(directory) as journal:
-        await journal.append("charge", complete())
-        assert {each.stat().st_ino for each in holders} <= synced
-        move(directory.parent, "elsewhere")
-        synced.clear()
-        await journal.append("charge", complete())
-        assert {each.stat().st_ino for each in holders} <= synced
-
-
-async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    """A path through a file is a mistake in the configuration, and leaves no thread."""
-    (tmp_path / "file").touch()
-    with pytest.raises(StartRefused, match="cannot be used: Not a directory"):
-        await SqliteJournal(tmp_path / "file" / "journal", OWNER).start()
-    assert threads() == []
-
-
 async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
     """Directory, database, log and lock can be read by nobody else."""
     await journal.append("charge", complete())
@@ -261,134 +205,6 @@ async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
         await journal.append("charge", complete())
         assert files(directory).count("db") == 1
     assert threads() == []
-
-
-async def test_a_living_owner_is_left_alone(directory: Path) -> None:
-    """Several share a directory; what one leaves behind another takes over, empties and removes."""
-    left, mine = complete(), complete()
-    async with opened(directory) as survivor:
-        async with opened(directory) as other:
-            await other.append("charge", left)
-            await survivor.append("charge", mine)
-            assert await survivor.adopt() == 0
-            assert await waiting(survivor) == [mine]
-        assert await survivor.adopt() == 1
-        assert sorted(each.operation_id for each in await waiting(survivor)) == sorted(
-            [left.operation_id, mine.operation_id]
-        )
-        entries = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
-        entries += await survivor.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
-        for entry in entries:
-            await survivor.forget([entry.entry_id])
-        assert files(directory).count("db") == 1
-    assert files(directory) == []
-
-
-@asynccontextmanager
-async def opened_with_two_files(
-    directory: Path,
-) -> AsyncIterator[tuple[SqliteJournal, list[JournalEntry], ManualClock]]:
-    """A journal with a file of its own and one that it adopted, each with two outcomes a second apart."""
-    clock = ManualClock()
-    journals = [SqliteJournal(directory, OWNER, clock_us=clock) for _ in range(2)]
-    for journal in journals:
-        await journal.start()
-        for _ in range(2):
-            await journal.append("charge", complete())
-            clock.advance(1)
-    await journals[0].close()
-    journal = journals[1]
-    assert await journal.adopt() == 1
-    try:
-        entries = await journal.waiting(None, limit=10, bytes_max=1 << 20)
-        entries += await journal.waiting(entries[-1].entry_id, limit=10, bytes_max=1 << 20)
-        yield journal, entries, clock
-    finally:
-        await journal.close()
-
-
-async def test_what_is_forgotten_or_refused_in_one_file_stays_in_another(directory: Path) -> None:
-    """Files count their rows alike: what is said of a row in one concerns no row of the other."""
-    async with opened_with_two_files(directory) as (journal, entries, _):
-        first, second, third, fourth = (entry.entry_id for entry in entries)
-        assert [each.row for each in (first, second)] == [each.row for each in (third, fourth)]
-        await journal.refuse([(first, "no"), (fourth, "no")])
-        assert (journal.tally.waiting, journal.tally.refused) == (2, 2)
-        assert await waiting(journal) == [entries[1].command, entries[2].command]
-    async with opened_with_two_files(directory / "other") as (journal, entries, _):
-        await journal.forget([entries[0].entry_id, entries[3].entry_id])
-        assert await waiting(journal) == [entries[1].command, entries[2].command]
-
-
-async def test_the_oldest_of_all_files_is_the_oldest(directory: Path) -> None:
-    """It is told how long the oldest waits, whichever file it is in."""
-    async with opened_with_two_files(directory) as (journal, _, _):
-        assert journal.oldest_seconds == 4
-
-
-async def test_what_went_with_its_file_is_gone(directory: Path) -> None:
-    """An outcome of a file that was emptied and removed is not there, and saying more of it does no harm."""
-    async with opened_with_two_files(directory) as (journal, entries, _):
-        for entry in entries:
-            await journal.forget([entry.entry_id])
-        for entry in entries:
-            assert await told(journal, entry.command) == []
-            await journal.forget([entry.entry_id])
-            await journal.refuse([(entry.entry_id, "no")])
-        assert (journal.tally.waiting, journal.tally.refused) == (0, 0)
-
-
-async def test_a_file_that_was_put_back_is_adopted(directory: Path) -> None:
-    """One that was taken away while its owner ran is given up with its lock, and its outcomes are not lost."""
-    async with opened(directory) as journal:
-        old, new = complete(), complete()
-        await journal.append("charge", old)
-        elsewhere = move(directory, "elsewhere")
-        await journal.append("charge", new)
-        for path in elsewhere.iterdir():
-            path.rename(directory / path.name)
-        assert await journal.adopt() == 1
-        assert {each.operation_id for each in await waiting(journal)} == {old.operation_id, new.operation_id}
-
-
-async def test_a_file_that_is_gone_stops_no_adoption(directory: Path) -> None:
-    """What was refused in it cannot be counted again; what the dead have left is taken over all the same."""
-    async with opened(directory) as survivor:
-        await survivor.refuse([(await survivor.append("charge", complete()), "no")])
-        own = set(databases(directory))
-        async with opened(directory) as other:
-            await other.append("charge", complete())
-        for path in own:
-            path.unlink()
-        assert await survivor.adopt() == 1
-        assert survivor.tally.waiting == 1
-
-
-async def test_a_directory_that_was_taken_away_holds_up_no_close(directory: Path) -> None:
-    """What cannot be tidied up is left, and everything else is given back."""
-    async with opened(directory):
-        move(directory, "elsewhere")
-    assert threads() == []
-
-
-async def test_a_file_that_cannot_be_read_holds_no_other_up(directory: Path) -> None:
-    """What another file has is given out; that something is missing is said when nothing else is there."""
-    async with opened(directory) as survivor:
-        mine = complete()
-        entry_id = await survivor.append("charge", mine)
-        # Files are read in the order of their names: one that comes first is wanted.
-        while all(path.name >= entry_id.file for path in databases(directory)):
-            async with opened(directory) as other:
-                await other.append("charge", complete())
-            assert await survivor.adopt() == 1
-        for path in databases(directory):
-            if path.name != entry_id.file:
-                path.unlink()
-        (entry,) = await survivor.waiting(None, limit=10, bytes_max=1 << 20)
-        assert entry.command == mine
-        await survivor.forget([entry.entry_id])
-        with pytest.raises(NotApplied, match="removed or replaced"):
-            await survivor.waiting(None, limit=10, bytes_max=1 << 20)
 
 
 async def test_another_owners_file_is_stepped_over(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -474,15 +290,6 @@ async def test_a_file_that_is_not_fit_stops_the_start(
     assert path.read_bytes() == before
 
 
-async def test_a_file_that_was_never_finished_is_cleared_away(directory: Path) -> None:
-    """A process that died while it made its file has kept nothing in it."""
-    leave_unborn(directory)
-    async with opened(directory) as journal:
-        assert files(directory).count("db") == 1
-        assert journal.tally.waiting == 0
-    assert files(directory) == []
-
-
 @pytest.mark.parametrize(
     "change", ["version = 2", "command = x'ff'", "operation_id = x''"], ids=["newer", "fields", "id"]
 )
@@ -498,17 +305,6 @@ async def test_a_row_that_cannot_be_read_holds_nothing_up(directory: Path, chang
         assert await waiting(journal) == outcomes[1:]
         assert journal.tally.waiting == 2
         assert await told(journal, outcomes[0]) == ([] if "operation_id" in change else [None])
-
-
-async def test_a_directory_that_was_taken_away_is_made_again(directory: Path, journal: SqliteJournal) -> None:
-    """What it held is gone, and told; what comes next is kept."""
-    await journal.append("charge", complete())
-    move(directory, "elsewhere")
-    with pytest.raises(NotApplied, match="removed or replaced"):
-        await waiting(journal)
-    outcome = complete()
-    await journal.append("charge", outcome)
-    assert await waiting(journal) == [outcome]
 
 
 def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path) -> None:
@@ -542,9 +338,6 @@ async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> Non
     assert files(directory) == []
 
 
-# The disk
-
-
 @pytest.mark.parametrize("failure", ["sync", "write", "space"])
 async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: FailingDisk, directory: Path) -> None:
     """While the disk fails nothing is taken, what was taken can be read, and afterwards everything works by itself."""
@@ -561,71 +354,6 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
-
-
-async def test_a_file_that_is_not_trusted_is_emptied_and_takes_nothing(disk: FailingDisk, directory: Path) -> None:
-    """While somebody who looks in keeps a log from being copied that was not synced, only what is there goes on."""
-    async with opened(directory) as journal:
-        before, after = complete(), complete()
-        kept = await journal.append("charge", before)
-        disk.fails.add("sync")
-        with pytest.raises(Indefinite):
-            await journal.append("charge", complete())
-        disk.fails.clear()
-        (path,) = databases(directory)
-        other = apsw.Connection(str(path))
-        other.execute("BEGIN")
-        other.execute("SELECT count(*) FROM entry").fetchall()
-        with pytest.raises(NotApplied, match="in use by others"):
-            await journal.append("charge", after)
-        assert await told(journal, before) == [before]
-        await journal.forget([kept])
-        assert before not in await waiting(journal)
-        other.close()
-        await journal.append("charge", after)
-        assert after in await waiting(journal)
-
-
-async def test_what_cannot_be_counted_is_not_kept(directory: Path) -> None:
-    """An outcome of which it was said that it is not kept is not there, even if what failed came after the write."""
-    fails = False
-
-    def refuse(_: object, statement: str, __: object) -> bool:
-        if fails and statement == "PRAGMA page_count":
-            raise apsw.IOError("the disk said no")
-        return True
-
-    def trace(connection: apsw.Connection) -> None:
-        connection.exec_trace = refuse
-
-    apsw.connection_hooks.append(trace)
-    try:
-        async with opened(directory) as journal:
-            fails = True
-            with pytest.raises(NotApplied):
-                await journal.append("charge", complete())
-            fails = False
-            after = complete()
-            await journal.append("charge", after)
-            assert await waiting(journal) == [after]
-    finally:
-        apsw.connection_hooks.remove(trace)
-
-
-async def test_a_disk_that_is_full_at_the_start(disk: FailingDisk, directory: Path) -> None:
-    """The journal starts without a file, says that it takes nothing, and has one once there is room."""
-    disk.fails.add("space")
-    async with opened(directory) as journal:
-        with pytest.raises(NotApplied):
-            await journal.append("charge", complete())
-        assert await waiting(journal) == []
-        assert files(directory) == []
-        disk.fails.clear()
-        await journal.append("charge", complete())
-        assert journal.tally.waiting == 1
-
-
-# Processes
 
 
 ROOT = Path(__file__).parents[2]
@@ -651,7 +379,6 @@ def acknowledged_until_killed(directory: Path) -> list[str]:
     """The id of every operation whose outcome a process said was kept, before and after it was killed."""
     command, environment = [sys.executable, "-c", CHILD, str(directory)], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
         acknowledged = [child.stdout.readline() for _ in range(100)]
         asyncio.run(expect_nothing_to_adopt(directory))
         child.send_signal(signal.SIGKILL)
@@ -669,43 +396,3 @@ async def test_what_was_acknowledged_outlives_a_kill(directory: Path) -> None:
     async with opened(directory) as journal:
         found = {outcome.operation_id for outcome in await waiting(journal)}
     assert {UUID(line.strip()) for line in acknowledged} <= found
-
-
-LIMITED = """
-import asyncio, resource, sys
-from pathlib import Path
-from gateway.store.base import StoreError
-from gateway.store.journal.journal import SqliteJournal
-from tests.store.test_journal import OWNER, complete, waiting
-async def main():
-    journal = SqliteJournal(Path(sys.argv[1]), OWNER)
-    await journal.start()
-    kept = [complete(b"small")]
-    await journal.append("charge", kept[0])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-    for _ in range(2):
-        try:
-            await journal.append("charge", complete(b"x" * 400_000))
-        except StoreError as error:
-            print(type(error).__name__)
-    assert await waiting(journal) == kept
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    kept.append(complete(b"x" * 400_000))
-    await journal.append("charge", kept[1])
-    assert await waiting(journal) == kept
-    await journal.close()
-asyncio.run(main())
-"""
-
-
-async def test_a_file_that_may_not_grow(directory: Path) -> None:
-    """Beyond the limit of the system an outcome is not taken; those before it stay, and it goes on when it may."""
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", LIMITED, str(directory)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() in (["Indefinite", "NotApplied"], ["Indefinite", "Indefinite"])

@@ -1,7 +1,4 @@
-"""The level of a store: who is refused, who is named when it is to be raised, and what a running gateway does.
-
-Two real programs of two levels are in `tests/upgrade`; here another level is only written into the store.
-"""
+"""The level of a store: who is refused, who is named when it is to be raised, and what a running gateway does."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_
 from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
-from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, why_refused, why_unfinished
+from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, why_refused
 from gateway.store.base import NotApplied, StartRefused
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import Hand, do, started
 from tests.store.postgres_sessions import session
 from tests.store.test_guard import a_guard
 from tests.support.eventually import eventually
@@ -52,7 +49,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
             with apsw.Connection(str(path)) as connection:
                 connection.execute(statement)
             connection.close()
-
     else:
         url = request.getfixturevalue("postgres_url")
         section = {"durable": url, "dialect": request.param}
@@ -63,19 +59,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
                 await connection.execute(f"SET search_path = idempotency_gateway; {statement}")
 
     return Place(parse(config_text("http://127.0.0.1:9", section, tmp_path)), tamper, ahead)
-
-
-async def test_a_new_store_has_the_level_of_the_program_that_made_it(place: Place) -> None:
-    """No program before it has ever used it; raising its level again changes nothing."""
-    await migrate_store(place.config)
-    store = bare_store(place.config, NO_SEALING)
-    await store.start()
-    try:
-        assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
-        assert not await finish_upgrade(place.config)
-        assert (await store.cold.check_memory()).level == PROGRAM_LEVEL
-    finally:
-        await store.close()
 
 
 async def test_a_store_of_a_later_level_is_refused(place: Place) -> None:
@@ -98,21 +81,15 @@ async def test_a_schema_with_more_in_it_is_served(place: Place) -> None:
     await migrate_store(place.config)
     for statement in ("CREATE TABLE added (a INTEGER)", "ALTER TABLE operation ADD COLUMN later TEXT", place.ahead):
         await place.tamper(statement)
-    store = bare_store(place.config, NO_SEALING)
-    await store.start()
-    try:
+    async with started(bare_store(place.config, NO_SEALING)) as store:
         await do(store, Hand(), Hand.claim, Hand.complete)
-    finally:
-        await store.close()
 
 
 async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised(place: Place) -> None:
     """While one runs, or was killed less than a minute ago, the level stays; one that was not seen for longer is
     nobody's concern, and neither is one of this program."""
     await migrate_store(place.config)
-    store = bare_store(place.config, NO_SEALING)
-    await store.start()
-    try:
+    async with started(bare_store(place.config, NO_SEALING)) as store:
         older, own = (replace(serving(gateway_id=UUID(int=number)), host="here") for number in (7, 8))
         await store.cold.compare_configuration(older)
         await place.tamper(f"UPDATE gateway SET level = {PROGRAM_LEVEL - 1}")
@@ -122,16 +99,12 @@ async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_ra
             await finish_upgrade(place.config)
         await place.tamper(f"UPDATE gateway SET seen_us = seen_us - {RUNNING_US + 1}")
         assert not await finish_upgrade(place.config)
-    finally:
-        await store.close()
 
 
 async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Path) -> None:
     """It was not seen for a minute, and wakes up: with its next look it serves nothing more, and says why."""
     memory = Memory()
-    guard = a_guard(MemoryStore(memory), tmp_path)
-    await guard.start()
-    try:
+    async with started(a_guard(MemoryStore(memory), tmp_path)) as guard:
         await do(guard, Hand(), Hand.claim)
         memory.level = PROGRAM_LEVEL + 1
         with pytest.raises(StartRefused, match="serves up to"):
@@ -141,8 +114,6 @@ async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Pat
             await guard.apply(hand.claim())
         memory.level = PROGRAM_LEVEL
         await eventually(lambda: _is_granted(guard, hand), 30.0)
-    finally:
-        await guard.close()
 
 
 async def _is_granted(guard: EpochGuard, hand: Hand) -> bool:
@@ -156,8 +127,7 @@ async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url:
     """Once the level was raised, it neither joins nor beats, so nothing that it grants is believed."""
     store = bare_store(parse(config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path)), NO_SEALING)
     assert isinstance(store, PostgresStore)
-    await store.start()
-    try:
+    async with started(store):
         known = serving()
         await store.cold.compare_configuration(known)
         await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
@@ -167,8 +137,6 @@ async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url:
         assert not (await store.beat(known.gateway_id, ()))[1]
         with pytest.raises(NotApplied):
             await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize(
@@ -185,9 +153,3 @@ def test_two_successive_levels_are_served(level: int, oldest: int, program: int,
     """The level of a program and the one before it."""
     why = why_refused(level, oldest, program)
     assert why is None if says is None else says in (why or "")
-
-
-def test_what_is_off_is_said() -> None:
-    """Until the upgrade is ended, at the start."""
-    assert why_unfinished(2, program=2) is None
-    assert "migrate --finish" in (why_unfinished(1, program=2) or "")

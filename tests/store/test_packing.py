@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.operation import State
 from gateway.store.base import Unreadable
 from gateway.store.relational.rows import pack, unpack
 
@@ -27,11 +26,6 @@ def test_values_come_back(values: tuple[object, ...], before: bytes) -> None:
     assert (found, [*map(type, found)]) == (values, [*map(type, values)])
 
 
-def test_a_value_that_is_a_text_comes_back_as_text() -> None:
-    """Who reads it knows what it was."""
-    assert unpack(pack((State.CLAIMED,))) == ("claimed",)
-
-
 @given(_VALUES, st.data())
 def test_what_was_cut_or_goes_on_is_unreadable(values: tuple[object, ...], data: st.DataObject) -> None:
     """Wherever it ends."""
@@ -39,13 +33,3 @@ def test_what_was_cut_or_goes_on_is_unreadable(values: tuple[object, ...], data:
     for wrong in (packed[: data.draw(st.integers(0, len(packed) - 1))], packed + b"\0"):
         with pytest.raises(Unreadable):
             unpack(wrong)
-
-
-@given(st.binary(max_size=60))
-def test_garbage_is_unreadable_or_values(garbage: bytes) -> None:
-    """It raises nothing else."""
-    try:
-        found = unpack(garbage)
-    except Unreadable:
-        return
-    assert unpack(pack(found)) == found

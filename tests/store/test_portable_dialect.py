@@ -1,8 +1,4 @@
-"""The portable dialect's statements use nothing but what every engine has, as far as its documentation says so.
-
-None of these engines runs here. So each statement is taken apart, and whatever is not on the list of an engine is
-refused.
-"""
+"""The portable dialect's statements use nothing but what every engine has, as far as its documentation says so."""
 
 from __future__ import annotations
 
@@ -179,30 +175,3 @@ def test_the_tables_are_on_the_list(engine: str) -> None:
         assert not _FORBIDDEN & set(found)
         # An INTEGER has eight bytes on CockroachDB, and four elsewhere.
         assert not {"numeric", "serial", "smallint", "timestamptz", "uuid", "varchar"} & set(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("SELECT pg_advisory_xact_lock(7)", "calls pg_advisory_xact_lock"),
-        ("UPDATE turn SET until_us = clock_timestamp() WHERE name = $1", "assigns clock_timestamp, which is volatile"),
-        ("INSERT INTO a (id) VALUES ($1) ON CONFLICT (id) DO UPDATE SET t = nextval('s')", "has NEXTVAL"),
-        ("WITH d AS (DELETE FROM a WHERE id = $1) INSERT INTO b (id) VALUES ($1)", "changes a and b"),
-        ("LISTEN news", "has LISTEN"),
-        ("SELECT int8send($1)", "calls int8send"),
-        ("SELECT $1::regclass", "casts to regclass"),
-        ("CREATE TABLE a PARTITION OF b FOR VALUES IN (1)", "has PARTITION"),
-        ("SELECT id FROM a WHERE due < $1 FOR UPDATE SKIP LOCKED", "has SKIP"),
-    ],
-)
-def test_what_an_engine_lacks_is_found(text: str, fault: str) -> None:
-    """Each by its own rule."""
-    assert fault in faults(text, ENGINES["CockroachDB"])
-
-
-def test_a_change_of_many_rows_is_found() -> None:
-    """Where each node has its own locks, a change that reads first and names no row could undo another one."""
-    text = "UPDATE operation SET state = $1 WHERE due_us < $2"
-    assert "changes more than one row of operation" in faults(text, ENGINES["Citus"])
-    assert "locks more than one row" in faults("SELECT id FROM a WHERE due < $1 FOR UPDATE", ENGINES["Citus"])
-    assert faults(text, ENGINES["YugabyteDB"]) == []

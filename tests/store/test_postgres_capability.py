@@ -9,7 +9,6 @@ import pytest
 from gateway.store.base import NotApplied
 from gateway.store.postgres.schema import Capability, capabilities
 from tests.store.postgres_sessions import roles, session, url_as
-from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
 
@@ -49,23 +48,9 @@ async def test_settings_that_the_storage_replaces(own_postgres: PostgresServer) 
     assert str(accepted) == "fsync: off, not looked at, because of store.durability: external"
 
 
-async def test_a_read_only_database_takes_no_writes(postgres_url: str) -> None:
-    """Nor does a standby."""
-    async with session(postgres_url) as connection:
-        name = await connection.fetchval("SELECT current_database()")
-        await connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    assert by_name(await capabilities(postgres_url))["writes"] == "refused"
-
-
 async def test_a_pooler_gives_no_session_to_listen_in(postgres_url: str) -> None:
     """It is not asked for one."""
     assert by_name(await capabilities(f"{postgres_url}?pgbouncer=true"))["LISTEN"] == "none"
-
-
-async def test_a_server_that_cannot_be_asked() -> None:
-    """Nothing is known of it."""
-    with pytest.raises(NotApplied, match="cannot be used"):
-        await capabilities(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
 
 
 async def test_a_server_that_falls_silent_is_not_waited_for(own_postgres: PostgresServer) -> None:

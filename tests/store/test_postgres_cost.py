@@ -6,28 +6,23 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from hashlib import md5
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import pytest
 
-from gateway.core.delivery import Delivering
-from gateway.core.operation import Applied, Audit, Identity, State
+from gateway.core.operation import Audit
 from gateway.store.memory.epoch import WitnessFiles
-from gateway.store.operations import WITNESS_KEEP_US, EventFate, EventReport, Query, Swept
+from gateway.store.operations import WITNESS_KEEP_US, Swept
 from gateway.store.postgres import store as backlog
 from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer
 from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
 from gateway.store.relational.statements import of_many, writes
-from tests.conformance.hand import REMEMBER_US, SAME, SERVICE, Hand, Script, all_of, do, new_identity, state
+from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, Script, do, new_identity
 from tests.store.postgres_sessions import opened, session
-from tests.support.eventually import eventually
 from tests.support.memory_store import ManualClock
 
 # As a sweep has gone by what is there.
@@ -127,130 +122,6 @@ async def test_statements_go_by_index(migrated_url: str) -> None:
     assert {name: scans for name, scans in slow.items() if scans} == {}
 
 
-# What the server read by statements of stores that have ended.
-_READ = """
-SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
-FROM pg_stat_user_tables WHERE schemaname = 'idempotency_gateway'
-"""
-_SESSIONS = """
-SELECT count(*) FROM pg_stat_activity
-WHERE application_name = 'idempotency-gateway' AND datname = current_database()
-"""
-
-
-async def read_so_far(admin: Any) -> int:
-    """The rows that were read by now, once the sessions of stores have ended.
-
-    Postgres 14 collects what sessions report, in order and some time later: what is read now is seen last.
-    """
-
-    async def has_ended() -> bool:
-        return await admin.fetchval(_SESSIONS) == 0
-
-    await eventually(has_ended)
-    mark = f"mark_{uuid4().hex}"
-    await admin.execute(f"CREATE TABLE {mark} ()")
-
-    async def is_collected() -> bool:
-        await admin.execute(f"SELECT FROM {mark}")
-        return bool(await admin.fetchval("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = $1", mark))
-
-    await eventually(is_collected)
-    return int(await admin.fetchval(_READ))
-
-
-async def rows_read_by_delivery(url: str, admin: Any) -> int:
-    """The rows that a store reads to find what is due, and to serve some operations of each kind."""
-    before = await read_so_far(admin)
-    async with opened(url) as store:
-        assert len((await store.find_due(SERVICE, all_of("many", "few"), 10)).found) == 10
-        assert await store.count_pending(SERVICE, "r", b"scope", 10) == 0
-        await do(store, Hand(), Hand.claim, Hand.complete)
-        for _ in range(5):
-            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone)
-            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.complete)
-            await do(store, Hand(), lambda hand: replace(hand.accept(), lane=md5(b"lane").digest()), Hand.withdraw)
-            in_order = replace(Hand().accept(), lane=uuid4().bytes)
-            await do(
-                store, Hand(Script(in_order.identity)), lambda _, each=in_order: each, Hand.dispatch, Hand.complete
-            )
-    return await read_so_far(admin) - before
-
-
-async def test_what_waits_makes_nothing_dearer(migrated_url: str) -> None:
-    """With twenty thousand pending requests, ten thousand of them in one lane, claims, dispatches and the
-    search for what is due read no more rows; nor do acceptances in that lane or another one."""
-    async with session(migrated_url) as admin:
-        await accept_many(migrated_url, admin, 20)
-        with_few = await rows_read_by_delivery(migrated_url, admin)
-        await accept_many(migrated_url, admin, 20_000)
-        with_many = await rows_read_by_delivery(migrated_url, admin)
-    assert 0 < with_many <= with_few + 100, with_few
-
-
-async def test_what_nobody_delivers_is_not_read(migrated_url: str) -> None:
-    """However much waits of routes that are gone, a search for what is due passes over all of it at once."""
-    delivering = Delivering(frozenset((("new", "many"),)), frozenset(("new", "r")), frozenset(("few",)))
-    async with session(migrated_url) as admin:
-        await accept_many(migrated_url, admin, 20_000)
-        before = await read_so_far(admin)
-        async with opened(migrated_url) as store:
-            opened_by = await admin.fetchval(_READ)
-            assert (await store.find_due(SERVICE, delivering, 10)).found == []
-        assert await read_so_far(admin) - max(before, opened_by) <= 100
-
-
-async def test_what_is_in_doubt_is_found_among_what_is_in_doubt(migrated_url: str) -> None:
-    """However many records there are, a look at what is in doubt reads those alone."""
-    async with session(migrated_url) as admin:
-        await complete_many(migrated_url, admin)
-        async with opened(migrated_url) as store:
-            hands = [Hand() for _ in range(5)]
-            await asyncio.gather(*(do(store, hand, Hand.claim, Hand.abandon) for hand in hands))
-        before = await read_so_far(admin)
-        async with opened(migrated_url) as store:
-            for recoverable in (False, True):
-                found = await store.find(Query(frozenset((State.IN_DOUBT,)), recoverable=recoverable))
-                assert len(found) == len(hands)
-        assert await read_so_far(admin) - before <= 200
-
-
-async def test_dead_letters_are_found_without_the_ids_of_all_records(postgres_url: str) -> None:
-    """However many records there are, their index is not walked."""
-    walked = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = 'idempotency_gateway'"
-    async with session(postgres_url) as admin:
-        await complete_many(postgres_url, admin, 20_000)
-        await admin.execute("VACUUM (ANALYZE) idempotency_gateway.operation")
-        await read_so_far(admin)
-        before = await admin.fetchval(walked)
-        async with opened(postgres_url) as store:
-            assert await store.find(Query(frozenset((State.DEAD_LETTER,)))) == []
-        await read_so_far(admin)
-        assert await admin.fetchval(walked) - before <= 200
-
-
-async def test_a_sweep_reads_few_of_very_many_doubts(postgres_url: str) -> None:
-    """Whether their leases begin in the future is looked at in a part of them each time."""
-    async with session(postgres_url) as admin:
-        async with opened(postgres_url) as store:
-            await do(store, Hand(), Hand.claim, Hand.abandon)
-        own = {"id": _ROW.format(prefix="'doubt'"), "token": _TOKEN}
-        await copied(admin, "operation", 30_000, own, "WHERE state = 'in_doubt'")
-        await admin.execute(_PASSED)
-        await admin.execute("ANALYZE idempotency_gateway.operation")
-        before = await read_so_far(admin)
-        async with opened(postgres_url) as store:
-            assert await store.sweep(100) == Swept()
-        assert await read_so_far(admin) - before <= 10_000 + 200
-
-
-FILL_EVENTS: Final = """
-INSERT INTO idempotency_gateway.event (row, at_us, since_us, due_us, service, sink, event_id, type, content)
-SELECT convert_to('evt_' || n || ' ledger', 'UTF8'), n, n, n, 'shop', 'ledger', 'evt_' || n, 'operation.completed', '{}'
-FROM generate_series(1, $1::integer) AS n
-"""
-
-
 async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
     monkeypatch.setattr(backlog, "BACKLOG_COUNT_MAX", 1_000)
@@ -272,35 +143,6 @@ async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pyte
 
 async def size_of_one(admin: Any) -> float:
     return float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
-
-
-async def rows_read_by_relay(url: str, admin: Any, waiting: int) -> int:
-    """The rows of events that a relay reads to lease ten of so many, and to report their results."""
-    async with opened(url) as store:
-        # Plans are made for good while nothing waits.
-        await store.lease_events(SERVICE, {"ledger": 10}, 1)
-        await store.report_events(SERVICE, [EventReport("ledger", "none", 1, 0, EventFate.PUBLISHED)])
-        before = await admin.fetchval(_READ)
-        await admin.fetch(FILL_EVENTS, waiting)
-        leased = await store.lease_events(SERVICE, {"ledger": 10}, 60_000_000)
-        ends = zip(leased, cycle(EventFate), strict=False)
-        reports = [EventReport(each.sink, each.event.id, each.tries, 0, fate, "why", 1) for each, fate in ends]
-        await store.report_events(SERVICE, reports)
-        found = (await store.sinks(SERVICE))["ledger"]
-        assert (found.pending, found.dead) == (waiting - 7, 3)
-    read = await read_so_far(admin) - before
-    await admin.execute("TRUNCATE idempotency_gateway.event")
-    return read
-
-
-async def test_events_that_wait_make_no_publication_dearer(migrated_url: str) -> None:
-    """With two thousand of them a relay reads hardly more rows, though it began while there were none."""
-    async with opened(migrated_url):
-        pass
-    async with session(migrated_url) as admin:
-        with_few, with_many = [await rows_read_by_relay(migrated_url, admin, number) for number in (20, 2_000)]
-    # The sinks are counted once.
-    assert with_few < with_many <= with_few + 2_000 + 100, with_few
 
 
 async def test_many_at_once_take_few_statements(migrated_url: str) -> None:
@@ -348,15 +190,3 @@ async def test_a_witness_outlives_two_sweeps_at_once(migrated_url: str, tmp_path
             assert note.link in (await store.check_memory([note.link])).witnesses
     finally:
         files.close()
-
-
-async def test_a_long_key_costs_no_correctness(migrated_url: str) -> None:
-    """A record that does not fit half a page is kept like any other."""
-    hand = Hand()
-    hand.script.identity = Identity(uuid4(), "r", "o", b"s" * 9_000, b"k" * 9_000, "k" * 9_000)
-    async with opened(migrated_url) as store:
-        result = await store.apply(replace(hand.claim(), fingerprint=replace(SAME, raw=b"w" * 9_000)))
-        assert isinstance(result, Applied)
-        hand.see(hand.claim(), result)
-        await do(store, hand, Hand.complete)
-        assert await state(store, hand) is State.COMPLETED

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.core.operation import MICROSECONDS, Applied, Audit, Command, Snapshot, State
-from gateway.core.outbox import EventType, Outbox, Subscription
-from gateway.store.operations import EventFate, EventReport
-from tests.conformance.hand import SERVICE, Hand, Speech, do
+from gateway.core.operation import Applied, Command, Snapshot, State
+from tests.conformance.hand import Hand, Speech, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 
@@ -21,9 +19,6 @@ _DRAWS: Final = {Hand.retry: 1, Hand.accept_again: 1, Hand.dispatch: 1}
 # What nothing here takes.
 COMMAND_SECONDS = 60.0
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-_LAST = "SELECT id FROM idempotency_gateway.operation ORDER BY id DESC LIMIT 1"
-_ENDS = """SELECT (d.deliver_until_us - d.since_us) / 1000000 AS seconds, d.deliver_until_us = o.due_us AS is_same
-FROM idempotency_gateway.delivery d JOIN idempotency_gateway.operation o ON o.id = d.row"""
 _LOCK = "SELECT FROM idempotency_gateway.operation WHERE id = $1 FOR UPDATE"
 
 
@@ -125,59 +120,3 @@ async def _is_consistent(observer: Any) -> bool:
     )
     alike = [await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})") for one, other in pairs]
     return all(alike)
-
-
-async def test_an_event_that_is_encrypted_anew_at_this_moment_gets_its_turn(migrated_url: str) -> None:
-    """Its row is another one then."""
-    outbox = Outbox("shop", "urn:shop", (Subscription("ledger", is_ordered=True),))
-    async with (
-        opened(migrated_url, outbox=outbox, command_seconds=COMMAND_SECONDS) as store,
-        session(migrated_url) as rekeying,
-        session(migrated_url) as observer,
-    ):
-        hand = Hand()
-        await do(store, hand, Hand.claim, Hand.abandon, Hand.prove)
-        (head,) = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
-        report = EventReport("ledger", head.event.id, head.tries, 0, EventFate.PUBLISHED, line=head.line)
-        async with rekeying.transaction():
-            await rekeying.execute("UPDATE idempotency_gateway.event SET content = content WHERE is_behind")
-            reporting = asyncio.create_task(store.report_events("shop", [report]))
-
-            async def waits_or_is_done() -> bool:
-                return reporting.done() or int(await observer.fetchval(_WAITING)) == 1
-
-            await eventually(waits_or_is_done)
-        await reporting
-        leased = await store.lease_events("shop", {"ledger": 5}, 30_000_000)
-        assert [each.event.type for each in leased] == [EventType.COMPLETED]
-
-
-async def test_a_sweep_beside_the_end_of_a_pause_adds_nothing(migrated_url: str) -> None:
-    """What the end has come to keeps the time that it has then, although the name is paused until all is done."""
-    within_seconds, number = 1_800, 1_200
-    audit = Audit("operator", "repair")
-    async with opened(migrated_url) as store, opened(migrated_url) as other, session(migrated_url) as locker:
-
-        def accept(hand: Hand) -> Command:
-            return replace(hand.accept(), deliver_within_us=within_seconds * MICROSECONDS)
-
-        async def is_waiting() -> bool:
-            return int(await locker.fetchval(_WAITING)) == 1
-
-        await asyncio.gather(*(do(store, Hand(), accept) for _ in range(number)))
-        await store.pause(SERVICE, "charges", audit)
-        assert await store.pause(SERVICE, "charges", audit) is False
-        while (await other.sweep(1_000)).more:
-            pass
-        async with locker.transaction():
-            # The end of the pause comes to this in its last piece.
-            await locker.fetch(_LOCK, await locker.fetchval(_LAST))
-            resuming = asyncio.create_task(store.resume(SERVICE, "charges", audit))
-            await eventually(is_waiting)
-            await other.sweep(1_000)
-        assert await resuming is True
-        ends = await locker.fetch(_ENDS)
-        assert len(ends) == number
-        assert all(each["is_same"] for each in ends)
-        assert max(each["seconds"] for each in ends) < 2 * within_seconds
-        assert [each.is_resumed for each in await store.pause_audits(SERVICE)] == [False, True]

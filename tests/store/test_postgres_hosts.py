@@ -12,7 +12,7 @@ import pytest
 from gateway.store.base import NotApplied
 from gateway.store.postgres.dialer import Host, HostStatus, Refusal, choose, hosts_of
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import Hand, do, started
 from tests.store.postgres_sessions import opened
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
@@ -70,10 +70,7 @@ def test_the_primary_of_the_highest_timeline_is_used(written: str, met: int, exp
         ("postgresql:///d?host=/run/pg", ["/run/pg postgresql:///d?host=/run/pg"]),
         (
             "postgresql://u:p%40@a,b:5/d?sslmode=require&target_session_attrs=primary",
-            [
-                "a postgresql://u:p%40@a/d?sslmode=require",
-                "b:5 postgresql://u:p%40@b:5/d?sslmode=require",
-            ],
+            ["a postgresql://u:p%40@a/d?sslmode=require", "b:5 postgresql://u:p%40@b:5/d?sslmode=require"],
         ),
         ("postgresql://u@[::1]:5,b/d", ["[::1]:5 postgresql://u@[::1]:5/d", "b postgresql://u@b/d"]),
         ("postgresql:///d?host=a,b&port=7", ["a:7 postgresql:///d?host=a&port=7", "b:7 postgresql:///d?host=b&port=7"]),
@@ -129,9 +126,7 @@ async def test_a_standby_is_passed_over_and_a_promotion_followed(
     standby.launch()
     await eventually(standby.is_ready, 30.0, "the standby follows")
     url = url_of(standby.port, own_postgres.port)
-    store = PostgresStore(url)
-    await store.start()
-    try:
+    async with started(PostgresStore(url)) as store:
         await do(store, Hand(), Hand.claim)
         before = await store.check_memory()
         await standby.promote()
@@ -143,8 +138,6 @@ async def test_a_standby_is_passed_over_and_a_promotion_followed(
         await store.close()
         with pytest.raises(NotApplied, match="is a former primary: it has timeline 1, and 2 was met"):
             await store.start()
-    finally:
-        await store.close()
     # Nor by a gateway that knows of the promotion by its note alone.
     store = PostgresStore(url, met=after.identity)
     with pytest.raises(NotApplied, match="is a former primary"):
@@ -168,8 +161,5 @@ async def test_of_two_that_were_promoted_apart_none_is_used(
     (line,) = [record.getMessage() for record in caplog.records if "both accept writes" in record.getMessage()]
     assert all(f"127.0.0.1:{standby.port}" in line for standby in standbys)
     standbys[0].crash()
-    await store.start()
-    try:
+    async with started(store):
         await do(store, Hand(), Hand.claim)
-    finally:
-        await store.close()

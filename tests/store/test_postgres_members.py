@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
 from gateway.admin.reports import MemoryState, memory_state
 from gateway.core.operation import Applied
-from gateway.observe.facts import Events, Fact, PromotionJudged, StoreMet, SynchronyChanged
+from gateway.observe.facts import Fact, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.files import make_directory
-from gateway.store.memory.epoch import SeenFile, WitnessFiles, amnesia_of
+from gateway.store.memory.epoch import amnesia_of
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.memory.promotion import Conditions, Member
+from gateway.store.memory.promotion import Conditions
 from gateway.store.operations import Epoch
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import Hand, do
+from tests.conformance.hand import Hand, do, started
+from tests.store.guards import QUICK, a_member, witness_files_in
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
-from tests.support.serving import serving
 
 PATIENCE_SECONDS = 20.0
-QUICK = Conditions(wait_seconds=3.0, probation_seconds=2.0)
-WINDOW_US = 3_600_000_000
 
 
 @asynccontextmanager
@@ -37,61 +34,23 @@ async def listed(
     url: str, directory: Path, conditions: Conditions = QUICK, facts: list[Fact] | None = None
 ) -> AsyncIterator[EpochGuard]:
     """A gateway's guard that is a member, with the state of this host."""
-    make_directory(directory)
-    files = WitnessFiles(directory / "witness")
-    store = PostgresStore(url, witness_files=files)
-    guard = EpochGuard(
-        store,
-        Events(*([] if facts is None else [facts.append])),
-        replace(serving(recipes={"route": b"recipe"}), gateway_id=uuid4()),
-        seen_file=SeenFile(directory / "seen.json"),
-        amnesia_window_us=WINDOW_US,
-        witness_files=files,
-        fleet=store,
-        conditions=conditions,
-    )
-    await guard.start()
-    try:
+    async with started(of_postgres(url, directory, conditions, facts)) as guard:
         yield guard
-    finally:
-        await guard.close()
 
 
-async def members(url: str) -> list[Member]:
-    store = PostgresStore(url)
-    await store.start()
-    try:
-        return await store.members()
-    finally:
-        await store.close()
+def of_postgres(
+    url: str, directory: Path, conditions: Conditions = QUICK, facts: list[Fact] | None = None
+) -> EpochGuard:
+    files = witness_files_in(directory)
+    store = PostgresStore(url, witness_files=files)
+    return a_member(store, files, directory, conditions=conditions, facts=facts)
 
 
-async def test_a_worker_that_is_silent_is_struck_off(migrated_url: str, tmp_path: Path) -> None:
-    """By those that beat, and no sooner than it has surely stopped to grant."""
-    gone = uuid4()
-    async with session(migrated_url) as other, listed(migrated_url, tmp_path / "one"):
-        await other.execute(
-            "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
-            " VALUES ($1, 'shop', '[]', 0, 1, 5, 'gone')",
-            gone.bytes,
-        )
-
-        async def is_struck_off() -> bool:
-            return gone not in [each.gateway_id for each in await members(migrated_url)]
-
-        await eventually(is_struck_off, PATIENCE_SECONDS)
-
-
-async def test_a_worker_that_was_struck_off_is_listed_anew(migrated_url: str, tmp_path: Path) -> None:
-    """It notices with its next beat, and goes on."""
-    async with session(migrated_url) as other, listed(migrated_url, tmp_path / "one") as guard:
-        await other.execute("UPDATE idempotency_gateway.gateway SET beat = NULL")
-        await eventually(lambda: _has_members(migrated_url, 1), PATIENCE_SECONDS)
-        await do(guard, Hand(), Hand.claim)
-
-
-async def _has_members(url: str, number: int) -> bool:
-    return len(await members(url)) == number
+async def add(beside: Any, gateway_id: UUID, **columns: object) -> None:
+    """List another worker."""
+    row = {"id": gateway_id.bytes, "service": "shop", "operations": "[]", "seen_us": 0, "level": 1, **columns}
+    places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    await beside.execute(f"INSERT INTO idempotency_gateway.gateway ({', '.join(row)}) VALUES ({places})", *row.values())
 
 
 async def test_what_is_acknowledged_too_late_does_not_count(migrated_url: str, tmp_path: Path) -> None:
@@ -99,7 +58,6 @@ async def test_what_is_acknowledged_too_late_does_not_count(migrated_url: str, t
     beats again."""
     async with listed(migrated_url, tmp_path / "one") as guard:
         await do(guard, hand := Hand(), Hand.claim)
-        assert guard._membership is not None
         await guard._membership.pause()
         guard._membership.until_seconds = 0.0
         guard._update_trust()
@@ -109,25 +67,6 @@ async def test_what_is_acknowledged_too_late_does_not_count(migrated_url: str, t
         await guard._membership._beat()
         assert isinstance(await guard.apply(hand.complete()), Applied)
         assert isinstance(await guard.apply(Hand().claim()), Applied)
-
-
-async def test_nothing_is_granted_without_beats(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """A worker that cannot beat refuses to ask for grants; when the store is back, it grants again."""
-    async with listed(own_postgres.url, tmp_path / "one") as guard:
-        await do(guard, Hand(), Hand.claim)
-        own_postgres.stop()
-        await eventually(lambda: "not reached" in guard._why_no_grants, PATIENCE_SECONDS)
-        with pytest.raises(NotApplied, match="was not reached for too long"):
-            await guard.apply(Hand().claim())
-        await asyncio.to_thread(own_postgres.start)
-
-        async def is_back() -> bool:
-            try:
-                return isinstance(await guard.apply(Hand().claim()), Applied)
-            except (NotApplied, Indefinite):
-                return False
-
-        await eventually(is_back, PATIENCE_SECONDS)
 
 
 async def test_one_that_needs_a_synchronous_standby(own_postgres: PostgresServer, tmp_path: Path) -> None:
@@ -142,9 +81,6 @@ async def test_one_that_needs_a_synchronous_standby(own_postgres: PostgresServer
     assert [each.timeline for each in facts if isinstance(each, StoreMet)] == [1]
 
 
-# -- promotions -------------------------------------------------------------------------------------------------------
-
-
 async def restart_in_place(server: PostgresServer) -> None:
     """As a cluster manager does it: as a standby that is promoted, on the same data."""
     server.crash()
@@ -155,12 +91,8 @@ async def restart_in_place(server: PostgresServer) -> None:
 
 
 async def memory_of(url: str) -> Epoch:
-    store = PostgresStore(url)
-    await store.start()
-    try:
+    async with started(PostgresStore(url)) as store:
         return await store.cold.check_memory()
-    finally:
-        await store.close()
 
 
 async def test_a_restart_in_place_is_accepted_by_those_that_ran(own_postgres: PostgresServer, tmp_path: Path) -> None:
@@ -200,19 +132,7 @@ async def _grants(guard: EpochGuard) -> bool:
 
 async def refused(url: str, directory: Path, conditions: Conditions = QUICK) -> str:
     """Why the promotion is refused, once votes are waited for no more."""
-    # A gateway that starts until it is let in.
-    files = WitnessFiles(directory / "witness")
-    store = PostgresStore(url, witness_files=files)
-    guard = EpochGuard(
-        store,
-        Events(),
-        replace(serving(recipes={"route": b"recipe"}), gateway_id=uuid4()),
-        seen_file=SeenFile(directory / "seen.json"),
-        amnesia_window_us=WINDOW_US,
-        witness_files=files,
-        fleet=store,
-        conditions=conditions,
-    )
+    guard = of_postgres(url, directory, conditions)
 
     async def starts() -> bool:
         try:
@@ -223,7 +143,7 @@ async def refused(url: str, directory: Path, conditions: Conditions = QUICK) -> 
 
     try:
         await eventually(starts, PATIENCE_SECONDS)
-        return amnesia_of(await store.cold.check_memory()).why
+        return amnesia_of(await guard.cold.check_memory()).why
     finally:
         await guard.close()
 
@@ -233,10 +153,7 @@ async def test_who_has_not_spoken_is_named(own_postgres: PostgresServer, tmp_pat
     # It is not struck off meanwhile.
     patient = replace(QUICK, probation_seconds=30.0)
     async with listed(own_postgres.url, tmp_path / "one", patient) as guard, session(own_postgres.url) as other:
-        await other.execute(
-            "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
-            " VALUES (uuid_send(gen_random_uuid()), 'shop', '[]', 0, 1, 5, 'gone')"
-        )
+        await add(other, uuid4(), beat=5, host="gone")
         await do(guard, Hand(), Hand.claim)
         await restart_in_place(own_postgres)
 
@@ -273,17 +190,11 @@ async def test_a_promotion_is_accepted_once_and_with_all_votes(own_postgres: Pos
     async with listed(own_postgres.url, tmp_path / "one"):
         pass
     await restart_in_place(own_postgres)
-    store = PostgresStore(own_postgres.url)
-    await store.start()
-    try:
+    async with started(PostgresStore(own_postgres.url)) as store:
         epoch, gone = await store.cold.check_memory(), uuid4()
         assert "no gateway has accepted that yet" in (await memory_state(store)).text
         async with session(own_postgres.url) as other:
-            await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
-                " VALUES ($1, 'shop', '[]', 0, 1, 5, 'gone')",
-                gone.bytes,
-            )
+            await add(other, gone, beat=5, host="gone")
             assert not await store.accept_promotion(epoch, b"new", is_trusted=False)
             await store.vouch("another identity", gone, "boot", [])
             assert not await store.accept_promotion(epoch, b"new", is_trusted=False)
@@ -292,8 +203,6 @@ async def test_a_promotion_is_accepted_once_and_with_all_votes(own_postgres: Pos
             assert await store.accept_promotion(epoch, b"new", is_trusted=False)
             assert not await store.accept_promotion(epoch, b"new", is_trusted=True)
             await other.execute("DELETE FROM idempotency_gateway.gateway")
-    finally:
-        await store.close()
 
 
 async def test_the_notes_of_a_host_vouch_for_its_ended_workers(own_postgres: PostgresServer, tmp_path: Path) -> None:
@@ -301,38 +210,21 @@ async def test_the_notes_of_a_host_vouch_for_its_ended_workers(own_postgres: Pos
     store, notes = PostgresStore(own_postgres.url), uuid4()
     async with listed(own_postgres.url, tmp_path / "one"):
         pass
-    await store.start()
-    try:
-        async with session(own_postgres.url) as other:
-            await other.execute(
-                "INSERT INTO idempotency_gateway.gateway"
-                " (id, service, operations, seen_us, level, beat, host, notes, boot)"
-                " VALUES (uuid_send(gen_random_uuid()), 'shop', '[]', 0, 1, 5, 'here', $1, 'this boot')",
-                notes.bytes,
-            )
-            for boot, vouched in (("another boot", ""), ("this boot", "memory")):
-                await store.vouch("memory", uuid4(), boot, [notes])
-                assert [each.vouched_for for each in await store.members()] == [vouched]
-            # Its successor on that host strikes it off.
-            await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, host)"
-                " VALUES ($1, 'shop', '[]', 0, 1, '')",
-                (successor := uuid4()).bytes,
-            )
-            joined = await store.join(successor, uuid4(), "here", "this boot", [notes])
-            assert (joined.was_listed, joined.is_synchronous, joined.may_fail_over) == (False, False, False)
-            assert [each.gateway_id for each in await store.members()] == [successor]
-            assert (await store.join(successor, uuid4(), "here", "this boot", [])).was_listed
-            # Nobody is struck off whose beat has gone on since it was looked at.
-            silent = uuid4()
-            await other.execute(
-                "INSERT INTO idempotency_gateway.gateway (id, service, operations, seen_us, level, beat, host)"
-                " VALUES ($1, 'shop', '[]', 0, 1, 5, '')",
-                silent.bytes,
-            )
-            for beat, number in ((4, 2), (5, 1)):
-                await store.beat(successor, [(silent, beat)])
-                assert len(await store.members()) == number
-            await other.execute("DELETE FROM idempotency_gateway.gateway")
-    finally:
-        await store.close()
+    async with started(store), session(own_postgres.url) as other:
+        await add(other, uuid4(), beat=5, host="here", notes=notes.bytes, boot="this boot")
+        for boot, vouched in (("another boot", ""), ("this boot", "memory")):
+            await store.vouch("memory", uuid4(), boot, [notes])
+            assert [each.vouched_for for each in await store.members()] == [vouched]
+        # Its successor on that host strikes it off.
+        await add(other, successor := uuid4(), host="")
+        joined = await store.join(successor, uuid4(), "here", "this boot", [notes])
+        assert (joined.was_listed, joined.is_synchronous, joined.may_fail_over) == (False, False, False)
+        assert [each.gateway_id for each in await store.members()] == [successor]
+        assert (await store.join(successor, uuid4(), "here", "this boot", [])).was_listed
+        # Nobody is struck off whose beat has gone on since it was looked at.
+        silent = uuid4()
+        await add(other, silent, beat=5, host="")
+        for beat, number in ((4, 2), (5, 1)):
+            await store.beat(successor, [(silent, beat)])
+            assert len(await store.members()) == number
+        await other.execute("DELETE FROM idempotency_gateway.gateway")

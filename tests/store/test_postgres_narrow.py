@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from gateway.core.operation import Command, Content, State
 from gateway.core.outbox import Outbox
-from gateway.store.operations import Query, Swept
+from gateway.store.operations import Swept
 from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
-from gateway.store.postgres.statements import POSTGRES, given_of, insert_absent, text_of
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, new_identity, state
+from tests.conformance.hand import REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
 from tests.support.memory_store import ManualClock
@@ -36,6 +37,14 @@ _MOVE: Final = (
 )
 
 
+@asynccontextmanager
+async def place(url: str) -> AsyncIterator[tuple[PostgresStore, ManualClock, Any, Any]]:
+    """A store and its clock, and two sessions beside it."""
+    clock = ManualClock()
+    async with opened(url, clock_us=clock, outbox=OUTBOX) as store, session(url) as one, session(url) as two:
+        yield store, clock, one, two
+
+
 async def retired(store: PostgresStore, clock: ManualClock, *hands: Hand) -> None:
     """Let the responses of these be over, and a sweep find that."""
     for hand in hands:
@@ -48,38 +57,6 @@ async def rows(beside: Any) -> tuple[int, int]:
     return await beside.fetchval(WIDE), await beside.fetchval(NARROW)
 
 
-async def test_a_claim_that_began_before_the_key_was_used(migrated_url: str) -> None:
-    """It waits behind another key until the response of its own is over, and is not granted."""
-    clock = ManualClock()
-    async with (
-        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(migrated_url) as slow,
-        session(migrated_url) as holder,
-        session(migrated_url) as beside,
-    ):
-        hand, first = Hand(), Hand()
-        first.script.identity = replace(new_identity(), operation_id=UUID(int=1))
-        claims = [first.claim(), replace(hand.claim(), attempt_id=uuid4())]
-        given = given_of(insert_absent, claims)
-        blocked = holder.transaction()
-        await blocked.start()
-        await holder.execute(
-            "INSERT INTO idempotency_gateway.operation (id, token, remember_until_us, version, scope_digest, kind)"
-            " VALUES ($1, -1, 0, 1, '', '')",
-            UUID(int=1).bytes,
-        )
-        text = text_of(insert_absent, tuple(given), POSTGRES, has_events=False)
-        late = asyncio.ensure_future(slow.fetch(text, clock(), None, *given.values()))
-        await eventually(lambda: beside.fetchval(WAITS), 10)
-        await do(store, hand, Hand.claim, Hand.complete)
-        for _ in range(3):
-            clock.advance(REPLAY_SECONDS + 1)
-            await store.cold.sweep(100)
-        await blocked.rollback()
-        assert [row["id"] for row in await late if row["id"]] == [first.operation_id.bytes]
-        assert await state(store, hand) is State.TOMBSTONE
-
-
 @pytest.mark.parametrize(
     ("mode", "first"),
     [
@@ -90,12 +67,7 @@ async def test_a_claim_that_began_before_the_key_was_used(migrated_url: str) -> 
 )
 async def test_a_record_stays_while_something_is_under_way(mode: str, first: str, migrated_url: str) -> None:
     """A transaction that writes may have begun before the key was used; one with a snapshot, before it looked."""
-    clock = ManualClock()
-    async with (
-        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(migrated_url) as slow,
-        session(migrated_url) as beside,
-    ):
+    async with place(migrated_url) as (store, clock, slow, beside):
         hand, other = Hand(), Hand()
         async with transaction(slow, {}, mode):
             await slow.execute(first)
@@ -115,14 +87,8 @@ def _claim_with_content(hand: Hand) -> Command:
 @pytest.mark.parametrize("speech", [_claim_with_content, Hand.erase], ids=["claim", "erase"])
 async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migrated_url: str) -> None:
     """It waits for the row that a sweep moves, and finds it where it is then: the key is not free."""
-    clock = ManualClock()
-    async with (
-        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(migrated_url) as mover,
-        session(migrated_url) as beside,
-    ):
-        hand = Hand()
-        await do(store, hand, Hand.claim, Hand.complete)
+    async with place(migrated_url) as (store, clock, mover, beside):
+        await do(store, hand := Hand(), Hand.claim, Hand.complete)
         clock.advance(REPLAY_SECONDS + 1)
         async with mover.transaction():
             await mover.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
@@ -136,14 +102,8 @@ async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migr
 
 async def test_a_claim_while_a_record_is_on_its_way(migrated_url: str) -> None:
     """It sees the row where it was, and not yet where it will be: the key is not free, whenever that is committed."""
-    clock = ManualClock()
-    async with (
-        opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store,
-        session(migrated_url) as mover,
-        session(migrated_url) as beside,
-    ):
-        hand = Hand()
-        await do(store, hand, Hand.claim, Hand.complete)
+    async with place(migrated_url) as (store, clock, mover, beside):
+        await do(store, hand := Hand(), Hand.claim, Hand.complete)
         clock.advance(REPLAY_SECONDS + 1)
         async with mover.transaction():
             await mover.execute(_MOVE)
@@ -156,21 +116,3 @@ async def test_a_claim_while_a_record_is_on_its_way(migrated_url: str) -> None:
         result = await late
         assert result.snapshot.state is State.TOMBSTONE
         assert await rows(beside) == (0, 1)
-
-
-async def test_tombstones_of_both_tables_are_found_in_order(migrated_url: str) -> None:
-    """An operator who lists them page by page sees each once, wherever it is."""
-    clock = ManualClock()
-    async with opened(migrated_url, clock_us=clock, outbox=OUTBOX) as store, session(migrated_url) as beside:
-        hands = [Hand() for _ in range(20)]
-        await retired(store, clock, *hands[:10])
-        for hand in hands[10:]:
-            await do(store, hand, Hand.claim, Hand.complete, Hand.purge)
-        assert await rows(beside) == (10, 10)
-        query, found = Query(frozenset((State.TOMBSTONE,)), limit=3), []
-        while page := await store.cold.find(query):
-            found += [each.record.identity.operation_id for each in page if each.record is not None]
-            query = replace(query, after=found[-1])
-        assert found == sorted(hand.operation_id for hand in hands)
-        assert await store.cold.find(replace(query, after=None, routes=frozenset({"another"}))) == []
-        assert await store.cold.find(replace(query, after=None, states=frozenset((State.COMPLETED,)))) == []

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from gateway.core.lifecycle import LEASE_US_MAX
-from gateway.core.operation import MICROSECONDS, State
-from gateway.store.operations import Query, Swept
+from gateway.core.operation import State
+from gateway.store.operations import Query
 from tests.conformance.hand import LEASE_SECONDS, Hand, Speech, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import ManualClock
-
-PASSED = "SELECT passed_token FROM idempotency_gateway.epoch"
-NEWER = "UPDATE idempotency_gateway.operation SET version = version + 1 WHERE id = $1"
 
 
 @pytest.mark.parametrize(
@@ -29,8 +24,7 @@ async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], m
     clock = ManualClock()
     async with opened(migrated_url, clock_us=clock) as store:
         await do(store, Hand(), Hand.claim, Hand.complete)
-        hand = Hand()
-        await do(store, hand, *speeches)
+        await do(store, hand := Hand(), *speeches)
         await do(store, Hand(), Hand.claim, Hand.complete)
         for _ in range(3):
             await store.sweep(100)
@@ -51,81 +45,6 @@ INSERT INTO idempotency_gateway.operation (
     'complete', 'h', 'r', 'o', 's', 'k', false, false, '', ''
 )
 """
-
-
-@pytest.mark.parametrize(
-    ("table", "row"),
-    [
-        ("operation", EXPIRED),
-        (
-            "audit",
-            "INSERT INTO idempotency_gateway.audit (row, id, at_us, keep_until_us, token, event, who, why) "
-            "VALUES (1, 'x', 1, 1, 1, 'prove', 'w', 'y')",
-        ),
-        (
-            "recovery",
-            "INSERT INTO idempotency_gateway.recovery (id, token, held_until_us, put_off_until_us, tries, check_us) "
-            "VALUES ('x', 1, 1, 0, 1, 1)",
-        ),
-        ("content", "INSERT INTO idempotency_gateway.content VALUES ('d', 'x', 'f', 1, 1)"),
-        ("witness", "INSERT INTO idempotency_gateway.witness VALUES ('x', 1, 1, 1)"),
-    ],
-    ids=["expired", "audit", "recovery", "content", "witness"],
-)
-async def test_the_only_thing_that_is_due(table: str, row: str, migrated_url: str) -> None:
-    """Whatever it is, a sweep finds it, although it only looks whether anything is due while nothing is."""
-    async with opened(migrated_url) as store, session(migrated_url) as admin:
-        assert await store.sweep(100) == Swept()
-        await admin.execute(row)
-        count = f"SELECT count(*) FROM idempotency_gateway.{table}"
-        assert await admin.fetchval(count) == 1
-        await store.sweep(100)
-        assert await admin.fetchval(count) == 0
-
-
-async def test_a_walk_among_claims_of_a_clock_that_was_set_back(migrated_url: str) -> None:
-    """What was claimed later than now does not hold up the walk, whatever came of it."""
-    clock = ManualClock()
-    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
-        await do(store, Hand(), Hand.claim)
-        await do(store, done := Hand(), Hand.claim, Hand.complete)
-        clock.advance(-86_400.0)
-        await store.sweep(100)
-        clock.advance(2 * LEASE_SECONDS)
-        for _ in range(3):
-            await store.sweep(100)
-        assert await beside.fetchval(PASSED) == done.token
-
-
-async def test_a_walk_does_not_wait_for_ever_for_a_newer_program(migrated_url: str) -> None:
-    """A claim that a newer program wrote is left to its sweeps for a while, and then what is behind it is passed."""
-    clock = ManualClock()
-    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
-        await do(store, newer := Hand(), Hand.claim)
-        await do(store, done := Hand(), Hand.claim, Hand.complete)
-        await do(store, lapsing := Hand(), Hand.claim)
-        await beside.execute(NEWER, newer.operation_id.bytes)
-        clock.advance(LEASE_SECONDS + LEASE_US_MAX / MICROSECONDS - 1)
-        assert (await store.sweep(100)).lapsed == 1
-        assert await beside.fetchval(PASSED) == 0
-        clock.advance(2)
-        await do(store, Hand(), Hand.claim, Hand.renew)
-        clock.advance(3 * LEASE_SECONDS)
-        await store.sweep(100)
-        assert await beside.fetchval(PASSED) >= lapsing.token > done.token
-        assert await beside.fetchval("SELECT count(*) FROM idempotency_gateway.operation WHERE state = 'claimed'") == 1
-
-
-@pytest.mark.parametrize("speeches", [(Hand.claim,), (Hand.claim, Hand.renew)], ids=["young", "renewed"])
-async def test_claims_of_a_newer_program_hold_up_no_lapse(speeches: tuple[Speech, ...], migrated_url: str) -> None:
-    """However many lapsed claims a newer program wrote, those of this one are written down."""
-    clock = ManualClock()
-    async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
-        await asyncio.gather(*(do(store, Hand(), *speeches) for _ in range(30)))
-        await beside.execute("UPDATE idempotency_gateway.operation SET version = version + 1")
-        await do(store, Hand(), *speeches)
-        clock.advance(3 * LEASE_SECONDS)
-        assert (await store.sweep(1)).lapsed == 1
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])

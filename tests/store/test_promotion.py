@@ -9,17 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.store.memory.epoch import (
-    Amnesia,
-    Seen,
-    WitnessNote,
-    after_loss,
-    after_promotion,
-    amnesia_of,
-    loss,
-    memo_of,
-    memory_digest,
-)
+from gateway.store.memory.epoch import Amnesia, Seen, WitnessNote, after_promotion, loss, memory_digest
 from gateway.store.memory.promotion import (
     Joined,
     Member,
@@ -27,7 +17,6 @@ from gateway.store.memory.promotion import (
     Synchronous,
     Verdict,
     decide,
-    is_later,
     seconds_before_grants,
 )
 from gateway.store.operations import Epoch
@@ -73,21 +62,6 @@ def test_a_promotion_is_believed_when_it_is_proven(
         assert decision.why == contradiction
 
 
-@pytest.mark.parametrize(
-    ("parent", "is_higher"),
-    [
-        (BEFORE, True),
-        ("uuid/system/1/0000000A", False),
-        ("uuid/system/1/00000002", False),
-        ("other/system/1/00000001", False),
-        ("uuid/other/1/00000001", False),
-    ],
-)
-def test_a_continuation_is_of_one_system_and_later(parent: str, is_higher: bool) -> None:
-    """Timelines are numbers in hexadecimal, and compare within one system alone."""
-    assert is_later(replace(PROMOTED, parent=parent)) == is_higher
-
-
 def test_who_has_not_spoken_is_named() -> None:
     """With its host and since when; of many, some and the number of the others."""
     one = decide("proven", PROMOTED, None, [LATE], is_fresh=True, is_patient=True)
@@ -116,24 +90,8 @@ KNOWN = after_promotion(PROMOTED, Amnesia(beyond=7), "timeline 2: all")
 NOTE = WitnessNote(UUID(int=1), 5, 900_000, 7, memory_digest(BEFORE))
 
 
-def test_an_accepted_promotion_is_known_to_whoever_comes_late() -> None:
-    """A note of the memory before is no contradiction, whether it is the host's own or the shared one."""
-    assert amnesia_of(replace(ACCEPTED, memo=memo_of(KNOWN))) == KNOWN
-    for own, shared in ((Seen(BEFORE, 90), None), (None, Seen(BEFORE, 90)), (Seen(BEFORE, 90), Seen(BEFORE, 90))):
-        assert loss(own, shared, ACCEPTED, KNOWN) is None
-        assert loss(own, shared, ACCEPTED, Amnesia()) is not None
-
-
 @pytest.mark.parametrize(("held", "is_lost"), [({UUID(int=1): 5}, False), ({UUID(int=1): 4}, True), ({}, True)])
 def test_a_note_that_comes_late_is_compared(held: dict[UUID, int], is_lost: bool) -> None:
     """What a gateway nobody had heard of was told by the former primary must be there, or it is a loss after all."""
     epoch = replace(ACCEPTED, witnesses=held)
     assert (loss(Seen(BEFORE, 90), None, epoch, KNOWN, [NOTE]) is not None) == is_lost
-
-
-def test_a_loss_ends_what_is_continued() -> None:
-    """Notes from before it say nothing any more, and nobody takes the memory before the promotion for another loss."""
-    known = after_loss("lost", [], PROMOTED, KNOWN, 60)
-    assert known.continued == ()
-    assert BEFORE in known.former
-    assert loss(Seen(BEFORE, 90), None, replace(PROMOTED, parent="", token=known.beyond), known, [NOTE]) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +16,9 @@ import uvloop
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
-from gateway.store.redis.layout import encode
-from gateway.store.redis.node import ENTRY_BYTES_MAX, GET_SECONDS
+from gateway.store.redis.node import GET_SECONDS
 from gateway.store.redis.store import RedisFastTier
+from tests.conformance.hand import started
 from tests.store.copies import (
     STORE,
     client,
@@ -89,20 +88,6 @@ async def test_an_entry_ends_with_its_window(tier: RedisFastTier, redis_url: str
         await eventually(lambda: not redis.exists(key_of(id_of(snapshot))), what="the key is gone")
 
 
-async def test_an_entry_is_not_believed_beyond_its_own_expiry(tier: RedisFastTier, redis_url: str) -> None:
-    """Neither an entry that should be gone, nor one with more time left than it ever had, is answered."""
-    snapshot = completed()
-    await tier.put(snapshot, boot_seconds())
-    with client(redis_url) as redis:
-        era = redis.get(ERA)[-16:]
-        for seconds in (-1, 2_000):
-            expires_us = microseconds(time.time() + seconds)
-            redis.set(key_of(id_of(snapshot)), encode(record_of(snapshot), era, expires_us))
-            assert await tier.get(id_of(snapshot)) is None
-        redis.set(key_of(id_of(snapshot)), encode(record_of(snapshot), era, microseconds(time.time() + 900)))
-        assert await tier.get(id_of(snapshot)) is not None
-
-
 async def test_a_purge_ends_what_was_put_and_what_was_read(tier: RedisFastTier, redis_url: str) -> None:
     """Nobody finds what was there; what was read before is refused, here and elsewhere; what is read then is kept."""
     snapshot, late = completed(), completed()
@@ -119,42 +104,6 @@ async def test_a_purge_ends_what_was_put_and_what_was_read(tier: RedisFastTier, 
                 assert await each.get(id_of(one)) is None
         for each in (tier, other):
             assert await get_anew(each, completed())
-
-
-@pytest.mark.parametrize("evicted", ["era", "entry", "both"])
-async def test_a_purge_outlives_an_eviction(evicted: str, tier: RedisFastTier, redis_url: str) -> None:
-    """What was read before a purge is not found after it, whatever Redis made room with in between."""
-    snapshot = completed()
-    await tier.put(snapshot, boot_seconds())
-    read_seconds = boot_seconds()
-    await tier.forget(id_of(snapshot))
-    with client(redis_url) as redis:
-        if evicted != "era":
-            redis.delete(key_of(id_of(snapshot)))
-        if evicted != "entry":
-            redis.delete(ERA)
-    for _ in range(2):
-        # The first finds that the era is another.
-        await tier.put(snapshot, read_seconds)
-        assert await tier.get(id_of(snapshot)) is None
-
-
-async def test_a_purge_that_the_durable_store_tells_of(redis_url: str) -> None:
-    """Whoever learns first that there is another generation ends the era, for all; who learns it later ends none."""
-    async with fast_tier(redis_url) as first, fast_tier(redis_url) as second, fast_tier(redis_url) as cut_off:
-        for each in (first, second):
-            each.bind(STORE, "one")
-        snapshot = completed()
-        await get_anew(first, snapshot)
-        for each in (second, cut_off):
-            assert await get_anew(each, snapshot)
-        first.bind(STORE, "two")
-        for each in (first, second, cut_off):
-            assert await each.get(id_of(snapshot)) is None
-        await get_anew(first, snapshot)
-        second.bind(STORE, "two")
-        await eventually(lambda: second.has_forgotten)
-        assert await first.get(id_of(snapshot)) is not None
 
 
 async def test_a_purge_is_told_to_each_server_anew(server_workspace: Path) -> None:
@@ -205,61 +154,6 @@ async def test_what_was_read_in_another_era_is_refused(redis_url: str) -> None:
             await putting
             for each in (other, frozen):
                 assert await each.get(id_of(snapshot)) is None
-
-
-async def test_many_callers_share_few_questions(tier: RedisFastTier, redis_url: str) -> None:
-    """Gets that arrive while one is under way go together, each gets its own answer, and duplicates are asked once."""
-    snapshots = [completed(b"%d" % number) for number in range(100)]
-    await asyncio.gather(*(tier.put(snapshot, boot_seconds()) for snapshot in snapshots))
-    with client(redis_url) as redis:
-        redis.config_resetstat()
-        found = await asyncio.gather(*(tier.get(id_of(snapshot)) for snapshot in snapshots * 5))
-        assert [record_of(each) for each in found] == [record_of(snapshot) for snapshot in snapshots * 5]
-        assert redis.info("commandstats")["cmdstat_mget"]["calls"] <= 10
-
-
-async def test_nobody_waits_for_more_than_one_slow_answer_before_his_own(redis_url: str) -> None:
-    """A get that has waited in the queue for as long as an answer may take fails instead of being asked."""
-    ahead_seconds = [0.0]
-    async with Relay(urlsplit(redis_url).port or 6379) as relay:
-        tier = RedisFastTier(f"redis://127.0.0.1:{relay.port}/0", clock=lambda: boot_seconds() + ahead_seconds[0])
-        tier.bind(STORE)
-        await tier.start()
-        try:
-            first, second = completed(), completed()
-            await asyncio.gather(*(tier.put(each, boot_seconds()) for each in (first, second)))
-            relay.to_client.hold()
-            under_way = asyncio.ensure_future(tier.get(id_of(first)))
-            sent_bytes = relay.to_target.forwarded_bytes
-            await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the first get is under way")
-            queued = asyncio.ensure_future(tier.get(id_of(second)))
-            await asyncio.sleep(0)
-            ahead_seconds[0] += node_of_redis.GET_SECONDS
-            relay.to_client.release()
-            assert record_of(await under_way) == record_of(first)
-            with pytest.raises(NotApplied, match="slow"):
-                await queued
-            assert record_of(await tier.get(id_of(second))) == record_of(second)
-        finally:
-            await tier.close()
-
-
-async def test_a_caller_who_leaves_takes_nobodys_answer(tier: RedisFastTier) -> None:
-    """Cancelled gets and puts leave every other caller's answer where it belongs."""
-    snapshots = [completed(b"%d" % number) for number in range(50)]
-    puts = [asyncio.ensure_future(tier.put(snapshot, boot_seconds())) for snapshot in snapshots]
-    await asyncio.sleep(0)
-    for task in puts[::2]:
-        task.cancel()
-    await asyncio.gather(*puts, return_exceptions=True)
-    gets = [asyncio.ensure_future(tier.get(id_of(snapshot))) for snapshot in snapshots]
-    await asyncio.sleep(0)
-    for get in gets[::3]:
-        get.cancel()
-    answers = await asyncio.gather(*gets, return_exceptions=True)
-    for snapshot, answer in zip(snapshots, answers, strict=True):
-        assert not isinstance(answer, Snapshot) or record_of(answer) == record_of(snapshot)
-    assert record_of(await tier.get(id_of(snapshots[1]))) == record_of(snapshots[1])
 
 
 async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: RedisServer) -> None:
@@ -330,10 +224,7 @@ def test_connections_that_were_reset_unused_are_replaced(
     """Whichever loop saw their end, the next verb finds it, and the tier comes back by itself."""
 
     async def reset_and_use() -> None:
-        async with (
-            Relay(urlsplit(redis_url).port or 6379) as relay,
-            fast_tier(through(relay)) as tier,
-        ):
+        async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
             (node,) = tier._nodes.values()
             relay.cut()
             await eventually(lambda: not node._reader.is_open and not node._writer.is_open)
@@ -350,19 +241,6 @@ def test_connections_that_were_reset_unused_are_replaced(
         runner.run(reset_and_use())
 
 
-async def test_what_a_server_does_not_read_is_given_up(redis_url: str) -> None:
-    """Copies that could not be sent do not stay in memory with a connection that was closed long ago."""
-    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
-        (node,) = tier._nodes.values()
-        assert node._writer._wire is not None
-        transport = node._writer._wire.transport
-        relay.to_target.hold()
-        snapshots = [completed(bytes(ENTRY_BYTES_MAX - 10_000)) for _ in range(64)]
-        told = await asyncio.gather(*(tier.put(each, boot_seconds()) for each in snapshots), return_exceptions=True)
-        assert all(isinstance(each, StoreError) for each in told)
-        await eventually(lambda: transport.get_write_buffer_size() == 0, what="nothing is left to be sent")
-
-
 @asynccontextmanager
 async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer, RedisServer]]:
     """Behind one address the first of two; set `relay.target_port` to the second's for a failover."""
@@ -375,29 +253,6 @@ async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer
     finally:
         for server in servers:
             server.kill()
-
-
-async def test_a_master_that_became_a_replica_is_left(server_workspace: Path) -> None:
-    """It keeps its connections and all that it had; new ones are made all the same, and lead to the new master."""
-    async with two_servers(server_workspace) as (relay, first, second), fast_tier(through(relay)) as tier:
-        snapshot = completed()
-        await tier.put(snapshot, boot_seconds())
-        with client(first.url) as old, client(second.url) as new:
-            new.replicaof("127.0.0.1", first.port)
-            await eventually(lambda: new.exists(key_of(id_of(snapshot))), what="the replica has what there is")
-            relay.target_port = second.port
-            new.replicaof("NO", "ONE")
-            old.replicaof("127.0.0.1", second.port)
-
-            async def is_kept() -> bool:
-                try:
-                    await tier.put(later, boot_seconds())
-                except StoreError:
-                    return False
-                return bool(new.exists(key_of(id_of(later))))
-
-            later = completed()
-            await eventually(is_kept, 20.0, "the new master is given what there is to keep")
 
 
 async def test_a_connection_that_outlived_a_failover_answers_nothing(server_workspace: Path) -> None:
@@ -421,17 +276,6 @@ async def test_a_connection_that_outlived_a_failover_answers_nothing(server_work
         assert await tier.get(id_of(snapshot)) is None
 
 
-async def test_an_unreachable_server_does_not_fail_the_start(own_redis: RedisServer) -> None:
-    """The tier starts down and comes up with its server."""
-    own_redis.kill()
-    async with fast_tier(own_redis.url) as tier:
-        assert not tier.up
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(completed()))
-        own_redis.start()
-        await until_up(tier)
-
-
 async def why_down(url: str) -> str:
     """What a tier that is down from its start tells of the cause, once."""
     told: list[tuple[bool, str]] = []
@@ -444,55 +288,28 @@ async def why_down(url: str) -> str:
     return why
 
 
-@pytest.mark.parametrize(
-    ("user", "database", "cause"),
-    [
-        pytest.param("", 0, "Authentication required", id="no-password"),
-        pytest.param(":s3cret@", 0, "invalid username-password pair", id="wrong-password"),
-        pytest.param(":right@", 99, "DB index is out of range", id="wrong-database"),
-    ],
-)
-async def test_why_a_server_never_worked_is_told(user: str, database: int, cause: str, own_redis: RedisServer) -> None:
-    """A tier that is down from the start says why, in the server's words and without the password."""
+_MAY_NOT = "its user may not run what the scripts need"
+WHY_DOWN: dict[str, tuple[str, str, str, str]] = {
+    "no-password": ("CONFIG SET requirepass right", "", "0", "Authentication required"),
+    "wrong-password": ("CONFIG SET requirepass right", ":s3cret@", "0", "invalid username-password pair"),
+    "wrong-database": ("CONFIG SET requirepass right", ":right@", "99", "DB index is out of range"),
+    "replica": ("REPLICAOF 127.0.0.1 1", "", "0", "takes no writes: it is a replica (READONLY); name the primary"),
+    "full": ("CONFIG SET maxmemory 1", "", "0", "takes no writes: its memory is full (OOM)"),
+    "no-scripts": ("ACL SETUSER default -eval", "", "0", f"takes no writes: {_MAY_NOT}"),
+    "no-set": ("ACL SETUSER default -set", "", "0", f"takes no writes: {_MAY_NOT}"),
+    "no-keys": ("ACL SETUSER default resetkeys", "", "0", f"takes no writes: {_MAY_NOT}"),
+}
+
+
+@pytest.mark.parametrize("name", WHY_DOWN)
+async def test_why_a_server_cannot_be_used_is_told(name: str, own_redis: RedisServer) -> None:
+    """In the server's words, with what to do about it, and without the password."""
+    settings, user, database, cause = WHY_DOWN[name]
     with client(own_redis.url) as redis:
-        redis.config_set("requirepass", "right")
+        redis.execute_command(*settings.split())
     why = await why_down(f"redis://{user}127.0.0.1:{own_redis.port}/{database}")
+    assert f"Redis at 127.0.0.1:{own_redis.port}/{database}" in why
     assert cause in why
-    assert "s3cret" not in why
-
-
-@pytest.mark.parametrize(
-    ("settings", "cause"),
-    [
-        pytest.param(("REPLICAOF", "127.0.0.1", "1"), "it is a replica (READONLY); name the primary", id="replica"),
-        pytest.param(("CONFIG", "SET", "maxmemory", "1"), "its memory is full (OOM)", id="full"),
-        pytest.param(
-            ("ACL", "SETUSER", "default", "-eval"), "its user may not run what the scripts need", id="no-scripts"
-        ),
-        pytest.param(("ACL", "SETUSER", "default", "-set"), "its user may not run what the scripts need", id="no-set"),
-        pytest.param(
-            ("ACL", "SETUSER", "default", "resetkeys"), "its user may not run what the scripts need", id="no-keys"
-        ),
-    ],
-)
-async def test_why_a_server_takes_no_writes(settings: tuple[str, ...], cause: str, own_redis: RedisServer) -> None:
-    """A tier that can only be read says so, and what to do about it."""
-    with client(own_redis.url) as redis:
-        redis.execute_command(*settings)
-    why = await why_down(own_redis.url)
-    assert f"Redis at 127.0.0.1:{own_redis.port}/0 takes no writes: {cause}" in why
-
-
-async def test_a_server_that_quotes_the_password(server_workspace: Path) -> None:
-    """What a server says of a command that it does not know is told without what it was sent."""
-    options = ("--rename-command", "AUTH", "")
-    server = RedisServer(server_workspace / f"redis-no-auth-{next(_numbers)}", options=options)
-    server.start()
-    try:
-        why = await why_down(server.url.replace("//", "//:s3cret@"))
-    finally:
-        server.kill()
-    assert "unknown command" in why
     assert "s3cret" not in why
 
 
@@ -515,17 +332,6 @@ async def test_a_full_server_refuses_puts_and_still_answers(
         await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
 
 
-async def test_a_user_without_channels_is_told_so(own_redis: RedisServer) -> None:
-    """Since Redis 7 a new user may publish nowhere by default: a put that wakes nobody says what the user lacks."""
-    with client(own_redis.url) as redis:
-        redis.execute_command("ACL", "SETUSER", "default", "resetchannels")
-    async with fast_tier(own_redis.url) as tier:
-        with pytest.raises(NotApplied, match="NOPERM"):
-            await tier.announce(id_of(completed()))
-        with pytest.raises(NotApplied, match="NOPERM"):
-            await tier.put(completed(), boot_seconds())
-
-
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:
     """Redis may forget the scripts at any moment."""
     assert tier.up
@@ -540,8 +346,7 @@ async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: st
     "url", ["http://127.0.0.1", "redis://127.0.0.1/0?no_such_option=1", "redis://127.0.0.1/0?socket_timeout=0.001"]
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    """A mistake in the URL is found when it is configured, not when it is used. What the tier relies on is not up to
-    it."""
+    """A mistake in the URL is found when it is configured, not when it is used."""
     with pytest.raises(ValueError, match="URL"):
         RedisFastTier(url)
 
@@ -554,8 +359,7 @@ async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
     changes: list[tuple[bool, str]] = []
     tier = RedisFastTier(redis_url)
     tier.on_change(lambda up, why: changes.append((up, why)))
-    await tier.start()
-    try:
+    async with started(tier):
         with pytest.raises(NotApplied):
             await tier.get(id_of(snapshot))
         with pytest.raises(NotApplied):
@@ -566,8 +370,6 @@ async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
         tier.bind(STORE)
         assert (tier.up, changes) == (True, [(True, "")])
         assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
-    finally:
-        await tier.close()
 
 
 @pytest.mark.parametrize(
@@ -593,22 +395,3 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         assert record_of(await get_anew(mine, later)) == record_of(later)
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared
-
-
-async def test_what_was_on_its_way_stays_with_its_store(redis_url: str) -> None:
-    """A copy that waits to be written, and an answer that waits to be read, are not the next store's."""
-    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay), "one") as tier:
-        snapshot, late = completed(), completed()
-        await tier.put(snapshot, boot_seconds())
-        relay.to_client.hold()
-        getting = asyncio.ensure_future(tier.get(id_of(snapshot)))
-        sent_bytes = relay.to_target.forwarded_bytes
-        await eventually(lambda: relay.to_target.forwarded_bytes > sent_bytes, what="the get is under way")
-        putting = asyncio.ensure_future(tier.put(late, boot_seconds()))
-        tier.bind("other")
-        relay.to_client.release()
-        assert await getting is None
-        await putting
-        assert await tier.get(id_of(late)) is None
-        tier.bind("one")
-        assert record_of(await get_anew(tier, late)) == record_of(late)

@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,22 +25,40 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
+from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
 from gateway.store.redis import layout, news, primary
-from gateway.store.redis.layout import CHANGES_CHANNEL, REVISION_BYTES, packed, unpacked
+from gateway.store.redis.durable import RedisStore
+from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
 from gateway.store.sealed import Place, SealedStore, rekey
-from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, state
-from tests.store.redis_alone import alone, guarded, started
+from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, started, state
+from tests.store.guards import a_member, witness_files_in
 from tests.support.eventually import eventually
 from tests.support.redis import GATEWAY_USER, RedisServer
-from tests.support.redis_groups import Watched, command, follows, running
+from tests.support.redis_groups import command, follows
 from tests.support.relay import Fault, Relay, Rule
 from tests.support.serving import serving
 
 PATIENCE_SECONDS: Final = 20.0
 ROOT: Final = Path(__file__).parents[2]
 _numbers = itertools.count(1)
+
+
+def alone(url: str, *, replicas: int | None = None, files: WitnessFiles | None = None) -> RedisStore:
+    """The store at this URL."""
+    return RedisStore(url, replicas=replicas, witness_files=files)
+
+
+@asynccontextmanager
+async def guarded(
+    url: str, directory: Path, *, replicas: int | None = None, facts: list[Fact] | None = None
+) -> AsyncIterator[EpochGuard]:
+    """A started guard. It is a member if a replica may be promoted."""
+    files = witness_files_in(directory)
+    store = alone(url, replicas=replicas, files=files)
+    async with started(a_member(store, files, directory, facts=facts, is_listed=store.may_fail_over)) as guard:
+        yield guard
 
 
 @pytest.fixture
@@ -78,11 +97,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(news, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
 
 
-def follow(replica: RedisServer, master: RedisServer) -> None:
-    command(replica, "REPLICAOF", "127.0.0.1", master.port)
+async def follow(master: RedisServer, *replicas: RedisServer) -> None:
+    """Start them, and return when they follow it."""
+    for replica in replicas:
+        replica.start()
+        command(replica, "REPLICAOF", "127.0.0.1", master.port)
+        await eventually(lambda replica=replica: follows(replica), PATIENCE_SECONDS)
 
-
-# -- what a server has to promise --------------------------------------------------------------------------------------
 
 BROKEN: Final = {
     "no log": (("appendonly", "no", "yes"), "appendonly is not yes"),
@@ -135,17 +156,22 @@ async def _grants(guard: EpochGuard) -> bool:
         return False
 
 
-async def test_a_log_that_is_not_synced_each_time(server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("appendfsync", "everysec", "appendfsync is not always"),
+        ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite is not no"),
+    ],
+)
+async def test_a_log_that_is_not_synced_each_time(server: RedisServer, setting: str, value: str, why: str) -> None:
     """It is refused where the server cannot be asked to wait for its disk."""
-    command(server, "CONFIG", "SET", "appendfsync", "everysec")
-    store = alone(server.durable_url)
-    if _has_waitaof(server):
-        await store.start()
+    command(server, "CONFIG", "SET", setting, value)
+    if not _has_waitaof(server):
+        with pytest.raises(StartRefused, match=why):
+            await alone(server.durable_url).start()
+        return
+    async with started(alone(server.durable_url)) as store:
         await do(store, Hand(), Hand.claim)
-        await store.close()
-    else:
-        with pytest.raises(StartRefused, match="appendfsync is not always"):
-            await store.start()
 
 
 def _has_waitaof(server: RedisServer) -> bool:
@@ -156,23 +182,10 @@ def _has_waitaof(server: RedisServer) -> bool:
     return True
 
 
-async def test_a_log_that_is_not_synced_while_it_is_written_anew(server: RedisServer) -> None:
-    """Likewise."""
-    command(server, "CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
-    store = alone(server.durable_url)
-    if _has_waitaof(server):
-        await store.start()
-        await store.close()
-    else:
-        with pytest.raises(StartRefused, match="no-appendfsync-on-rewrite is not no"):
-            await store.start()
-
-
 async def test_a_memory_that_is_full(server: RedisServer) -> None:
     """New keys are refused and known ones are replayed, also by who starts then; what is swept makes room."""
     store = alone(server.durable_url)
-    await store.start()
-    try:
+    async with started(store):
         done, over = Hand(), Hand()
         await do(store, done, Hand.claim, Hand.complete)
         await do(store, over, Hand.claim, lambda hand: replace(hand.complete(), replay_us=0, remember_us=1))
@@ -188,8 +201,6 @@ async def test_a_memory_that_is_full(server: RedisServer) -> None:
         assert (swept.retired, swept.collected) == (1, 1)
         command(server, "CONFIG", "SET", "maxmemory", 0)
         await do(store, Hand(), Hand.claim)
-    finally:
-        await store.close()
 
 
 async def _seen_at_a_start(server: RedisServer, hand: Hand, replicas: int | None = None) -> State | str:
@@ -223,16 +234,12 @@ async def test_a_user_that_may_flush(server: RedisServer) -> None:
     assert command(server, "GET", "kept") == b"1"
 
 
-async def test_a_server_that_hides_its_settings(server: RedisServer) -> None:
-    """It cannot be believed."""
+async def test_a_user_that_may_too_little(server: RedisServer) -> None:
+    """What it may not ask is not believed, and a command that it lacks is found at the start."""
     command(server, "ACL", "SETUSER", "gateway", "-config")
     with pytest.raises(StartRefused, match="does not tell appendonly"):
         await alone(server.durable_url).start()
-
-
-async def test_a_user_that_lacks_a_command(server: RedisServer) -> None:
-    """It is found at the start, and not in the middle of a change."""
-    command(server, "ACL", "SETUSER", "gateway", "-zrem")
+    command(server, "ACL", "SETUSER", "gateway", "+config", "-zrem")
     with pytest.raises(NotApplied, match="NOPERM"):
         await alone(server.durable_url).start()
 
@@ -244,10 +251,8 @@ async def test_the_user_of_the_guide(server: RedisServer, patient: None) -> None
     waits = ["+waitaof"] if _has_waitaof(server) else []
     command(server, "ACL", "SETUSER", "gateway", "reset", "on", "nopass", *words.split(), *waits)
     store = alone(server.durable_url)
-    await store.start()
-    try:
-        hand = Hand()
-        await do(store, hand, Hand.claim, Hand.abandon, Hand.prove, Hand.purge)
+    async with started(store):
+        await do(store, hand := Hand(), Hand.claim, Hand.abandon, Hand.prove, Hand.purge)
         await do(store, Hand(), lambda hand: replace(hand.claim(), lease_us=0))
         assert (await store.cold.sweep(10)).lapsed == 1
         assert len(await store.cold.find(Query(frozenset(State)))) == 2
@@ -261,16 +266,13 @@ async def test_the_user_of_the_guide(server: RedisServer, patient: None) -> None
         assert await store.beat(own.gateway_id, ())
         await store.cold.begin_epoch(b"", 1)
         assert await _is_told(store, server.durable_url)
-    finally:
-        await store.close()
 
 
 async def test_a_user_that_may_not_listen(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing but news is missing, and one line of the log says so."""
     command(server, "ACL", "SETUSER", "gateway", "resetchannels")
     store = alone(server.durable_url)
-    await store.start()
-    try:
+    async with started(store):
         await do(store, Hand(), Hand.claim, Hand.complete)
         async with store.watch(Hand().operation_id) as watch:
             assert not await watch.wait_changed(1.0)
@@ -280,29 +282,22 @@ async def test_a_user_that_may_not_listen(server: RedisServer, caplog: pytest.Lo
 
         (line,) = await eventually(told)
         assert line.startswith("no news between gateways through Redis, so waiters poll: its user may not")
-    finally:
-        await store.close()
 
 
 async def _is_told(store: Store, url: str) -> bool:
     """Whether another gateway hears of a change made through this store."""
     hand, other = Hand(), alone(url)
     await do(store, hand, Hand.claim)
-    await other.start()
-    try:
-        async with other.watch(hand.operation_id) as watch:
-            await do(store, hand, Hand.complete)
-            return await watch.wait_changed(PATIENCE_SECONDS)
-    finally:
-        await other.close()
+    async with started(other), other.watch(hand.operation_id) as watch:
+        await do(store, hand, Hand.complete)
+        return await watch.wait_changed(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("what", ["version", "cut", "other"])
 async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> None:
     """One of a newer program, or a damaged one, is left as it is; what is behind it in a sweep is not held up."""
     store = alone(server.durable_url)
-    await store.start()
-    try:
+    async with started(store):
         odd, over = Hand(), Hand()
         for hand in (odd, over):
             await do(store, hand, lambda hand: replace(hand.claim(), lease_us=0))
@@ -325,8 +320,6 @@ async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> N
         assert (await store.cold.find(Query(frozenset((State.IN_DOUBT,)))))[0].record is not None
         assert await store.cold.sweep(1) == Swept()
         assert command(server, "GET", key) == newer
-    finally:
-        await store.close()
 
 
 async def test_a_store_of_another_level(server: RedisServer) -> None:
@@ -348,8 +341,7 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
     old, new = EncryptionKey("eldest", bytes(32)), EncryptionKey("newest", bytes(range(32)))
     both = Sealing(KeyRing([new, old], os.urandom))
     store = alone(server.durable_url)
-    await store.start()
-    try:
+    async with started(store):
         before = SealedStore(store, Sealing(KeyRing([old], os.urandom)))
         done, doubted = Hand(Script(new_identity(key="sentinel"))), Hand(Script(new_identity(key="sentinel")))
         await do(before, done, Hand.claim, Hand.abandon, Hand.prove)
@@ -366,20 +358,14 @@ async def test_what_is_kept_under_an_old_key(server: RedisServer) -> None:
         assert (await store.cold.tally()).sealed.keys() == {new.id}
         alone_with_new = SealedStore(store, Sealing(KeyRing([new], os.urandom)))
         record = (await alone_with_new.read(done.operation_id)).record
-        assert record is not None
         assert (record.identity.key, record.response) == ("sentinel", OTHER_ANSWER)
         assert [each.why for each in await alone_with_new.cold.audits(done.operation_id)] == ["was seen"]
-    finally:
-        await store.close()
 
 
-async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
+async def test_replicas_that_nobody_counted(server: RedisServer, servers: list[RedisServer]) -> None:
     """Somebody has to say how many of them may be promoted. While some of them are missing, known keys are read."""
     master, replica, _ = servers
-    for each in (master, replica):
-        each.start()
-    follow(replica, master)
-    await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+    await follow(master, replica)
     with pytest.raises(StartRefused, match="replicas that follow it: 1; say"):
         await alone(master.durable_url).start()
     async with started(alone(master.durable_url, replicas=1)) as store:
@@ -390,26 +376,6 @@ async def test_replicas_that_nobody_counted(servers: list[RedisServer]) -> None:
             await store.cold.compare_configuration(serving(), is_trial=True)
         with pytest.raises(NotApplied, match="caught up: 1, and"):
             await store.apply(Hand().claim())
-
-
-# -- what survives -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_killed_server_has_lost_nothing(server: RedisServer, tmp_path: Path) -> None:
-    """Everything acknowledged is there, and nobody speaks of a loss."""
-    facts: list[Fact] = []
-    async with guarded(server.durable_url, tmp_path, facts=facts) as guard:
-        hands = [Hand() for _ in range(20)]
-        for hand in hands:
-            await do(guard, hand, Hand.claim)
-        await do(guard, hands[0], Hand.complete)
-        server.kill()
-        assert not await _grants(guard)
-        server.start()
-        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
-        assert await state(guard, hands[0]) is State.COMPLETED
-        assert [await state(guard, hand) for hand in hands[1:]] == [State.CLAIMED] * 19
-    assert not [fact for fact in facts if isinstance(fact, MemoryChanged)]
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
@@ -465,8 +431,7 @@ async def _is_amnesic(guard: EpochGuard, lost: Hand) -> bool:
 async def test_a_flush_is_noticed(server: RedisServer, tmp_path: Path) -> None:
     """No key that may have been used is granted, whether the gateway runs meanwhile or starts later."""
     async with guarded(server.durable_url, tmp_path) as guard:
-        hand = Hand()
-        await do(guard, hand, Hand.claim, Hand.complete)
+        await do(guard, hand := Hand(), Hand.claim, Hand.complete)
         server.flush()
         await eventually(lambda: _is_amnesic(guard, hand), PATIENCE_SECONDS)
         with pytest.raises(Amnesic):
@@ -477,39 +442,18 @@ async def test_a_flush_is_noticed(server: RedisServer, tmp_path: Path) -> None:
             await guard.apply(Hand().claim())
 
 
-async def test_a_flush_in_the_middle_of_a_batch(server: RedisServer, tmp_path: Path) -> None:
-    """What was read before it is not written after it."""
-    async with guarded(server.durable_url, tmp_path) as guard:
-        await do(guard, Hand(), Hand.claim)
-        hands = [Hand() for _ in range(200)]
-        claims = [asyncio.create_task(guard.apply(hand.claim())) for hand in hands]
-        await asyncio.sleep(0)
-        server.flush()
-        results = await asyncio.gather(*claims, return_exceptions=True)
-        await eventually(lambda: _is_amnesic(guard, Hand()), PATIENCE_SECONDS)
-        for hand, result in zip(hands, results, strict=True):
-            # Granted before it, or not at all: nobody gets the key of another a second time.
-            assert isinstance(result, Applied | NotApplied | Amnesic | Indefinite)
-            with pytest.raises(Amnesic):
-                await guard.apply(Hand(hand.script).claim())
-
-
 async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: RedisServer, tmp_path: Path) -> None:
     """It is told so: one that lost against another gateway is tried again alone, and fails alone."""
     other = alone(server.durable_url)
-    await other.start()
-    try:
+    async with started(other):
         assert await _results_of_a_cut_batch(server, other) == [Applied, NotApplied]
-    finally:
-        await other.close()
 
 
 async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[type]:
     """Those of two claims, of which another gateway has the second, and the store cannot read what was changed."""
     async with Relay(server.port) as relay:
         store = alone(f"redis://gateway:any@127.0.0.1:{relay.port}/0")
-        await store.start()
-        try:
+        async with started(store):
             await do(store, Hand(), Hand.claim)
             granted, contended = Hand(), Hand()
             relay.to_client.hold()
@@ -525,8 +469,6 @@ async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[typ
             assert await state(other, granted) is State.CLAIMED
             assert await state(other, contended) is State.CLAIMED
             return [type(result) for result in results]
-        finally:
-            await store.close()
 
 
 def _has(server: RedisServer, hand: Hand) -> bool:
@@ -539,21 +481,13 @@ def _calls_of(server: RedisServer, name: str) -> int:
         return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
-# -- replicas ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_replica_that_does_not_answer(servers: list[RedisServer], tmp_path: Path) -> None:
+async def test_a_replica_that_does_not_answer(server: RedisServer, servers: list[RedisServer], tmp_path: Path) -> None:
     """It is not known whether the command took effect, although another one has it; the same command finds out once the
     replica is back."""
-    master, replica, other = servers
-    for each in servers:
-        each.start()
-    for each in (replica, other):
-        follow(each, master)
-        await eventually(lambda each=each: follows(each), PATIENCE_SECONDS)
-    store = alone(master.durable_url, replicas=2)
-    await store.start()
-    try:
+    _, replica, _ = servers
+    await follow(*servers)
+    store = alone(server.durable_url, replicas=2)
+    async with started(store):
         await do(store, Hand(), Hand.claim)
         replica.pause()
         hand = Hand()
@@ -562,8 +496,6 @@ async def test_a_replica_that_does_not_answer(servers: list[RedisServer], tmp_pa
             await store.apply(claim)
         replica.resume()
         assert isinstance(await eventually(lambda: _applied(store, claim), PATIENCE_SECONDS), Applied)
-    finally:
-        await store.close()
 
 
 async def _applied(store: Any, claim: Any) -> Any:
@@ -574,14 +506,12 @@ async def _applied(store: Any, claim: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_lossy", [True, False], ids=["lossy", "lossless"])
-async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is_lossy: bool) -> None:
+async def test_a_promoted_replica(
+    server: RedisServer, servers: list[RedisServer], tmp_path: Path, is_lossy: bool
+) -> None:
     """One that has all that was acknowledged is used; one that lacks some of it is a lost memory."""
     master, ahead, behind = servers
-    for each in servers:
-        each.start()
-    for replica in (ahead, behind):
-        follow(replica, master)
-        await eventually(lambda replica=replica: follows(replica), PATIENCE_SECONDS)
+    await follow(*servers)
     facts: list[Fact] = []
     async with Relay(master.port) as relay:
         # The operator's word is false: two may be promoted.
@@ -597,7 +527,7 @@ async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is
             new = behind if is_lossy else ahead
             other = ahead if is_lossy else behind
             command(new, "REPLICAOF", "NO", "ONE")
-            follow(other, new)
+            command(other, "REPLICAOF", "127.0.0.1", new.port)
             relay.target_port = new.port
             if is_lossy:
                 await eventually(lambda: _is_amnesic(guard, hand), PATIENCE_SECONDS)
@@ -610,13 +540,10 @@ async def test_a_promoted_replica(servers: list[RedisServer], tmp_path: Path, is
     assert any(isinstance(fact, MemoryChanged) for fact in facts) is is_lossy
 
 
-async def test_a_flush_while_nobody_writes(servers: list[RedisServer], tmp_path: Path) -> None:
+async def test_a_flush_while_nobody_writes(server: RedisServer, servers: list[RedisServer], tmp_path: Path) -> None:
     """The beats of a member notice it."""
     master, replica, _ = servers
-    for each in (master, replica):
-        each.start()
-    follow(replica, master)
-    await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+    await follow(master, replica)
     facts: list[Fact] = []
     async with guarded(master.durable_url, tmp_path, replicas=1, facts=facts) as guard:
         await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
@@ -626,18 +553,17 @@ async def test_a_flush_while_nobody_writes(servers: list[RedisServer], tmp_path:
         )
 
 
-async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp_path: Path) -> None:
+async def test_a_promotion_that_nobody_can_prove(
+    server: RedisServer, servers: list[RedisServer], tmp_path: Path
+) -> None:
     """Where no replica may be promoted, one that was is a lost memory, also for a gateway that has never seen the
     store."""
     master, replica, _ = servers
-    for each in (master, replica):
-        each.start()
     async with Relay(master.port) as relay:
         url = f"redis://gateway:any@127.0.0.1:{relay.port}/0"
         async with guarded(url, tmp_path / "one") as guard:
             await do(guard, Hand(), Hand.claim)
-        follow(replica, master)
-        await eventually(lambda: follows(replica), PATIENCE_SECONDS)
+        await follow(master, replica)
         master.kill()
         command(replica, "REPLICAOF", "NO", "ONE")
         relay.target_port = replica.port
@@ -645,28 +571,3 @@ async def test_a_promotion_that_nobody_can_prove(servers: list[RedisServer], tmp
             assert await _is_amnesic(guard, Hand())
             await accept_loss(guard.cold, Audit("operator", "all that was lost is known"))
             await do(guard, Hand(), Hand.claim)
-
-
-async def test_sentinels_that_promote(server_workspace: Path, tmp_path: Path, patient: None) -> None:
-    """With all that may be promoted counted, new keys are granted again at the new master, nothing is lost, and who
-    waits is told as before."""
-    facts: list[Fact] = []
-    group = Watched(server_workspace, replicas=2, keeps=True)
-    with running(group):
-        async with guarded(group.durable_url, tmp_path, replicas=2, facts=facts) as guard:
-            hands = [Hand() for _ in range(10)]
-            for hand in hands:
-                await do(guard, hand, Hand.claim, Hand.complete)
-            former = group.master
-            former.kill()
-            await eventually(lambda: group.master is not former, PATIENCE_SECONDS)
-            # One of two is left: what may be promoted is no longer there.
-            await eventually(lambda: _is_refused(guard, "have caught up"), PATIENCE_SECONDS)
-            former.start()
-            await eventually(lambda: _grants(guard), 2 * PATIENCE_SECONDS)
-            assert [await state(guard, hand) for hand in hands] == [State.COMPLETED] * 10
-            async with guard.watch(hands[0].operation_id) as watch:
-                command(group.master, "PUBLISH", f"{CHANGES_CHANNEL}{hands[0].operation_id.hex}", "")
-                assert await watch.wait_changed(PATIENCE_SECONDS)
-    assert [fact.result for fact in facts if isinstance(fact, PromotionJudged)][-1] == "accepted"
-    assert not any(isinstance(fact, MemoryChanged) for fact in facts)

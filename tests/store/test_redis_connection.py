@@ -16,13 +16,12 @@ from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.layout import Keyspace
 from gateway.store.redis.node import ROOM_SECONDS, Node, Room
+from tests.conformance.hand import started
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
-from tests.support.redis import RedisServer
 from tests.support.relay import Fault, Relay, Rule
 
 FULL = "Redis takes no copies: its memory is full"
 
-ERA_KEY = "idempotency-gateway:era"
 LONG_SECONDS = 30.0
 ONE_SERVER = Keyspace("", "", is_cluster=False)
 
@@ -43,20 +42,11 @@ async def node_at(
     """A started node with these buckets, or the one that there is."""
     access = parse(url)
     node = Node(
-        access,
-        access.seeds[0],
-        keys,
-        clock=boot_seconds,
-        sealing=NO_SEALING,
-        on_change=lambda: None,
-        on_moved=on_moved,
+        access, access.seeds[0], keys, clock=boot_seconds, sealing=NO_SEALING, on_change=lambda: None, on_moved=on_moved
     )
     node.own(buckets)
-    await node.start()
-    try:
+    async with started(node):
         yield node
-    finally:
-        await node.close()
 
 
 async def look(node: Node) -> bytes:
@@ -113,33 +103,6 @@ async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None
                 await look(node)
 
 
-async def test_an_era_lasts_until_the_server_forgets(redis_url: str) -> None:
-    """All who connect to one run of a server share its era; a flush or a foreign value begins another, seen later."""
-    async with node_at(redis_url) as node, node_at(redis_url) as other:
-        assert await look(node) == await look(other)
-        with client(redis_url) as redis:
-            for forget in (redis.flushdb, lambda: redis.set(ERA_KEY, b"x" * 72), lambda: renew_as_list(redis_url)):
-                before, before_seconds = await look(node), node._eras[0][1]
-                forget()
-                assert await look(node) != before
-                assert node._eras[0][1] > before_seconds
-        assert await look(other) == await look(node)
-
-
-def renew_as_list(url: str) -> None:
-    with client(url) as redis:
-        redis.delete(ERA_KEY)
-        redis.rpush(ERA_KEY, "a")
-
-
-async def test_a_server_that_never_answers_is_no_connection(relay: Relay) -> None:
-    """Connecting is bounded too."""
-    relay.black_hole = True
-    async with node_at(through(relay)) as node:
-        assert not node.is_reached
-        assert not node._reader.is_open
-
-
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("place", [b"MARK", b"$72", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
 async def test_an_answer_that_is_cut_is_none(
@@ -180,23 +143,6 @@ async def test_an_answer_that_is_cut_is_none(
 def test_a_refusal_is_told_in_a_word(text: str, word: str) -> None:
     """The code of an error is told, and nothing that it may quote."""
     assert refusal_code(text) == word
-
-
-async def test_a_full_server_that_runs_says_so_at_each_look(own_redis: RedisServer) -> None:
-    """With what to do about it, for as long as it is full, and although everything there is can still be read."""
-    async with node_at(own_redis.url) as node:
-        assert node._refused == ""
-        with client(own_redis.url) as redis:
-            redis.config_set("maxmemory", 1)
-            for _ in range(2):
-                await look(node)
-                assert node._refused == (
-                    f"Redis at 127.0.0.1:{own_redis.port}/0 takes no copies: its memory is full (OOM); "
-                    "raise maxmemory, or let maxmemory-policy evict keys"
-                )
-            redis.config_set("maxmemory", 0)
-        await look(node)
-        assert node._refused == ""
 
 
 def test_no_room_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,49 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-import apsw
 import pytest
 
 from gateway.core.confidential import Resealing, Sealing, of_request
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
-from gateway.core.outbox import Outbox, Part, Subscription
+from gateway.core.outbox import NO_EVENTS
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.store.operations import EventFate, EventReport
-from gateway.store.postgres.store import PostgresStore
+from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.sealed import Place, Rekeyed, SealedStore, Values, rekey, why_unopenable
-from gateway.store.sqlite.store import SqliteStore
-from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity
-from tests.store.postgres_sessions import session
+from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started
+from tests.store.backends import Backend
 
 OLD, NEW = EncryptionKey("eldest", bytes(32)), EncryptionKey("newest", bytes(range(32)))
 SECRET = "a-sentinel-of-somebody"
 AUDIT = Audit(SECRET, SECRET)
-OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
 RESPONSE = StoredResponse(201, b"Made", ((b"Location", b"/made/1"),), b"made")
-Durable = SqliteStore | PostgresStore
-Tables = Callable[[str], Awaitable[set[str]]]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str | None:
-    """That of a Postgres; None for SQLite."""
-    return request.getfixturevalue("migrated_url") if request.param == "postgres" else None
 
 
 @pytest.fixture
-async def durable(url: str | None, tmp_path: Path) -> AsyncIterator[Durable]:
+async def durable(backend: Backend) -> AsyncIterator[ManagedStore]:
     """A bare store of each kind."""
-    store = SqliteStore(tmp_path / "store" / "operations.db") if url is None else PostgresStore(url)
-    await store.start()
-    try:
+    async with started(backend.open_bare(NO_EVENTS)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 def sealing(*keys: EncryptionKey) -> Sealing:
@@ -99,7 +80,7 @@ CHANGES: dict[str, tuple[Callable[[SealedStore], Awaitable[Hand]], str]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("before", [OLD, None], ids=["other key", "clear"])
-async def test_a_change_in_between_wins(durable: Durable, name: str, before: EncryptionKey | None) -> None:
+async def test_a_change_in_between_wins(durable: ManagedStore, name: str, before: EncryptionKey | None) -> None:
     """What was read before the change is not written over it; the next pass encrypts what there is then."""
     make, change = CHANGES[name]
     old = SealedStore(durable, sealing(*([] if before is None else [before])))
@@ -156,100 +137,56 @@ def _takeover(hand: Hand) -> Takeover:
     return replace(hand.takeover(), request=RequestInfo("POST", "api.test", "/charges"))
 
 
-@pytest.fixture
-async def tables(url: str | None, tmp_path: Path) -> AsyncIterator[Tables]:
-    """Which tables have this text in any column, by a way that is not the product's."""
-    if url is None:
-        yield partial(_tables_of_sqlite, tmp_path / "store" / "operations.db")
-        return
-    async with session(url) as connection:
-        yield partial(_tables_of_postgres, connection)
-
-
-async def _tables_of_sqlite(path: Path, text: str) -> set[str]:
-    connection = apsw.Connection(str(path))
-    try:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return {name for name in names if text in repr(list(connection.execute(f"SELECT * FROM {name}")))}
-    finally:
-        connection.close()
-
-
-async def _tables_of_postgres(connection: Any, text: str) -> set[str]:
-    names = await connection.fetch("SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition "
-                                   "AND relnamespace = 'idempotency_gateway'::regnamespace")  # fmt: skip
-    found = set()
-    for (name,) in names:
-        rows = await connection.fetch(f"SELECT t::text FROM idempotency_gateway.{name} t")
-        if any(each in row for (row,) in rows for each in (text, text.encode().hex())):
-            found.add(name)
-    return found
-
-
 @pytest.mark.parametrize("before", [OLD, None], ids=["other key", "clear"])
-async def test_everything_is_encrypted_again(
-    url: str | None, tmp_path: Path, tables: Tables, before: EncryptionKey | None
-) -> None:
+async def test_everything_is_encrypted_again(backend: Backend, before: EncryptionKey | None) -> None:
     """As long as anything in any table needs a key, the start check knows that; and in the end nothing does."""
-    stores: list[SealedStore] = []
-    for keys in ([] if before is None else [before], [NEW] if before is None else [NEW, before]):
-        outbox = replace(OUTBOX, sealing=sealing(*keys))
-        path = tmp_path / "store" / "operations.db"
-        bare = SqliteStore(path, outbox=outbox) if url is None else PostgresStore(url, outbox=outbox)
-        stores.append(SealedStore(bare, outbox.sealing))
-        await stores[-1].start()
-    try:
-        await _with_everything(*stores)
-        text = SECRET if before is None else OLD.id
-        assert await tables(text) >= {"operation", "event", "audit", "pause", "pause_audit", "suspension"}
-        assert {OLD.id, NEW.id} == set((await bare.cold.tally()).sealed)
-        await _rekey_all(bare, tables, list(Place), NEW, OLD)
-        assert await tables(text) == set()
-        if before is not None:
-            # To and fro, so that each place is once the last one that needs a key.
-            keys = [OLD, NEW]
-            for last in Place:
-                await _rekey_all(bare, tables, [*(each for each in Place if each is not last), last], *keys)
-                keys.reverse()
-    finally:
-        for each in stores:
-            await each.close()
+    stores = [
+        await backend.store(sealing(*keys))
+        for keys in ([] if before is None else [before], [NEW] if before is None else [NEW, before])
+    ]
+    bare = backend.bare
+    await _with_everything(*stores)
+    text = SECRET if before is None else OLD.id
+    assert await backend.tables(text) >= {"operation", "event", "audit", "pause", "pause_audit", "suspension"}
+    assert {OLD.id, NEW.id} == set((await bare.cold.tally()).sealed)
+    await _rekey_all(bare, backend, list(Place), NEW, OLD)
+    assert await backend.tables(text) == set()
+    if before is not None:
+        # To and fro, so that each place is once the last one that needs a key.
+        keys = [OLD, NEW]
+        for last in Place:
+            await _rekey_all(bare, backend, [*(each for each in Place if each is not last), last], *keys)
+            keys.reverse()
 
 
-async def test_what_another_key_of_the_same_id_encrypted_is_counted(url: str | None, tmp_path: Path) -> None:
+async def test_what_another_key_of_the_same_id_encrypted_is_counted(backend: Backend) -> None:
     """The id alone proves nothing: in every place, what cannot be opened is left, and is told."""
-    outbox = replace(OUTBOX, sealing=sealing(OLD))
-    path = tmp_path / "store" / "operations.db"
-    bare = SqliteStore(path, outbox=outbox) if url is None else PostgresStore(url, outbox=outbox)
-    store = SealedStore(bare, outbox.sealing)
-    await store.start()
-    try:
-        await _with_everything(store, store)
-        kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, Values)]
-        impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
-        assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
-        assert why_unopenable(kept, sealing(OLD)) is None
-        for place in Place:
-            done = await rekey(bare, place, impostor)
-            assert (done.changed, done.left > 0) == (0, True), place
-            assert f"key '{OLD.id}' is another key than it was" in done.why
-            assert await rekey(bare, place, sealing(OLD)) == Rekeyed()
-    finally:
-        await store.close()
+    store = await backend.store(sealing(OLD))
+    bare = backend.bare
+    await _with_everything(store, store)
+    kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, Values)]
+    impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
+    assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
+    assert why_unopenable(kept, sealing(OLD)) is None
+    for place in Place:
+        done = await rekey(bare, place, impostor)
+        assert (done.changed, done.left > 0) == (0, True), place
+        assert f"key '{OLD.id}' is another key than it was" in done.why
+        assert await rekey(bare, place, sealing(OLD)) == Rekeyed()
 
 
 async def _rekey_all(
-    store: Durable, tables: Tables, places: Sequence[Place], new: EncryptionKey, old: EncryptionKey
+    store: ManagedStore, backend: Backend, places: Sequence[Place], new: EncryptionKey, old: EncryptionKey
 ) -> None:
     for place in places:
-        assert (old.id in (await store.cold.tally()).sealed) is (await tables(old.id) != set()), place
+        assert (old.id in (await store.cold.tally()).sealed) is (await backend.tables(old.id) != set()), place
         done = await rekey(store, place, sealing(new, old))
         assert (done.left, done.changed > 0) == (0, True), place
-    assert await tables(old.id) == set()
+    assert await backend.tables(old.id) == set()
     assert set((await store.cold.tally()).sealed) == {new.id}
 
 
-async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: Durable, tables: Tables) -> None:
+async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: ManagedStore, backend: Backend) -> None:
     """Two gateways, one of which has no key yet: each writes parts of the same record."""
     clear, sealed = SealedStore(durable, sealing()), SealedStore(durable, sealing(NEW))
     begun, ended = Hand(Script(new_identity(key=SECRET))), Hand(Script(new_identity(key=SECRET)))
@@ -258,9 +195,9 @@ async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: Dura
         await do(claims, hand, Hand.claim)
         # What the response alone has is all that is clear of the other.
         await do(completes, hand, lambda hand: replace(hand.complete(response), resource=None))
-    assert await tables(SECRET) != set()
+    assert await backend.tables(SECRET) != set()
     records = [await seen(sealed, hand) for hand in (begun, ended)]
     done = await rekey(durable, Place.RECORDS, sealing(NEW))
     assert (done.changed, done.left) == (2, 0)
-    assert await tables(SECRET) == set()
+    assert await backend.tables(SECRET) == set()
     assert [await seen(sealed, hand) for hand in (begun, ended)] == records

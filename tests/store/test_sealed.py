@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import pytest
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, Snapshot, State
-from gateway.core.outbox import NO_EVENTS, Outbox, Part, Subscription
+from gateway.core.outbox import NO_EVENTS
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
@@ -23,14 +23,13 @@ from gateway.store.base import NotApplied, Unreadable, boot_seconds
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
-from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.layout import ERA_BYTES, decode, encode
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.leftover import Flusher
-from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, state
+from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started, state
+from tests.store.backends import Backend
 from tests.store.copies import client, fast_tier, key_of
-from tests.store.postgres_sessions import session
 
 SECRET = "a-sentinel-of-the-caller"
 K1, K2 = EncryptionKey("k1", bytes(32)), EncryptionKey("k2", bytes(range(32)))
@@ -40,7 +39,6 @@ RESPONSE = StoredResponse(
     ((b"Content-Type", b"application/json"), (b"Location", b"/" + SECRET.encode()), (b"X-" + SECRET.encode(), b"1")),
     b'{"it": "%b"}' % SECRET.encode(),
 )
-OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
 
 
 def sealing_by(*keys: EncryptionKey, unreadable: list[UUID] | None = None) -> Sealing:
@@ -76,99 +74,8 @@ def granted(hand: Hand) -> Complete:
     return replace(complete(hand), granted=hand.granted)
 
 
-@dataclass
-class Backend:
-    """One durable store, and a way into its tables that is not the product's. `blob` is bytes as SQL writes them."""
-
-    open_bare: Callable[[Outbox], ManagedStore]
-    execute: Callable[[str], Awaitable[list[tuple[object, ...]]]]
-    blob: Callable[[bytes], str]
-    dump: Callable[[], Awaitable[bytes]]
-    stores: list[ManagedStore] = field(default_factory=list)
-
-    async def store(self, sealing: Sealing) -> SealedStore:
-        store = SealedStore(self.open_bare(replace(OUTBOX, sealing=sealing)), sealing)
-        await store.start()
-        self.stores.append(store)
-        return store
-
-    async def swap(self, table: str, column: str, one: str, other: str) -> None:
-        """Exchange the column of the rows that two conditions find."""
-        values = [(await self.execute(f"SELECT {column} FROM {table} WHERE {each}"))[0][0] for each in (one, other)]
-        for which, value in zip((other, one), values, strict=True):
-            await self.put(table, column, which, value)
-
-    async def put(self, table: str, column: str, where: str, value: object) -> None:
-        """Write a value into the column of the rows that a condition finds."""
-        assert isinstance(value, bytes | str)
-        text = self.blob(value) if isinstance(value, bytes) else f"'{value}'"
-        await self.execute(f"UPDATE {table} SET {column} = {text} WHERE {where}")
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def database_url(request: pytest.FixtureRequest) -> str | None:
-    """That of a Postgres; None for SQLite."""
-    return request.getfixturevalue("migrated_url") if request.param == "postgres" else None
-
-
-@pytest.fixture
-async def backend(database_url: str | None, tmp_path: Path) -> AsyncIterator[Backend]:
-    async with _sqlite(tmp_path) if database_url is None else _postgres(database_url) as backend:
-        yield backend
-        for store in backend.stores:
-            await store.close()
-
-
-@asynccontextmanager
-async def _sqlite(directory: Path) -> AsyncIterator[Backend]:
-    path = directory / "state" / "operations.db"
-
-    async def execute(statement: str) -> list[tuple[object, ...]]:
-        connection = apsw.Connection(str(path))
-        try:
-            return list(connection.execute(statement))
-        finally:
-            connection.close()
-
-    async def dump() -> bytes:
-        return b"".join(each.read_bytes() for each in path.parent.iterdir())
-
-    yield Backend(
-        lambda outbox: SqliteStore(path, outbox=outbox),
-        execute,
-        lambda each: f"x'{each.hex()}'",
-        dump,
-    )
-
-
-@asynccontextmanager
-async def _postgres(url: str) -> AsyncIterator[Backend]:
-    async with session(url) as connection:
-        await connection.execute("SET search_path = idempotency_gateway")
-
-        async def execute(statement: str) -> list[tuple[object, ...]]:
-            return [tuple(row) for row in await connection.fetch(statement)]
-
-        async def dump() -> bytes:
-            tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'idempotency_gateway'")
-            found = []
-            for (table,) in tables:
-                found += [row[0] for row in await connection.fetch(f"SELECT t::text FROM {table} t")]
-            # Bytes are shown as hexadecimal digits.
-            text = "\n".join(found)
-            return text.encode().replace(SECRET.encode().hex().encode(), SECRET.encode())
-
-        yield Backend(
-            lambda outbox: PostgresStore(url, outbox=outbox),
-            execute,
-            lambda each: f"'\\x{each.hex()}'::bytea",
-            dump,
-        )
-
-
 async def read(store: ManagedStore, hand: Hand) -> Record:
     hand.look(await store.read(hand.operation_id))
-    assert hand.record is not None
     return hand.record
 
 
@@ -178,12 +85,7 @@ def is_status_alone(record: Record) -> bool:
     return (
         record.state is State.COMPLETED
         and response is not None
-        and (
-            response.status,
-            response.headers,
-            response.body,
-        )
-        == (201, (), None)
+        and (response.status, response.headers, response.body) == (201, (), None)
     )
 
 
@@ -202,8 +104,7 @@ async def test_nothing_can_be_read_beside_the_store(backend: Backend) -> None:
     await do(store, purged, claim, complete, lambda hand: replace(hand.purge(), audit=hand.audit(SECRET)))
     await do(store, accepted, lambda hand: replace(hand.accept(), probe=claim(hand).probe, request=claim(hand).request))
     assert await store.cold.pause(SERVICE, "charges", accepted.audit(SECRET))
-    assert SECRET.encode() not in await backend.dump()
-
+    assert not await backend.has(SECRET)
     record = await read(store, completed)
     assert (record.response, record.identity.key) == (RESPONSE, SECRET)
     assert record.probe == ProbeTarget(b"/" + SECRET.encode(), SECRET.encode())
@@ -262,14 +163,13 @@ async def whys(store: ManagedStore, *, is_dead: bool) -> list[str]:
 
 
 async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> None:
-    """Consumers quote what they refuse. A key that is needed for that alone is counted, and a list that needs a missing
-    one says so."""
+    """Consumers quote what they refuse."""
     before, store = await backend.store(sealing_by(K1)), await backend.store(sealing_by(K2, K1))
     await do(before, secretive(), claim, complete)
     await failed(store, EventFate.PUT_OFF, f"HTTP 422 {SECRET}")
     await do(before, secretive(), claim, complete)
     await failed(store, EventFate.DEAD, f"HTTP 410 {SECRET}")
-    assert SECRET.encode() not in await backend.dump()
+    assert not await backend.has(SECRET)
     assert (await store.cold.tally()).sealed[K2.id] == 2
     assert await whys(store, is_dead=False) == [f"HTTP 422 {SECRET}"]
     assert await whys(store, is_dead=True) == [f"HTTP 410 {SECRET}"]
@@ -277,24 +177,6 @@ async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> N
     missing = "(it is encrypted with key 'k2', which is not configured)"
     assert await whys(before, is_dead=False) == await whys(before, is_dead=True) == [missing]
     assert (await before.cold.sinks(SERVICE))["sink"].last_error == missing
-
-
-async def test_why_an_event_failed_is_of_that_event(backend: Backend) -> None:
-    """Exchanged or cut, it is not believed, and the list goes on."""
-    store = await backend.store(sealing_by(K1))
-    ids = []
-    for why in ("one", "two", "three"):
-        await do(store, secretive(), claim, complete)
-        ids.append(await failed(store, EventFate.DEAD, why))
-    one, two, three = (f"event_id = '{each}'" for each in ids)
-    await backend.swap("event", "why", one, two)
-    ((whole,),) = await backend.execute(f"SELECT why FROM event WHERE {three}")
-    assert isinstance(whole, str)
-    for end in (1, 4, 20, whole.index(" ") - 1):
-        await backend.put("event", "why", three, whole[:end])
-        assert [why[:1] for why in await whys(store, is_dead=True)] == ["(", "(", "("]
-    await backend.put("event", "why", three, whole)
-    assert "three" in await whys(store, is_dead=True)
 
 
 CELLS = ("headers", "body", "key", "probe_target", "resource")
@@ -330,30 +212,14 @@ async def test_what_was_cut(backend: Backend, column: str) -> None:
     assert (await read(store, hand)).response == RESPONSE
 
 
-async def test_an_event_that_was_cut(backend: Backend) -> None:
-    """Wherever it ends, it is never published."""
-    store = await backend.store(sealing_by(K1))
-    hand = secretive()
-    await do(store, hand, claim, complete)
-    ((event_id, whole),) = await backend.execute("SELECT event_id, response FROM event")
-    assert isinstance(whole, bytes)
-    for end in (0, 1, 3, 4, 16, len(whole) - 1):
-        await backend.put("event", "response", "true", whole[:end])
-        assert await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == [], end
-        assert await store.cold.redeliver_event(SERVICE, str(event_id), None) == 1
-    await backend.put("event", "response", "true", whole)
-    (leased,) = await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000)
-    assert SECRET.encode() in leased.event.data()
-
-
 async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
     """Once encryption is on, what is deleted from an SQLite file is no longer in it."""
     backend_path, hand = tmp_path / "operations.db", secretive()
     for sealing, speeches in ((NO_SEALING, [claim, complete]), (sealing_by(K1), [Hand.purge, Hand.erase])):
-        store = SealedStore(SqliteStore(backend_path, outbox=replace(NO_EVENTS, sealing=sealing)), sealing)
-        await store.start()
-        await do(store, hand, *speeches)
-        await store.close()
+        async with started(
+            SealedStore(SqliteStore(backend_path, outbox=replace(NO_EVENTS, sealing=sealing)), sealing)
+        ) as store:
+            await do(store, hand, *speeches)
         assert (SECRET.encode() in backend_path.read_bytes()) is (sealing is NO_SEALING)
 
 
@@ -413,19 +279,16 @@ async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backen
 async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -> None:
     """They are as the durable store has them; one that was moved or cannot be opened is none."""
     sealing = sealing_by(K1)
-    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)
-    await store.start()
-    hands = [secretive(), secretive()]
-    for hand in hands:
-        await do(store, hand, claim, complete)
-    await store.close()
+    async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)) as store:
+        hands = [secretive(), secretive()]
+        for hand in hands:
+            await do(store, hand, claim, complete)
     snapshots = [hand.snapshot for hand in hands]
     async with fast_tier(redis_url, sealing=sealing) as tier:
         redis = client(redis_url)
         for snapshot in snapshots:
             await tier.put(snapshot, boot_seconds())
         found = await tier.get(hands[0].operation_id)
-        assert found is not None
         assert found.record == snapshots[0].record
         entries = [redis.get(key_of(hand.operation_id)) for hand in hands]
         assert not any(SECRET.encode() in entry for entry in entries)
@@ -453,73 +316,60 @@ def _journal_file(directory: Path) -> Iterator[apsw.Connection]:
 
 async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     """They are encrypted, too; one that was moved completes its operation all the same, without a response."""
-    sealing, store = sealing_by(K1), None
-    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)
-    await store.start()
-    directory = tmp_path / "journal"
-    journal = SqliteJournal(directory, "shop")
-    await journal.start()
-    journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
-    hands = [secretive(), secretive(), secretive()]
-    for hand in hands:
-        await do(store, hand, claim)
-        assert hand.record is not None
-        kept = await journaling.keep(hand.record, complete(hand), detail="by a test")
-        assert kept.record is not None
-        assert kept.record.response == RESPONSE
-    assert not any(SECRET.encode() in each.read_bytes() for each in directory.iterdir())
-    with _journal_file(directory) as file:
-        bodies = [body for (body,) in file.execute("SELECT body FROM entry WHERE id IN (1, 2) ORDER BY id")]
-        file.execute("UPDATE entry SET body = ? WHERE id = 2", (bodies[0],))
-        file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
-    found = [await journaling.find(hand.operation_id) for hand in hands]
-    assert [_body(each) for each in found] == [None, None, RESPONSE.body]
-    desk = view.HostJournalFiles(directory, "shop", sealing)
-    commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
-    assert commands == [None, None, complete(hands[2])]
-    await Flusher(store, journal, Events()).run_once()
-    assert journal.tally.waiting == 0
-    assert [is_status_alone(await read(store, hand)) for hand in hands] == [True, True, False]
-    assert await state(store, hands[2]) is State.COMPLETED
-    await journal.close()
-    await store.close()
+    sealing = sealing_by(K1)
+    async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)) as store:
+        directory = tmp_path / "journal"
+        async with started(SqliteJournal(directory, "shop")) as journal:
+            journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+            hands = [secretive(), secretive(), secretive()]
+            for hand in hands:
+                await do(store, hand, claim)
+                kept = await journaling.keep(hand.record, complete(hand), detail="by a test")
+                assert kept.record.response == RESPONSE
+            assert not any(SECRET.encode() in each.read_bytes() for each in directory.iterdir())
+            with _journal_file(directory) as file:
+                bodies = [body for (body,) in file.execute("SELECT body FROM entry WHERE id IN (1, 2) ORDER BY id")]
+                file.execute("UPDATE entry SET body = ? WHERE id = 2", (bodies[0],))
+                file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
+            found = [await journaling.find(hand.operation_id) for hand in hands]
+            assert [_body(each) for each in found] == [None, None, RESPONSE.body]
+            desk = view.HostJournalFiles(directory, "shop", sealing)
+            commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
+            assert commands == [None, None, complete(hands[2])]
+            await Flusher(store, journal, Events()).run_once()
+            assert journal.tally.waiting == 0
+            assert [is_status_alone(await read(store, hand)) for hand in hands] == [True, True, False]
+            assert await state(store, hands[2]) is State.COMPLETED
 
 
 def _body(snapshot: Snapshot | None) -> bytes | None:
-    assert snapshot is not None
-    assert snapshot.record is not None
-    assert snapshot.record.response is not None
     return snapshot.record.response.body
 
 
 async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None:
     """Those of an older key and those in clear, once; what cannot be read, and what another one owns, stays."""
-    store = SealedStore(SqliteStore(tmp_path / "operations.db"), sealing_by(K2))
-    await store.start()
-    directory = tmp_path / "journal"
-    journal = SqliteJournal(directory, "shop")
-    await journal.start()
-    hands = [secretive() for _ in range(3)]
-    lost = EncryptionKey("lost", b"l" * 32)
-    for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
-        await do(store, hand, claim)
-        assert hand.record is not None
-        journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
-        await journaling.keep(hand.record, complete(hand), detail="by a test")
-    others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
-    assert others.reseal() == (0, 0)
-    desk = view.HostJournalFiles(directory, "shop", sealing_by(K2, K1))
-    assert (desk.reseal(), desk.reseal()) == ((2, 1), (0, 1))
-    with _journal_file(directory) as file:
-        entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
-    assert (SECRET in entries, "k1:" in entries, "lost:" in entries) == (False, False, True)
-    await Flusher(store, journal, Events()).run_once()
-    for hand in hands[:2]:
-        record = await read(store, hand)
-        assert (record.response, record.resource) == (RESPONSE, f"/{SECRET}")
-    assert is_status_alone(await read(store, hands[2]))
-    await journal.close()
-    await store.close()
+    async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing_by(K2))) as store:
+        directory = tmp_path / "journal"
+        async with started(SqliteJournal(directory, "shop")) as journal:
+            hands = [secretive() for _ in range(3)]
+            lost = EncryptionKey("lost", b"l" * 32)
+            for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
+                await do(store, hand, claim)
+                assert hand.record is not None
+                journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+                await journaling.keep(hand.record, complete(hand), detail="by a test")
+            others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
+            assert others.reseal() == (0, 0)
+            desk = view.HostJournalFiles(directory, "shop", sealing_by(K2, K1))
+            assert (desk.reseal(), desk.reseal()) == ((2, 1), (0, 1))
+            with _journal_file(directory) as file:
+                entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
+            assert (SECRET in entries, "k1:" in entries, "lost:" in entries) == (False, False, True)
+            await Flusher(store, journal, Events()).run_once()
+            for hand in hands[:2]:
+                record = await read(store, hand)
+                assert (record.response, record.resource) == (RESPONSE, f"/{SECRET}")
+            assert is_status_alone(await read(store, hands[2]))
 
 
 def test_a_journal_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:

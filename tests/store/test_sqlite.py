@@ -15,36 +15,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import apsw
 import pytest
 
-from gateway.core.operation import Applied, Audit, Fenced, Snapshot, State, microseconds
+from gateway.core.operation import Applied, Audit, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.memory.epoch import WitnessFiles
-from gateway.store.operations import Query, Swept
+from gateway.store.operations import Swept
 from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
-from gateway.store.relational.rows import KINDS_MAX
-from gateway.store.relational.store import RESUME_TRANSACTION_MAX, SWEEP_TRANSACTION_MAX
+from gateway.store.relational.store import RESUME_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
-from gateway.store.sqlite.connection import TEXTS, Transaction, filesystem_of
+from gateway.store.sqlite.connection import TEXTS, filesystem_of
 from gateway.store.sqlite.store import SqliteStore
-from tests.conformance.hand import (
-    LEASE_SECONDS,
-    REMEMBER_SECONDS,
-    REPLAY_SECONDS,
-    SERVICE,
-    Hand,
-    Script,
-    Speech,
-    all_of,
-    do,
-    new_identity,
-    state,
-)
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, all_of, do, started, state
 from tests.support.failing_disk import FailingDisk, failing_disk
 from tests.support.memory_store import ManualClock
 from tests.support.serving import serving
@@ -64,12 +51,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path, clock_us=clock, busy_seconds=BUSY_SECONDS)
-    await store.start()
-    try:
+    async with started(SqliteStore(path, clock_us=clock, busy_seconds=BUSY_SECONDS)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 def tamper(path: Path, *sql: str) -> None:
@@ -112,9 +95,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlite-")]
 
 
-# The file
-
-
 async def test_the_files_are_private(store: SqliteStore, path: Path) -> None:
     """Directory, database, log and shared memory can be read by nobody else."""
     await do(store, Hand(), Hand.claim)
@@ -131,10 +111,8 @@ async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pyt
         synced.add(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", note)
-    store = SqliteStore(path.parent / "deeper" / path.name)
-    await store.start()
-    assert {each.stat().st_ino for each in (path.parent, path.parent.parent)} <= synced
-    await store.close()
+    async with started(SqliteStore(path.parent / "deeper" / path.name)):
+        assert {each.stat().st_ino for each in (path.parent, path.parent.parent)} <= synced
 
 
 async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: ManualClock) -> None:
@@ -142,33 +120,22 @@ async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: Manua
     outbox = Outbox(SERVICE, "urn:shop", (Subscription("sink", frozenset((EventType.IN_DOUBT,))),))
     with failing_disk() as disk:
         for events, written in ((0, NO_EVENTS), (1, outbox)):
-            store = SqliteStore(path.parent / str(events) / path.name, clock_us=clock, outbox=written)
-            await store.start()
-            await do(store, Hand(), Hand.claim)
-            clock.advance(LEASE_SECONDS + 1)
-            before = disk.log_syncs
-            assert (await store.sweep(100)).lapsed == 1
-            assert disk.log_syncs - before == events
-            assert len(await store.lease_events(SERVICE, {"sink": 10}, 1)) == events
-            await store.close()
-
-
-async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
-    """A database made with wider permissions is made private before anything is written."""
-    make_wide(path)
-    store = SqliteStore(path)
-    await store.start()
-    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
-    await store.close()
+            async with started(
+                SqliteStore(path.parent / str(events) / path.name, clock_us=clock, outbox=written)
+            ) as store:
+                await do(store, Hand(), Hand.claim)
+                clock.advance(LEASE_SECONDS + 1)
+                before = disk.log_syncs
+                assert (await store.sweep(100)).lapsed == 1
+                assert disk.log_syncs - before == events
+                assert len(await store.lease_events(SERVICE, {"sink": 10}, 1)) == events
 
 
 async def test_a_closed_store_leaves_one_file_and_no_thread(path: Path) -> None:
     """The log is copied into the file and removed, and the threads are gone."""
-    store = SqliteStore(path)
-    await store.start()
-    await do(store, Hand(), Hand.claim)
-    assert sorted(threads()) == ["sqlite-reader", "sqlite-writer"]
-    await store.close()
+    async with started(SqliteStore(path)) as store:
+        await do(store, Hand(), Hand.claim)
+        assert sorted(threads()) == ["sqlite-reader", "sqlite-writer"]
     assert threads() == []
     assert [file.name for file in path.parent.iterdir()] == ["operations.db"]
 
@@ -228,12 +195,6 @@ async def test_an_unfit_place_is_refused(name: str, path: Path) -> None:
     assert content(path) == before
 
 
-async def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
-    """A directory that cannot be made is a mistake in the configuration."""
-    (tmp_path / "file").touch()
-    assert "is not a directory" in await refused(tmp_path / "file" / "operations.db")
-
-
 def test_the_file_system_is_known(tmp_path: Path) -> None:
     """The type of the file system of a directory is found, so that network ones can be refused."""
     assert filesystem_of(Path("/proc")) == "proc"
@@ -249,11 +210,7 @@ async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkey
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "ALTER TABLE operation DROP COLUMN doubt",
-        "ALTER TABLE operation ADD COLUMN holder_too TEXT",
-        "DROP TABLE audit",
-    ],
+    ["ALTER TABLE operation DROP COLUMN doubt", "ALTER TABLE operation ADD COLUMN holder_too TEXT", "DROP TABLE audit"],
     ids=["column-less", "column-more", "table-less"],
 )
 async def test_another_schema_of_the_same_number_is_refused(store: SqliteStore, path: Path, change: str) -> None:
@@ -283,9 +240,7 @@ async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: Sq
 
 async def test_an_event_that_a_newer_program_writes_is_left_to_it(path: Path) -> None:
     """It is neither leased nor in the way of others, however many there are."""
-    store = SqliteStore(path, outbox=Outbox(SERVICE, "urn:shop", (Subscription("ledger"),)))
-    await store.start()
-    try:
+    async with started(SqliteStore(path, outbox=Outbox(SERVICE, "urn:shop", (Subscription("ledger"),)))) as store:
         newer, known = Hand(), Hand()
         await do(store, newer, Hand.claim, Hand.complete)
         tamper(path, "UPDATE event SET type = 'operation.sung'")
@@ -296,8 +251,6 @@ async def test_an_event_that_a_newer_program_writes_is_left_to_it(path: Path) ->
         tamper(path, "UPDATE event SET type = 'operation.completed' WHERE tries = 0")
         (event,) = await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
         assert event.event.operation_id == str(newer.operation_id)
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("who", ["this-worker", "another-worker"])
@@ -327,8 +280,7 @@ async def test_a_backup_that_is_restored_into_the_open_file(who: str, path: Path
 
 async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, path: Path) -> None:
     """A database that was removed or exchanged under the gateway is no store, until it is put back."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     away = path.with_suffix(".away")
     move(path, away)
     for verb in (store.apply(hand.complete()), store.read(hand.operation_id)):
@@ -341,26 +293,9 @@ async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, pa
     await do(store, hand, Hand.complete)
 
 
-async def test_a_body_that_was_removed_is_a_tombstone(store: SqliteStore, path: Path) -> None:
-    """An answer whose body is gone is never an empty answer."""
-    hand, unkept = Hand(), Hand()
-    await do(store, hand, Hand.claim, Hand.complete)
-    await do(store, unkept, Hand.claim, lambda hand: hand.complete(replace(Hand.complete(hand).response, body=None)))
-    tamper(path, "DELETE FROM response")
-    assert await state(store, hand) is State.TOMBSTONE
-    assert await state(store, unkept) is State.COMPLETED
-    (found,) = await store.find(Query(frozenset((State.TOMBSTONE,))))
-    assert found.record is not None
-    assert found.record.identity.operation_id == hand.operation_id
-
-
-# Locks and failures
-
-
 async def test_a_lock_held_by_another_is_waited_for_so_long(store: SqliteStore, path: Path) -> None:
     """A process that holds the file makes commands fail definitely, while reads go on; afterwards all is well."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     began = time.monotonic()
@@ -394,8 +329,7 @@ async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
     def limit_pages(pages: int) -> None:
         store._writer.workplace().cursor.execute(f"PRAGMA max_page_count = {pages}")
 
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     await writing.run(limit_pages, 1)
     large = replace(hand.complete().response, body=b"x" * 100_000)
     with pytest.raises(NotApplied, match="no space"):
@@ -412,8 +346,7 @@ async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
     """A failed fsync at commit is indefinite; nothing is done until the disk works again; then repeating it tells."""
     store = SqliteStore(path, clock_us=clock)
     await store.start()
-    hand = Hand()
-    await do(store, hand, Hand.claim)
+    await do(store, hand := Hand(), Hand.claim)
     disk.fails.add(failure)
     with pytest.raises(Indefinite, match="the commit failed"):
         await store.apply(hand.complete())
@@ -433,52 +366,16 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
     disk: FailingDisk, path: Path, clock: ManualClock
 ) -> None:
     """What time has done is written down without an fsync; what is acknowledged after it is synced as ever."""
-    store = SqliteStore(path, clock_us=clock)
-    await store.start()
-    hand = Hand()
-    await do(store, hand, Hand.claim, Hand.complete)
-    clock.advance(2 * REMEMBER_SECONDS)
-    disk.fails.add("sync")
-    assert (await store.sweep(100)).collected == 1
-    with pytest.raises(Indefinite, match="the commit failed"):
-        await store.apply(Hand().claim())
-    disk.fails.clear()
-    assert await state(store, hand) is State.ABSENT
-    await do(store, Hand(), Hand.claim)
-    await store.close()
-
-
-async def test_a_writer_that_cannot_be_told_to_sync_again_is_not_used_again(
-    disk: FailingDisk, path: Path, clock: ManualClock
-) -> None:
-    """Where a sweep cannot undo that it waits for no disk, the commands after it do all the same."""
-    deaf = False
-
-    def refuse(_: object, statement: str, __: object) -> bool:
-        if deaf and statement == "PRAGMA synchronous = FULL":
-            raise apsw.IOError("the disk said no")
-        return True
-
-    def trace(connection: apsw.Connection) -> None:
-        connection.exec_trace = refuse
-
-    apsw.connection_hooks.append(trace)
-    try:
-        store = SqliteStore(path, clock_us=clock)
-        await store.start()
-        await do(store, Hand(), Hand.claim, Hand.complete)
+    async with started(SqliteStore(path, clock_us=clock)) as store:
+        await do(store, hand := Hand(), Hand.claim, Hand.complete)
         clock.advance(2 * REMEMBER_SECONDS)
-        deaf = True
-        assert (await store.sweep(100)).collected == 1
-        deaf = False
         disk.fails.add("sync")
-        with pytest.raises((NotApplied, Indefinite)):
+        assert (await store.sweep(100)).collected == 1
+        with pytest.raises(Indefinite, match="the commit failed"):
             await store.apply(Hand().claim())
         disk.fails.clear()
+        assert await state(store, hand) is State.ABSENT
         await do(store, Hand(), Hand.claim)
-        await store.close()
-    finally:
-        apsw.connection_hooks.remove(trace)
 
 
 CHILD = """
@@ -490,8 +387,7 @@ async def main():
     await store.start()
     async def work():
         while True:
-            hand = Hand()
-            await do(store, hand, Hand.claim, Hand.complete)
+            await do(store, hand := Hand(), Hand.claim, Hand.complete)
             print(hand.operation_id.hex, hand.token, flush=True)
     await asyncio.gather(*(work() for _ in range(8)))
 asyncio.run(main())
@@ -503,7 +399,6 @@ def acknowledged_until_killed(path: Path) -> list[list[str]]:
     root = str(Path(__file__).parents[2])
     command, environment = [sys.executable, "-c", CHILD, str(path)], {**os.environ, "PYTHONPATH": root}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
         acknowledged = [child.stdout.readline().split() for _ in range(100)]
         child.send_signal(signal.SIGKILL)
         return acknowledged + [line.split() for line in child.stdout if line.endswith("\n")]
@@ -512,50 +407,14 @@ def acknowledged_until_killed(path: Path) -> list[list[str]]:
 async def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
     """After kill -9 in the middle of its work every answer that a process had been given is there."""
     acknowledged = acknowledged_until_killed(path)
-    store = SqliteStore(path)
-    await store.start()
-    newest = 0
-    for operation_id, token in acknowledged:
-        record = (await store.read(UUID(operation_id))).record
-        assert record is not None
-        assert (record.state, record.token) == (State.COMPLETED, int(token))
-        newest = max(newest, record.token)
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    assert hand.token > newest
-    await store.close()
-
-
-async def test_a_claim_that_is_refused_writes_nothing(store: SqliteStore, path: Path) -> None:
-    """What a claim tries first leaves no trace where there is a record: no token is used up, no byte is written."""
-    hand = Hand()
-    await do(store, hand, Hand.claim)
-    log = path.with_name(path.name + "-wal")
-    written = log.read_bytes()
-    assert isinstance(await store.apply(Hand(hand.script, attempts=1).claim()), Fenced)
-    assert log.read_bytes() == written
-    other = Hand()
-    await do(store, other, Hand.claim)
-    assert other.token == hand.token + 1
-
-
-# The sweep
-
-
-async def test_a_long_sweep_is_many_short_transactions(store: SqliteStore, clock: ManualClock) -> None:
-    """A pass larger than a transaction writes everything down, and leaves nothing of what it collected."""
-    number = 2 * SWEEP_TRANSACTION_MAX + 1
-    hands = [Hand() for _ in range(number)]
-    await asyncio.gather(*(do(store, hand, Hand.claim, Hand.complete) for hand in hands))
-    clock.advance(2 * REMEMBER_SECONDS)
-    swept = await store.sweep(10_000)
-    assert (swept.collected, swept.more) == (number, False)
-
-    async def count(transaction: Transaction) -> list[int]:
-        tables = ("operation", "response")
-        return [transaction.cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
-
-    assert await store._query(count) == [0, 0]
+    async with started(SqliteStore(path)) as store:
+        newest = 0
+        for operation_id, token in acknowledged:
+            record = (await store.read(UUID(operation_id))).record
+            assert (record.state, record.token) == (State.COMPLETED, int(token))
+            newest = max(newest, record.token)
+        await do(store, hand := Hand(), Hand.claim)
+        assert hand.token > newest
 
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
@@ -568,21 +427,6 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
     done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
     assert done == {reading}
     assert await counting == {"charges": len(hands)}
-
-
-async def test_commands_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
-    """Who starts with other recipes counts the keys that speak against them, and no command waits for that."""
-    await store.compare_configuration(serving(recipes={"charges": b"one"}))
-    hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
-    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    agreeing = asyncio.create_task(store.compare_configuration(serving(recipes={"charges": b"two"})))
-    claiming = asyncio.ensure_future(store.apply(Hand().claim()))
-    done, _ = await asyncio.wait((agreeing, claiming), return_when=asyncio.FIRST_COMPLETED)
-    assert done == {claiming}
-    assert [conflict.living.keys for conflict in (await agreeing).conflicts] == [len(hands) + 1]
-
-
-# Kept requests
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
@@ -618,19 +462,9 @@ async def test_no_byte_of_a_request_stays_behind(end: tuple[Speech, ...], store:
     assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
 
 
-async def test_a_granted_completion_overwrites_no_kept_request(store: SqliteStore, path: Path) -> None:
-    """Also where the caller has lost sight of it: what is kept goes with the completion."""
-    hand = Hand()
-    await do(store, hand, Hand.accept, Hand.dispatch)
-    assert hand.granted is not None
-    await do(store, hand, lambda hand: replace(hand.complete(), granted=replace(hand.granted, delivery=None)))
-    assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
-
-
 async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: Path) -> None:
     """With tens of thousands that wait, due or not, no statement reads more than with a few."""
-    waiting = Hand()
-    await do(store, waiting, Hand.accept)
+    await do(store, waiting := Hand(), Hand.accept)
     spent = []
     for number in (20, 20_000):
         fill(path, number)
@@ -671,43 +505,6 @@ def fill(path: Path, number: int) -> None:
         )
 
 
-def fill_events(path: Path, sink: str, number: int, *, is_dead: bool) -> None:
-    """Let a sink have so many events more."""
-    content = '{"source":"urn:x","data":{"operation_id":"00000000-0000-0000-0000-000000000001"}}'
-    tamper(
-        path,
-        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT {number})"
-        f" INSERT INTO event (service, sink, event_id, type, at_us, since_us, due_us, content, is_dead)"
-        f" SELECT '{SERVICE}', '{sink}', 'evt_' || hex(randomblob(13)), 'operation.completed', n, n, n,"
-        f" CAST('{content}' AS BLOB), {is_dead} FROM numbers",
-    )
-
-
-async def test_what_operators_ask_of_events_does_not_grow_with_them(store: SqliteStore, path: Path) -> None:
-    """A page of a sink, and one event delivered again, cost the same with four times as many events in the file."""
-    spent = []
-    for number in (15_000, 45_000):
-        fill_events(path, "many", number, is_dead=False)
-        fill_events(path, "dead", number, is_dead=True)
-        fill_events(path, "few", 15, is_dead=False)
-        (some,) = rows_of(path, "SELECT event_id FROM event WHERE sink = 'dead' ORDER BY row DESC LIMIT 1")[0]
-        ids = {sink: rows_of(path, f"SELECT event_id FROM event WHERE sink = '{sink}'") for sink in ("many", "few")}
-        async with counting_steps(store) as steps:
-            for sink, known in ids.items():
-                expected, after = sorted(each for (each,) in known), None
-                for begin in (0, 10):
-                    page = await store.find_events(SERVICE, sink, is_dead=False, after=after, limit=10)
-                    assert [each.event_id for each in page] == expected[begin : begin + 10]
-                    after = page[-1].event_id if page else None
-            assert len(await store.find_events(SERVICE, "dead", is_dead=True, after=None, limit=10)) == 10
-            assert await store.redeliver_event(SERVICE, some, "many") == 0
-            assert await store.redeliver_event(SERVICE, some, None) == 1
-            assert await store.redeliver_event(SERVICE, "evt_unknown", None) == 0
-        spent.append(sum(steps))
-    some_steps, many_steps = spent
-    assert many_steps < 1.1 * some_steps
-
-
 @asynccontextmanager
 async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
     """The steps of SQLite's virtual machine for each statement of the store meanwhile."""
@@ -732,10 +529,8 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
 async def test_a_pause_ends_in_short_transactions(
     store: SqliteStore, path: Path, clock: ManualClock, rest_seconds: int
 ) -> None:
-    """Where its end is cancelled it stays paused. One that is asked for again soon goes on where the first one stopped,
-    so that it comes to its own end however many wait; a later one gives each the time that it has waited since."""
-    hand = Hand()
-    await do(store, hand, lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
+    """Where its end is cancelled it stays paused."""
+    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
     number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
     fill(path, number - 1)
     await store.pause(SERVICE, "charges", Audit("operator", "repair"))
@@ -756,25 +551,6 @@ async def test_a_pause_ends_in_short_transactions(
     assert sorted(ends_of_delivery(path)) == (parts if rest_seconds == 1 else whole * number)
 
 
-async def test_what_is_paused_again_gets_no_time_twice(store: SqliteStore, path: Path, clock: ManualClock) -> None:
-    """Also where the end of the pause had not come to its own end."""
-    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
-    number, until_us = RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
-    fill(path, number - 1)
-    audit = Audit("operator", "repair")
-    await store.pause(SERVICE, "charges", audit)
-    clock.advance(100)
-    resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))
-    await do(store, Hand(), Hand.claim)
-    resuming.cancel()
-    await asyncio.gather(resuming, return_exceptions=True)
-    assert await store.pause(SERVICE, "charges", audit) is True
-    assert await store.pause(SERVICE, "charges", audit) is False
-    clock.advance(100)
-    assert await store.resume(SERVICE, "charges", Audit("operator", "repaired")) is True
-    assert ends_of_delivery(path) == [until_us + microseconds(200)] * number
-
-
 def ends_of_delivery(path: Path) -> list[int]:
     """Until when each has to be delivered: for workers and, the same, for sweeps."""
     ends = rows_of(
@@ -782,43 +558,6 @@ def ends_of_delivery(path: Path) -> list[int]:
     )
     assert all(end == due for end, due in ends)
     return [end for end, _ in ends]
-
-
-# Tombstones
-
-
-async def test_a_swept_tombstone_is_narrow(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that it has of its own takes a few columns, and what it has in common with others is there once. One of a
-    service that nobody told of, and one of a kind too many, keep theirs; so does one that somebody purged."""
-    store = SqliteStore(path, clock_us=clock, outbox=Outbox(SERVICE))
-    await store.start()
-    try:
-        hands = [Hand(), Hand(), Hand(Script(new_identity(service="another"))), Hand(Script(new_identity(route="r")))]
-        for hand in hands:
-            await do(store, hand, Hand.claim, Hand.complete)
-        monkeypatch.setitem(
-            cast(dict[str, str], TEXTS), "insert_kind", TEXTS["insert_kind"].replace(str(KINDS_MAX), "1")
-        )
-        clock.advance(REPLAY_SECONDS)
-        assert (await store.sweep(100)).retired == len(hands)
-        purged = Hand()
-        await do(store, purged, Hand.claim, Hand.complete, Hand.purge)
-    finally:
-        await store.close()
-    assert rows_of(path, "SELECT count(*) FROM kind") == [(1,)]
-    assert rows_of(path, "SELECT count(*) FROM operation WHERE kind IS NOT NULL") == [(2,)]
-    with closing(apsw.Connection(str(path))) as connection:
-        found = connection.execute("SELECT * FROM operation WHERE kind IS NOT NULL LIMIT 1")
-        names = [name for name, _ in found.get_description()]
-        (row,) = found.fetchall()
-    kept = {name for name, value in zip(names, row, strict=True) if value is not None}
-    assert kept == {
-        "row", "id", "version", "token", "remember_until_us", "kind", "scope_digest", "fingerprint_digest",
-        "fingerprint_raw", "resource",
-    }  # fmt: skip
-
-
-# Statements
 
 
 HOT = (

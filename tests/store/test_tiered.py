@@ -10,19 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import (
-    Applied,
-    Command,
-    Fenced,
-    Purge,
-    Result,
-    Snapshot,
-    State,
-)
+from gateway.core.operation import Applied, Command, Fenced, Purge, Result, Snapshot, State
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
-from tests.conformance.hand import REPLAY_SECONDS, Hand
+from tests.conformance.hand import REPLAY_SECONDS, Hand, started
 from tests.store.copies import STORE, client, fast_tier, key_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, lost, refused
@@ -34,33 +26,10 @@ CACHE_BYTES = 1_000_000
 LONG_SECONDS = 30.0
 
 
-class CountingStore(MemoryStore):
-    """A durable store that says what it was asked, that can be away, and that can lose an answer."""
+class PartlyAwayError(NotApplied):
+    """Of a store of which a part is away."""
 
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(memory)
-        self.asked: list[type[Command]] = []
-        self.is_away = False
-        # Whether it is a part of the store that is away.
-        self.is_partial = False
-        self.why_away = "away"
-        self.loses_answers = False
-        self.gate: asyncio.Event | None = None
-        self.reached = asyncio.Event()
-
-    async def apply(self, command: Command) -> Result:
-        self.asked.append(type(command))
-        if self.is_away:
-            away = NotApplied(self.why_away)
-            away.is_partial = self.is_partial
-            raise away
-        result = await super().apply(command)
-        self.reached.set()
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.loses_answers:
-            raise Indefinite("the answer was lost")
-        return result
+    is_partial = True
 
 
 @dataclass
@@ -68,7 +37,7 @@ class Gateway:
     """A tiered store and its parts."""
 
     store: Tiered
-    durable: CountingStore
+    durable: FaultyStore
     tiers: list[tuple[str, bool, str]]
     fast: RedisFastTier | None
     clock: list[float] = field(default_factory=lambda: [0.0])
@@ -76,12 +45,12 @@ class Gateway:
     def advance(self, seconds: float) -> None:
         """Let time pass for the durable store and for the process alike."""
         self.clock[0] += seconds
-        self.durable.memory.clock.advance(seconds)
+        self.durable.behind.memory.clock.advance(seconds)
 
 
 @asynccontextmanager
 async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTES) -> AsyncIterator[Gateway]:
-    durable, tiers, clock = CountingStore(memory), [], [0.0]
+    durable, tiers, clock = FaultyStore(MemoryStore(memory)), [], [0.0]
 
     def now() -> float:
         return boot_seconds() + clock[0]
@@ -89,19 +58,17 @@ async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTE
     fast = None if url is None else RedisFastTier(url, clock=now)
     if fast is not None:
         fast.bind(STORE)
-    store = Tiered(
-        durable,
-        fast,
-        cache_bytes=cache_bytes,
-        cache_max_age_seconds=AGE_SECONDS,
-        clock=now,
-        on_tier=lambda *told: tiers.append(told),
-    )
-    await store.start()
-    try:
+    async with started(
+        Tiered(
+            durable,
+            fast,
+            cache_bytes=cache_bytes,
+            cache_max_age_seconds=AGE_SECONDS,
+            clock=now,
+            on_tier=lambda *told: tiers.append(told),
+        )
+    ) as store:
         yield Gateway(store, durable, tiers, fast, clock)
-    finally:
-        await store.close()
 
 
 @pytest.fixture
@@ -169,28 +136,14 @@ def is_replay(result: Result, hand: Hand) -> bool:
 
 
 async def test_a_repeat_at_another_gateway_asks_redis(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """A claim on what was completed elsewhere is answered from Redis once, then from the process. Redis, which has the
-    copy, is not sent it again."""
+    """A claim on what was completed elsewhere is answered from Redis once, then from the process."""
     hand = await complete(here.store)
     await in_redis(redis_url, hand)
     for _ in range(3):
         assert is_replay(await repeat(there.store, hand), hand)
         assert not there.store._outbox.under_way
-    assert there.durable.asked == []
+    assert there.durable.said == []
     assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == (1, 2)
-
-
-async def test_why_a_tier_is_down_is_told_when_that_changes(here: Gateway) -> None:
-    """The cause comes with the change, and another cause of the same outage is told too; the same one is not."""
-    del here.tiers[:]
-    here.durable.is_away = True
-    for why in ("refused", "refused", "no answer", "no answer"):
-        here.durable.why_away = why
-        with pytest.raises(NotApplied):
-            await here.store.apply(Hand().claim())
-    here.durable.is_away = False
-    await here.store.apply(Hand().claim())
-    assert here.tiers == [("durable", False, "refused"), ("durable", False, "no answer"), ("durable", True, "")]
 
 
 async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> None:
@@ -212,7 +165,6 @@ async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_u
     assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
     async with fast_tier(redis_url) as tier:
         assert await tier.get(hand.operation_id) is None
-
     await eventually(lambda: len(there.store._cache) == 0, what="the other process heard of it")
     assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
 
@@ -226,22 +178,6 @@ async def test_a_purge_beats_a_put_that_is_under_way(here: Gateway, redis_url: s
         await here.store.apply(Purge(hand.operation_id))
         await slow.put(read, started_seconds)
         assert await slow.get(hand.operation_id) is None
-
-
-async def test_a_claim_that_was_read_before_a_purge_is_not_kept(here: Gateway, there: Gateway) -> None:
-    """An answer of the durable store that crosses a purge is given to its caller and forgotten."""
-    hand = Hand()
-    for command in (hand.claim, hand.complete):
-        said = command()
-        hand.see(said, there.durable.apply_now(said))
-    gate = here.durable.gate = asyncio.Event()
-    claim = asyncio.create_task(repeat(here.store, hand))
-    await here.durable.reached.wait()
-    here.durable.gate = None
-    await here.store.apply(Purge(hand.operation_id))
-    gate.set()
-    assert is_replay(await claim, hand)
-    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
@@ -268,7 +204,6 @@ async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory,
             await alone.store.apply(Purge(hand.operation_id))
         epoch = await here.store.cold.check_memory()
         fast = here.fast
-        assert fast is not None
         fast.bind(STORE, epoch.generation)
         await eventually(lambda: fast.has_forgotten, what="Redis is told")
         assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
@@ -279,23 +214,10 @@ async def test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache(memor
     async with gateway(memory, None) as here:
         hand = await complete(here.store)
         assert here.store.recall(hand.operation_id) is not None
-        here.durable.loses_answers = True
+        here.durable.on("purge", lost())
         with pytest.raises(Indefinite):
             await here.store.apply(Purge(hand.operation_id))
-        here.durable.loses_answers = False
         assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
-
-
-async def test_a_purge_whose_answer_is_lost_drops_all_the_same(here: Gateway, redis_url: str) -> None:
-    """It may have been done, so no copy may say otherwise."""
-    hand = await complete(here.store)
-    await in_redis(redis_url, hand)
-    here.durable.loses_answers = True
-    with pytest.raises(Indefinite):
-        await here.store.apply(Purge(hand.operation_id))
-    here.durable.loses_answers = False
-    await eventually(lambda: here.store.purges_pending == 0)
-    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: RedisServer) -> None:
@@ -327,53 +249,6 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
             assert await watch.wait_changed(LONG_SECONDS)
 
 
-async def test_both_tiers_are_started_and_closed(memory: Memory, redis_url: str) -> None:
-    """A store that is closed refuses, and what was not started says so."""
-    durable = CountingStore(memory)
-    fast = RedisFastTier(redis_url)
-    fast.bind(STORE)
-    store = Tiered(durable, fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
-    with pytest.raises(NotApplied):
-        await store.apply(Hand().claim())
-    await store.start()
-    assert (store.durable_up, store.fast_up) == (True, True)
-    await store.close()
-    with pytest.raises(NotApplied):
-        await store.apply(Hand().claim())
-
-
-@pytest.mark.parametrize("error", [NotApplied, Indefinite])
-async def test_a_durable_store_that_starts_at_the_second_try(
-    memory: Memory, redis_url: str, error: type[StoreError], no_haste: None
-) -> None:
-    """The fast tier serves from the first try on, however the durable store failed to start."""
-    failures = [error("away")]
-
-    class Late(MemoryStore):
-        async def start(self) -> None:
-            if failures:
-                raise failures.pop()
-            await super().start()
-
-    fast = RedisFastTier(redis_url)
-    fast.bind(STORE)
-    store = Tiered(Late(memory), fast, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
-    with pytest.raises(error):
-        await store.start()
-    await store.start()
-    try:
-        hand = await complete(store)
-
-        async def is_answered_by_it() -> bool:
-            await repeat(store, hand)
-            return store.stats.fast_hits > 0
-
-        await eventually(is_answered_by_it)
-        assert store.stats.fast_failures == 0
-    finally:
-        await store.close()
-
-
 async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:
     """Counted anew from its last absence, of which a step of its clock ahead is one; while it is away it is not."""
     async with gateway(memory, None) as here:
@@ -381,11 +256,10 @@ async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None
         here.advance(100.0)
         await claim(here.store)
         assert 100.0 <= here.store.durable_reachable_seconds < 150.0
-        here.durable.is_away = True
+        here.durable.on("claim", refused())
         with pytest.raises(NotApplied):
             await here.store.apply(Hand().claim())
         assert here.store.durable_reachable_seconds == 0.0
-        here.durable.is_away = False
         await claim(here.store)
         assert here.store.durable_reachable_seconds < 50.0
         here.advance(100.0)
@@ -402,7 +276,7 @@ async def test_a_part_that_is_missing(memory: Memory) -> None:
         await claim(here.store)
         here.advance(100.0)
         told = list(here.tiers)
-        here.durable.is_away = here.durable.is_partial = True
+        here.durable.on("claim", Fault(PartlyAwayError("away"), has_effect=False))
         with pytest.raises(NotApplied):
             await here.store.apply(Hand().claim())
         assert here.store.durable_up
@@ -415,13 +289,9 @@ async def test_a_part_that_is_missing(memory: Memory) -> None:
 async def test_whatever_is_not_answered_is_an_absence(memory: Memory, verb: str, fault: Fault) -> None:
     """A lease that ended meanwhile may have an owner who could not say so."""
     durable = FaultyStore(MemoryStore(memory))
-    store = Tiered(durable, None, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)
-    await store.start()
-    try:
+    async with started(Tiered(durable, None, cache_bytes=0, cache_max_age_seconds=AGE_SECONDS)) as store:
         assert store.durable_up
         durable.on(verb, fault)
         with pytest.raises(StoreError):
             await (store.read(uuid4()) if verb == "read" else store.apply(Hand().claim()))
         assert not store.durable_up
-    finally:
-        await store.close()

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from gateway.core.operation import Fenced, State
-from gateway.store.base import Indefinite, StoreError
+from gateway.store.base import Indefinite
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import Hand, do
-from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused, withheld
+from tests.support.faulty_store import Fault, FaultyStore, dropped, lost
 from tests.support.memory_store import MemoryStore
 
 MAX_AGE_SECONDS = 30.0
@@ -46,19 +46,6 @@ async def test_a_slow_answer_makes_no_young_copy() -> None:
     durable.said.clear()
     await store.apply(hand.claim())
     assert durable.said == ["claim"]
-
-
-@pytest.mark.parametrize(("fault", "is_up"), [(withheld(), True), (refused(), False)], ids=["withheld", "away"])
-async def test_a_record_that_cannot_be_shown_is_no_outage(fault: Fault, is_up: bool) -> None:
-    """It concerns who asks for it, and says of the store that it is there."""
-    durable, hand = FaultyStore(MemoryStore()), Hand()
-    store = await started(durable, Clock())
-    durable.break_("claim", "read", fault=fault)
-    with pytest.raises(StoreError):
-        await store.apply(hand.claim())
-    with pytest.raises(StoreError):
-        await store.read(hand.operation_id)
-    assert store.durable_up is is_up
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,3 @@ def test_a_disk_that_takes_no_note(files: WitnessFiles, caplog: pytest.LogCaptur
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     files.write(0, NOTE)
     assert files.read().notes == (NOTE,)
-
-
-def test_a_life_that_was_cut_off_leaves_no_file(tmp_path: Path) -> None:
-    """What a start did not come to make is not read."""
-    (tmp_path / ".unborn").write_bytes(b"x")
-    assert WitnessFiles(tmp_path).read().notes == ()

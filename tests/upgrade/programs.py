@@ -126,7 +126,6 @@ async def command(root: Path, *arguments: Any) -> tuple[int, str]:
         cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await process.communicate()
-    assert process.returncode is not None
     return process.returncode, said.decode()
 
 

@@ -137,10 +137,7 @@ async def rolling(
     count: int = 3,
     is_short: bool = False,
 ) -> Verdict:
-    """Run one with so many gateways in this directory, which is left as it is at the end.
-
-    In a short one the service just works, so that nothing has to be waited for afterwards.
-    """
+    """Run one with so many gateways in this directory, which is left as it is at the end."""
     async with AsyncExitStack() as stack:
         postgres = PostgresServer(installation, directory / "pg")
         postgres.start()

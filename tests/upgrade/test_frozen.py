@@ -1,7 +1,4 @@
-"""What earlier programs left behind is served by this one: their stores, journals, marks, copies and configurations.
-
-`tests.upgrade.freeze` wrote it down, once for each level.
-"""
+"""What earlier programs left behind is served by this one: their stores, journals, marks, copies and configurations."""
 
 from __future__ import annotations
 
@@ -139,8 +136,7 @@ async def test_a_database_of_postgres_and_a_journal(frozen: Path, own_postgres: 
 
 
 def test_marks_of_attempts(frozen: Path, tmp_path: Path) -> None:
-    """What a gateway that was killed had not sent is known to the one after it. A mark proves nothing in another boot
-    or after ten minutes, so these two are as they would be now."""
+    """What a gateway that was killed had not sent is known to the one after it."""
     (packed,) = frozen.glob("*.attempts.gz")
     content = bytearray(gzip.decompress(packed.read_bytes()))
     content[:56] = boot_of_this_machine().ljust(56, b"\0")
@@ -176,7 +172,6 @@ async def test_the_note_that_gateways_share(frozen: Path, redis_url: str) -> Non
     with Redis(redis_url).client() as client:
         await asyncio.to_thread(client.hset, key, None, None, note)
     seen = await RedisSeen(redis_url, key.partition(":seen:")[2]).read()
-    assert seen is not None
     assert seen.identity == note["identity"]
     assert seen.token > 0
     links = note.keys() - {"identity", "token", "former"}

@@ -21,15 +21,7 @@ from tests.support.gateway import GatewayProcess
 from tests.support.house import sqlite_store, status_of
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 from tests.support.upstream import Answer, RecordingUpstream
-from tests.upgrade.programs import (
-    NEXT_JOURNAL_VERSION,
-    NEXT_LEVEL,
-    NEXT_RECORD_VERSION,
-    THIS,
-    command,
-    finish,
-    use,
-)
+from tests.upgrade.programs import NEXT_JOURNAL_VERSION, NEXT_LEVEL, NEXT_RECORD_VERSION, THIS, command, finish, use
 from tests.upgrade.rolling import rolling
 
 REPLAYED = (200, "replayed")
@@ -61,7 +53,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
                 found: list[Any] = connection.execute(query).fetchall()
             connection.close()
             return found
-
     else:
         url = request.getfixturevalue("postgres_url")
         section = {"durable": url}
@@ -141,7 +132,6 @@ async def test_the_level_is_raised(place: Place, tmp_path: Path, next_program: P
         assert said.count(f"(level {PROGRAM_LEVEL})") == 1, said
         assert await place.ask("SELECT level FROM epoch") == [(PROGRAM_LEVEL,)]
         assert status_of(await send(one.port, "first")) == REPLAYED
-
         one.terminate()
         for outcome in (f"level {NEXT_LEVEL} now", f"level {NEXT_LEVEL}, which is this program's; nothing was changed"):
             code, said = await finish(other)
@@ -151,7 +141,6 @@ async def test_the_level_is_raised(place: Place, tmp_path: Path, next_program: P
         for expected in (STORED, REPLAYED):
             assert status_of(await send(other.port, "second")) == expected
         assert await place.versions() == {NEXT_RECORD_VERSION - 1, NEXT_RECORD_VERSION}
-
         one.launch()
         assert await one.wait_exit() == EXIT_FAILED
         refused = f"the store has level {NEXT_LEVEL}, and this program, {__version__}, serves up to {PROGRAM_LEVEL}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.redis import node
+from gateway.store.redis import store as redis_store
 from tests.store.backends import Backend, on_postgres, on_sqlite
 from tests.support.failing_disk import FailingDisk, failing_disk
 

@@ -30,7 +30,8 @@ from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
 from gateway.events.relay import Relay, SinkSettings
 from gateway.events.sink import Sink, StdoutSink
 from gateway.events.webhook import WebhookSink
@@ -397,6 +398,9 @@ def sink_of(config: Config, sink: SinkConfig) -> Sink:
         case WebhookConfig():
             return WebhookSink(sink, config.egress.policy)
         case RedisStreamConfig():
+            # Its driver takes long to load.
+            from gateway.events.redis_stream import RedisStreamSink
+
             return RedisStreamSink(sink, warn)
         case NatsConfig():
             return NatsSink(sink, warn)

@@ -3,8 +3,8 @@
 `relay` takes the rows that the stores wrote in the very change (`core.outbox`), and publishes them until each sink has
 acknowledged its own. `sink` is the contract of a sink, and the result of a publication.
 
-*Sinks.* `webhook` is HTTP, and guards which addresses it connects to. `broker` has those of Kafka, NATS and Redis;
-standard output is for trying. The library of a broker is imported by its sink alone, when that is used.
+*Sinks.* `webhook` is HTTP, and guards which addresses it connects to. `kafka`, `nats` and `redis_stream` import their
+libraries when they are used; standard output is for trying.
 
 Entered by relay.Relay. Imports config, core, observe, store, upkeep, upstream.
 """

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.app.life import run
-from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.sink import Delivered, Sink
 from gateway.store.base import NotApplied
 from gateway.store.postgres.store import PostgresStore

@@ -32,7 +32,9 @@ from gateway.core.outbox import Part as EventPart
 from gateway.core.outcome import Meaning
 from gateway.core.replay import VersionHeader
 from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
-from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events
 from gateway.protect.accepting import AcceptPolicy

@@ -16,7 +16,9 @@ from redis.asyncio import Redis as Client
 
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import Part, PublishedEvent
-from gateway.events.broker import KafkaSink, NatsSink, RedisStreamSink
+from gateway.events.kafka import KafkaSink
+from gateway.events.nats import NatsSink
+from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.sink import Closed, Delivered, Failed, Refused, Sink, SinkUnusable, StdoutSink
 from tests.events.support import kafka_at, nats_at, new_event, opened, publish, stream_at
 from tests.support.eventually import eventually
@@ -379,7 +381,7 @@ async def test_a_library_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: str, sink: Callable[[], Sink]
 ) -> None:
     """With what to install."""
-    monkeypatch.setattr("gateway.events.broker.find_spec", lambda _: None)
+    monkeypatch.setattr(f"gateway.events.{extra}.find_spec", lambda _: None)
     with pytest.raises(SinkUnusable, match=rf"idempotency-gateway\[{extra}\]"):
         await sink().open()
 

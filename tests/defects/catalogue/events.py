@@ -92,11 +92,11 @@ errors-tell-the-url: the secret URL of a webhook is in the database, the log and
 -Failed(reason(_described(error)), is_unknown=True, cause=cause)
 +Failed(reason(f"{type(error).__name__}: {error}"), is_unknown=True, cause=cause)
 closed-client-stays: after one error of its server a sink gets no event until the gateway is restarted
-  events/broker.py tests/events/test_brokers.py::test_a_client_that_the_server_refused_once_is_replaced
+  events/nats.py tests/events/test_brokers.py::test_a_client_that_the_server_refused_once_is_replaced
 - or self._client is None or self._client.is_closed:
 +:
 refused-is-a-repeat: an event that Redis refused is taken for one that it has
-  events/broker.py tests/events/test_brokers.py::test_an_event_that_is_refused_is_not_taken_for_a_repeat
+  events/redis_stream.py tests/events/test_brokers.py::test_an_event_that_is_refused_is_not_taken_for_a_repeat
 -if redis.call('PEXPIRE', KEYS[2], ARGV[1]) == 1 then return 0 end
 +if not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[1]) then return 0 end
 sinks-share-the-threads-of-callers: while the name server of one sink hangs, callers with a large body wait for it

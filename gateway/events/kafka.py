@@ -1,0 +1,190 @@
+"""Events to a topic of Kafka (extra `kafka`), in the binary mode of the CloudEvents binding for Kafka.
+
+The acknowledgement of all in-sync replicas counts; without one within the sink's own deadline it is unknown whether the
+event arrived. An idempotent producer writes no event twice by its own repeats, but never gives one up, and it knows
+nothing of the producer before it. So a producer that failed is discarded, and the next publication begins with another
+one: consumers recognise a repeat by the header `ce_id`. Events of one operation have one key, hence one partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from gateway.config.events import KafkaSink as KafkaSettings
+from gateway.core.outbox import PublishedEvent
+from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
+from gateway.upstream.tls import PemError, client_context
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer
+
+TIMEOUT_SECONDS: Final = 10.0
+# One request of the library: shorter than the deadline, so that a producer that is discarded ends soon.
+_REQUEST_MILLISECONDS: Final = 4000
+# Longer than any event, so that the limit is the broker's.
+_REQUEST_BYTES_MAX: Final = 2 * 1024 * 1024
+_CLOSE_SECONDS: Final = 5.0
+
+
+class KafkaSink(OneByOne):
+    """Sends each event to the topic."""
+
+    def __init__(self, settings: KafkaSettings, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._settings = settings
+        self._timeout_seconds = timeout_seconds
+        self._producer: AIOKafkaProducer | None = None
+        self._connecting = asyncio.Lock()
+        self._discarded: set[asyncio.Task[None]] = set()
+        self._connections = _Connections(settings.servers)
+
+    async def open(self) -> None:
+        if find_spec("aiokafka") is None:
+            raise SinkUnusable("install the extra: pip install 'idempotency-gateway[kafka]'")
+        if self._settings.ca is not None:
+            try:
+                client_context(self._settings.ca)
+            except PemError as error:
+                raise SinkUnusable(str(error)) from None
+        self._connections.attach()
+
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
+        attributes = event.attributes()
+        headers = [(f"ce_{name}", value) for name, value in attributes.items() if name != "datacontenttype"]
+        headers += [("ce_specversion", "1.0"), ("content-type", attributes["datacontenttype"])]
+        for name, value in headers:
+            if not value.isprintable():
+                return Refused(f"the header {name} would contain characters that CloudEvents do not allow")
+        topic = self._settings.topic.replace("{route}", event.route).replace("{type}", event.type.value)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                producer = await self._connected()
+        except TimeoutError:
+            return Failed(f"no connection within {self._timeout_seconds:g} s")
+        except Exception as error:  # noqa: BLE001  the library raises whatever a broker's response leads to
+            return self._not_connected(error)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await producer.send_and_wait(
+                    topic,
+                    event.data(),
+                    key=attributes["partitionkey"].encode(),
+                    headers=[(name, value.encode()) for name, value in headers],
+                )
+        except TimeoutError:
+            self._discard(producer)
+            return Failed(f"no acknowledgement within {self._timeout_seconds:g} s", is_unknown=True)
+        except Exception as error:  # noqa: BLE001  likewise
+            return self._failed(producer, topic, error)
+        return Delivered()
+
+    async def close(self) -> None:
+        if self._producer is not None:
+            self._discard(self._producer)
+        if self._discarded:
+            await asyncio.wait(self._discarded, timeout=_CLOSE_SECONDS)
+        self._connections.detach()
+
+    async def _connected(self) -> AIOKafkaProducer:
+        async with self._connecting:
+            if self._producer is None:
+                self._producer = await self._connect()
+                self._connections.last_error = None
+            return self._producer
+
+    async def _connect(self) -> AIOKafkaProducer:
+        from aiokafka import AIOKafkaProducer
+
+        settings = self._settings
+        security = ("SASL_" if settings.user is not None else "") + ("SSL" if settings.tls else "PLAINTEXT")
+        producer = AIOKafkaProducer(
+            bootstrap_servers=list(settings.servers),
+            client_id="idempotency-gateway",
+            acks="all",
+            enable_idempotence=settings.idempotence,
+            request_timeout_ms=_REQUEST_MILLISECONDS,
+            max_request_size=_REQUEST_BYTES_MAX,
+            security_protocol=security,
+            ssl_context=client_context(settings.ca) if settings.tls else None,
+            sasl_mechanism=settings.mechanism,
+            sasl_plain_username=settings.user,
+            sasl_plain_password=None if settings.password is None else settings.password.get_secret_value(),
+        )
+        try:
+            await producer.start()
+        except BaseException:
+            # Nothing was sent: this closes its connections, and waits for nothing.
+            await producer.stop()
+            raise
+        return producer
+
+    def _not_connected(self, error: Exception) -> Publication:
+        from aiokafka import errors
+
+        match error:
+            case KeyError():
+                # How the library reports that a broker did not accept the proof of SCRAM (RFC 5802, section 7).
+                return Closed("the broker refused the credentials")
+            case errors.AuthenticationFailedError() | errors.ClusterAuthorizationFailedError():
+                return Closed(reason(f"the broker refused the credentials: {error}"))
+            case errors.BrokerResponseError() | errors.UnsupportedVersionError() if self._settings.idempotence:
+                return Failed(reason(f"no idempotent producer: {error}; idempotence: false does without"))
+            case _:
+                return Failed(reason(self._connections.last_error or str(error)))
+
+    def _failed(self, producer: AIOKafkaProducer, topic: str, error: Exception) -> Publication:
+        from aiokafka import errors
+
+        match error:
+            case errors.MessageSizeTooLargeError() | errors.RecordListTooLargeError():
+                return Refused(reason(f"larger than what topic {topic} takes"))
+            case errors.UnknownTopicOrPartitionError():
+                return Failed(f"there is no topic {topic}; create it")
+            case errors.InvalidTopicError():
+                return Closed(f"{topic} is no name of a topic")
+            case errors.TopicAuthorizationFailedError() | errors.ClusterAuthorizationFailedError():
+                return Closed(f"this user may not write to topic {topic}")
+            case _:
+                self._discard(producer)
+                return Failed(reason(self._connections.last_error or str(error)), is_unknown=True)
+
+    def _discard(self, producer: AIOKafkaProducer) -> None:
+        """Use another producer from here on, and let this one end by itself."""
+        if self._producer is producer:
+            self._producer = None
+            task = asyncio.get_running_loop().create_task(_end(producer))
+            self._discarded.add(task)
+            task.add_done_callback(self._discarded.discard)
+
+
+async def _end(producer: AIOKafkaProducer) -> None:
+    """Close a producer. `stop` alone waits for its messages, and idempotent ones are repeated for ever."""
+    from aiokafka.errors import ProducerClosed
+
+    producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001  there is no other way
+    await producer.stop()
+
+
+class _Connections(logging.Handler):
+    """Why the servers of a sink could not be connected to: the library says that in its log alone, many times."""
+
+    def __init__(self, servers: tuple[str, ...]) -> None:
+        super().__init__(logging.WARNING)
+        self._servers = tuple(f'"{server}"' for server in servers)
+        self._logger = logging.getLogger("aiokafka")
+        self.last_error: str | None = None
+
+    def attach(self) -> None:
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+
+    def detach(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = not self._logger.handlers
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if any(server in message for server in self._servers):
+            self.last_error = message

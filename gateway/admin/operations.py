@@ -431,8 +431,7 @@ class Operations:
             return rulings.unknown(operation_id, snapshot)
         if snapshot.state in (State.RELEASED, State.TOMBSTONE) and not is_sure:
             return Refused(Refusal.UNSURE, _ERASING, snapshot)
-        text = _NOT_TO_ERASE.get(snapshot.state, "It changed meanwhile; look again.")
-        return Refused(Refusal.STATE, text, snapshot)
+        return Refused(Refusal.STATE, _NOT_TO_ERASE.get(snapshot.state, "It changed meanwhile; look again."), snapshot)
 
     def _dropped(self, text: str, snapshot: Snapshot) -> Changed:
         notes, pending = [], self._purges_pending()

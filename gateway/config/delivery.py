@@ -31,7 +31,7 @@ from gateway.config.leaf import (
     Size,
     Text,
 )
-from gateway.config.section import DIVIDED, Disagreement, Forms, Section, ids_twice, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, taken, written
 from gateway.config.upstream import HeaderValue
 from gateway.core import webhook
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
@@ -381,7 +381,7 @@ class Inbox(Section):
         )
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from ids_twice("secrets", self.secrets)
+        yield from taken("secrets", "secret", "id", self.secrets)
         for index, secret in enumerate(self.secrets):
             try:
                 self._key(secret)
@@ -391,7 +391,7 @@ class Inbox(Section):
         yield from self._signing_disagreements()
 
     def _signing_disagreements(self) -> Iterator[Disagreement]:
-        yield from ids_twice("signing_secrets", self.signing_secrets)
+        yield from taken("signing_secrets", "secret", "id", self.signing_secrets)
         if self.as_ == "sender":
             if self.signing_secrets:
                 yield "signing_secrets", "these secrets are for as: standard_webhooks"

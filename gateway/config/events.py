@@ -23,7 +23,7 @@ from gateway.config.address import (
     split_url,
 )
 from gateway.config.leaf import NAME, SUBSTITUTED, Count, Duration, Flag, Leaf, Moment, SecretText, Size, Text, shaped
-from gateway.config.section import Disagreement, Forms, Section, ids_twice, repeated, written
+from gateway.config.section import Disagreement, Forms, Section, taken, written
 from gateway.core.egress import EgressPolicy
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.webhook import Secret, signing_key
@@ -127,7 +127,7 @@ class WebhookSink(_SinkSettings):
     """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from ids_twice("secrets", self.secrets)
+        yield from taken("secrets", "secret", "id", self.secrets)
 
 
 class RedisStreamSink(_SinkSettings):
@@ -246,8 +246,7 @@ class EventSettings(Section):
     """The systems that receive them."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        for index in repeated(sink.name for sink in self.sinks):
-            yield ("sinks", index, "name"), "another sink has this name already"
+        yield from taken("sinks", "sink", "name", self.sinks)
 
     def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
         return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))

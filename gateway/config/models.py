@@ -42,7 +42,7 @@ from gateway.config.events import Egress, EventSettings
 from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, SecretText, Size, plain_text, secret_text
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
-from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, taken, written
 from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream, UpstreamTls
 from gateway.core.egress import is_loopback
 from gateway.core.recovery import Hold, Recovery, Resend
@@ -83,8 +83,7 @@ class Regions(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         names = [home.name for home in self.homes]
-        for index in repeated(names):
-            yield ("homes", index, "name"), "another region has this name already"
+        yield from taken("homes", "region", "name", self.homes)
         for index in repeated((str(home.url), home.tls and home.tls.server_name) for home in self.homes):
             yield ("homes", index, "url"), "another region has this url already"
         if self.here not in names:
@@ -419,10 +418,8 @@ class Secrets(Section):
         return None if self.identity_key is None else self.identity_key.key.get_secret_value()
 
     def disagreements(self) -> Iterator[Disagreement]:
-        for index in repeated(key.id for key in self.fingerprint_keys):
-            yield ("fingerprint_key", index, "id"), "another key has this id already"
-        for index in repeated(key.id for key in self.encryption):
-            yield ("encryption", index, "id"), "another key has this id already"
+        yield from taken("fingerprint_key", "key", "id", self.fingerprint_keys)
+        yield from taken("encryption", "key", "id", self.encryption)
         ids = [key.id for key in self.encryption]
         for index in repeated(key.key.get_secret_value() for key in self.encryption):
             if index not in repeated(ids):

@@ -141,10 +141,10 @@ def repeated(items: Iterable[object]) -> list[int]:
     return found
 
 
-def ids_twice(key: str, holders: Iterable[Any]) -> Iterator[Disagreement]:
-    """Secrets of a list that have the id of one before them."""
-    for index in repeated(each.id for each in holders):
-        yield (key, index, "id"), "another secret has this id already"
+def taken(key: str, what: str, name: str, holders: Iterable[Any]) -> Iterator[Disagreement]:
+    """Members of the list below a key that have the name, or the id, of one before them."""
+    for index in repeated(getattr(each, name) for each in holders):
+        yield (key, index, name), f"another {what} has this {name} already"
 
 
 def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:

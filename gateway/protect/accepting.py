@@ -248,8 +248,6 @@ class Accepting:
         self._store.cold.announce_work()
         return requeued
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
     async def _refuse_new(self, request: Request, policy: AcceptPolicy) -> Reply | None:
         """Why this request cannot be kept, if it is new. Raises `StoreError`."""
         if (refusal := refuse_too_long(request, policy)) is not None:

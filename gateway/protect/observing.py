@@ -128,8 +128,6 @@ class _Copy:
 
 
 class Memory:
-    """How much may be held of all requests together."""
-
     def __init__(self) -> None:
         self._left = _COPIED_BYTES_MAX
 
@@ -172,8 +170,6 @@ class _CopiedRequest:
 
 
 class _CopiedResponse:
-    """The body of a response on its way to the client."""
-
     def __init__(self, stream: ResponseStream, sighting: Sighting) -> None:
         self._stream = stream
         self._sighting = sighting
@@ -414,7 +410,6 @@ class Observing:
             self._work.set()
 
     def failed(self, sighting: Sighting) -> None:
-        """Its observing met a bug."""
         if self._under_way.pop(sighting.number, None) is not None:
             self._forget(sighting, DropReason.FAILED)
 
@@ -564,7 +559,6 @@ class Observing:
                 )
 
     async def _exchange(self, sighting: Sighting) -> Exchange:
-        """What it became, by the route's policy."""
         exchange, head, route = sighting.ended, sighting.head, sighting.route
         if exchange is None:
             raise AssertionError("it has not ended")

@@ -82,8 +82,6 @@ class _Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """A complete response of the upstream."""
-
     head: ResponseHead
     body: bytes | None
     """None if it is longer than the limit."""

@@ -160,7 +160,6 @@ class StatusResource:
         return is_below(self._path, target)
 
     async def respond(self, request: Request) -> Reply:
-        """The reply to a request for this resource. Its body is not read."""
         started, shown = self._clock(), _Shown()
         reply = await self._bounded(request, shown)
         method, part = request.head.method, StatusPart.STATUS
@@ -180,8 +179,6 @@ class StatusResource:
             )
         )
         return reply
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _not_found(self) -> Reply:
         """The same for what is unknown and for what is somebody else's."""
@@ -356,7 +353,6 @@ class StatusResource:
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
 
     def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
-        """Why it cannot be called off."""
         location = operation_url(self._prefix, record)
         if record.state is State.IN_DOUBT:
             return in_doubt(snapshot, record, route, is_same=True, location=location)

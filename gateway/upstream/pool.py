@@ -51,8 +51,6 @@ _TOGETHER_SECONDS = 1.0
 
 
 class Choice(Enum):
-    """See `UpstreamPool._choose`."""
-
     OPEN = auto()
     EVICT = auto()
     CROWD_OUT = auto()
@@ -105,7 +103,6 @@ class IdleHistory:
         self._probation_until = now + self._probation_seconds
 
     def allows(self, idle_seconds: float, now: float) -> bool:
-        """Whether a connection that has been idle for so long may serve a request."""
         limit = self._survived_seconds
         if now < self._probation_until:
             limit = min(limit, self._closed_after_seconds)
@@ -300,8 +297,6 @@ class UpstreamPool:
             if self._passing > self._settings.connections_max:
                 self._make_room(newcomers=0)
             self._wake_one()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _open(self, *, protected: bool) -> UpstreamConnection | NotSent:
         self._opening += 1

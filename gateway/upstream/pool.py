@@ -135,7 +135,15 @@ class UpstreamPool:
         self.files: Executor = ThreadPoolExecutor(4, "upstream-files")
 
     def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
-        """A used connection that may serve this request, checked at this moment."""
+        """A used connection that may serve this request, checked at this moment; the first case that applies.
+
+        1. It is unprotected, and those have all their places: none.
+        2. The most recently used one rests, and the oldest does, too: none. Where only the first rests, the oldest is
+           looked at.
+        3. It was idle for longer than one has been seen to survive: none, and the oldest shows how long that may be.
+        4. It is quiet: this one.
+        5. Something came on it, or it is too old: it is retired, and the next one is looked at.
+        """
         if not protected and self._passing >= self._settings.connections_max:
             return None
         idle, now = self._idle, self._loop.time()

@@ -95,14 +95,6 @@ class _Decided:
         return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.resends)
 
 
-@dataclass(slots=True)
-class _Shown:
-    """The operation that a request was shown, if it was."""
-
-    route: str | None = None
-    operation_id: UUID | None = None
-
-
 def is_below(path: bytes, target: bytes) -> bool:
     """Whether a target is for the resource at this path, whatever it asks for."""
     normal = normalise_path(target)
@@ -160,8 +152,8 @@ class StatusResource:
         return is_below(self._path, target)
 
     async def respond(self, request: Request) -> Reply:
-        started, shown = self._clock(), _Shown()
-        reply = await self._bounded(request, shown)
+        started = self._clock()
+        reply = await self._bounded(request)
         method, part = request.head.method, StatusPart.STATUS
         if normalise_path(request.head.target).endswith(b"/result"):
             part = StatusPart.RESULT
@@ -174,8 +166,9 @@ class StatusResource:
                 reply.status,
                 self._clock() - started,
                 reply.verdict,
-                shown.route,
-                shown.operation_id,
+                # What it was shown, if it was.
+                None if request.operation_id is None else request.route.name,
+                request.operation_id,
             )
         )
         return reply
@@ -184,7 +177,7 @@ class StatusResource:
         """The same for what is unknown and for what is somebody else's."""
         return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
 
-    async def _bounded(self, request: Request, shown: _Shown) -> Reply:
+    async def _bounded(self, request: Request) -> Reply:
         if request.head.method not in (*_READING, b"DELETE"):
             allowed = None
             if request.head.method == b"OPTIONS":
@@ -194,7 +187,7 @@ class StatusResource:
             return refuse(Verdict.OVERLOADED, shape=self._shape)
         self._in_flight += 1
         try:
-            return await self._respond(request, shown)
+            return await self._respond(request)
         except Amnesic:
             return refuse(Verdict.STORE_AMNESIA, shape=self._shape)
         except (StoreError, TimeoutError) as error:
@@ -203,7 +196,7 @@ class StatusResource:
         finally:
             self._in_flight -= 1
 
-    async def _respond(self, request: Request, shown: _Shown) -> Reply:
+    async def _respond(self, request: Request) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         if self._regions is not None:
             refusal = self._regions.receive(request, self._shape)
@@ -237,7 +230,7 @@ class StatusResource:
             permission = await self._callers.authorize(route.authorize, request)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
-        shown.route, shown.operation_id = route.name, operation_id
+        request.route, request.operation_id = route, operation_id
         if head.method == b"DELETE":
             return _not_allowed(_RESULT_METHODS, self._shape) if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:

@@ -298,7 +298,7 @@ DEFECTS = (
         (
             Edit(
                 "protect/accepting.py",
-                "if self._bytes_of_route(request).total + request.taken.length > policy.settings.max_pending_bytes:",
+                "if bytes_of_route.total + request.taken.length > policy.settings.max_pending_bytes:",
                 "if False:",
             ),
         ),

@@ -89,7 +89,6 @@ class Sealing:
     # -- commands and records ------------------------------------------------------------------------------------------
 
     def sealed(self, command: C) -> C:
-        """The command as a store or a journal keeps it."""
         ring, changed = self.ring, dict[str, Any]()
         granted = command.granted if isinstance(command, Complete) else None
         if granted is not None and granted.sealed is not None:
@@ -134,7 +133,6 @@ class Sealing:
         return None if part is None else _PARTS[name].open(self.ring, part, operation_id, token)
 
     def opened_snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with its record in clear."""
         record = snapshot.record
         if record is None or (clear := self.opened(record)) is record:
             return snapshot
@@ -279,7 +277,6 @@ def kept_headers(packed: bytes) -> Headers:
 
 
 def is_sealed(record: Record) -> bool:
-    """Whether anything in the record is sealed."""
     request, response, key, probe = record.request, record.response, record.identity.key, record.probe
     return (
         (request is not None and request.path[:1] == SEALED_TEXT)
@@ -442,7 +439,6 @@ _PARTS_OF: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 def of_request(operation_id: UUID, acceptance_id: UUID) -> bytes:
-    """The associated data of a kept request."""
     return operation_id.bytes + acceptance_id.bytes
 
 

@@ -23,5 +23,4 @@ def framed(*parts: bytes) -> bytes:
 
 
 def digest(tag: bytes, *parts: bytes) -> bytes:
-    """SHA-256 over the domain tag and the parts."""
     return sha256(framed(tag, *parts)).digest()

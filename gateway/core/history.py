@@ -61,7 +61,6 @@ _FIELDS: Final = len(fields(Entry))
 
 
 def appended(packed: bytes | None, entry: Entry) -> bytes:
-    """The bytes of a history, with one more entry."""
     history = unpacked(packed)
     entries, dropped = [*history.entries, entry], history.dropped
     if len(entries) > FIRST + LAST:

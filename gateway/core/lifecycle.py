@@ -115,8 +115,6 @@ DEADLINE: Final = "deadline"
 
 
 class Fence(StrEnum):
-    """What a row requires before it applies."""
-
     NONE = "none"
     HOLDER = "holder"  # token and attempt id are the record's
     READ_TOKEN = "read_token"  # the token is the one that was read

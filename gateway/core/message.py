@@ -104,7 +104,6 @@ _STAYS_OR_NOT: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
 
 
 def _marked(name: bytes) -> tuple[bytes, int]:
-    """The name in lower case, and its marks."""
     lower = name.lower()
     odd = 0 if lower.replace(b"-", b"").isalnum() else ODD
     return lower, odd | _MARKS.get(folded_name(lower) if odd else lower, 0)
@@ -191,7 +190,6 @@ def logged(value: bytes) -> str | None:
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace id of a well-formed `traceparent`."""
     found = None if traceparent is None else _TRACEPARENT.match(traceparent)
     return None if found is None else found[1]
 

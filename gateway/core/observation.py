@@ -116,11 +116,6 @@ class Enforcement:
     wait_us: int = 0
 
 
-def early_finding(verdict: Verdict) -> Finding:
-    """The finding for a request without an identity."""
-    return Finding(verdict, is_refused=verdict is not Verdict.UNKEYED)
-
-
 def findings(history: Sequence[Observation], enforcement: Enforcement) -> list[Finding]:
     """The finding for each observation of one operation, in the order in which they began."""
     would_be = _WouldBe(enforcement)
@@ -141,7 +136,8 @@ def judge_new(
     histories: dict[UUID, dict[UUID, Observation]] = {}
     for seen in (*before, *new.values()):
         if seen.operation_id is None:
-            judged[seen.entry] = (seen, early_finding(seen.early or Verdict.KEY_MISSING))
+            verdict = seen.early or Verdict.KEY_MISSING
+            judged[seen.entry] = (seen, Finding(verdict, is_refused=verdict is not Verdict.UNKEYED))
         else:
             histories.setdefault(seen.operation_id, {})[seen.entry] = seen
     content_seen: dict[bytes, list[tuple[int, UUID]]] = {}

@@ -556,7 +556,6 @@ def operation_id_of(command: Command) -> UUID:
 
 
 def content_of(command: Command) -> Content | None:
-    """The content that the command holds if it takes effect."""
     return command.content if isinstance(command, _BY_IDENTITY) else None
 
 

@@ -131,7 +131,6 @@ class Outbox:
     sealing: Sealing = field(default=NO_SEALING, compare=False, repr=False)
 
     def has(self, type_: EventType) -> bool:
-        """Whether any sink receives events of this type."""
         return any(type_ in each.types for each in self.subscriptions)
 
     @property
@@ -152,7 +151,6 @@ class Outbox:
         return tuple(rows)
 
     def is_of(self, record: Record) -> bool:
-        """Whether the record is of this service."""
         return is_of(record.identity, self.service, record.identity.operation)
 
     def pack(self) -> bytes:
@@ -362,7 +360,6 @@ def _base32(digest: bytes) -> str:
 
 
 def _reason(after: Record) -> str | None:
-    """Why it is in doubt or a dead letter."""
     if after.state is State.IN_DOUBT:
         return _text(after.doubt)
     return None if after.delivery is None else _text(after.delivery.reason)

@@ -23,8 +23,6 @@ from gateway.core.verdict import Verdict
 
 
 class Meaning(StrEnum):
-    """What a status means for the effect of the request."""
-
     FINAL = "final"  # whether it had an effect or not, this is the response
     RETRYABLE = "retryable"  # it had no effect
     IN_DOUBT = "in_doubt"  # it may have had its effect

@@ -93,7 +93,6 @@ def answered_doubt(status: int, lost: str | None = None) -> str:
 
 
 def doubted_status(doubt: str | None) -> int | None:
-    """The status in such a doubt."""
     found = None if doubt is None else _DOUBTED_STATUS.search(doubt)
     return None if found is None else int(found[1])
 

@@ -110,7 +110,6 @@ class _Segment:
         return _Segment(self.prefix, True, without_format(self.suffix))
 
     def covers(self, other: _Segment) -> bool:
-        """Whether every text that fits `other` fits this one."""
         if not self.is_variable:
             return self == other
         if not other.is_variable:
@@ -149,7 +148,6 @@ class PathPattern:
 
     @classmethod
     def parse(cls, text: str) -> PathPattern:
-        """Raises PatternError."""
         _check_text(text)
         segments: list[_Segment] = []
         names: list[str] = []
@@ -211,7 +209,6 @@ class PathPattern:
         return {} if found is None else dict(zip(self.names, found.groups(), strict=True))
 
     def covers(self, other: PathPattern) -> bool:
-        """Whether every path that fits `other` fits this one."""
         if self.takes_rest:
             if len(other.segments) < len(self.segments):
                 return False
@@ -528,7 +525,6 @@ class ServedRoute:
     enforced: float = 1.0
 
     def is_of(self, other: ServedRoute) -> bool:
-        """Whether both lead to the same operation."""
         return (self.service, self.operation) == (other.service, other.operation)
 
 
@@ -563,7 +559,6 @@ def _key(route: ServedRoute) -> tuple[str, str, Rule]:
 
 
 def _places(table: Sequence[ServedRoute]) -> dict[tuple[str, str, Rule], int]:
-    """The first position of each route."""
     return {_key(route): place for place, route in reversed(list(enumerate(table)))}
 
 

@@ -83,7 +83,6 @@ class KeyRing:
 
     @property
     def current_id(self) -> str:
-        """The id of the key that seals."""
         return self._current_id
 
     def learn(self, keys: Sequence[EncryptionKey]) -> None:
@@ -116,7 +115,6 @@ class KeyRing:
             ) from None
 
     def seal_value(self, content: bytes, associated: bytes) -> bytes:
-        """The content as a sealed value."""
         key_id, sealed = self.seal(content, associated)
         return f"{SEALED_TEXT}{key_id}{_END}".encode() + sealed
 
@@ -173,7 +171,6 @@ def key_id_of(value: bytes | str) -> str | None:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether a key can have this id."""
     return _KEY_ID.fullmatch(text.encode()) is not None
 
 

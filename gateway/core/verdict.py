@@ -17,8 +17,6 @@ from gateway.core.operation import Fingerprint, Record, Snapshot, State
 
 
 class Verdict(StrEnum):
-    """The public names of verdicts."""
-
     REQUEST_INVALID = "request-invalid"
     OVERLOADED = "overloaded"
     KEY_MISSING = "key-missing"
@@ -127,8 +125,6 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 class Match(StrEnum):
-    """How a request compares with the recorded one."""
-
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "unknown"  # another recipe, and the raw digests differ too

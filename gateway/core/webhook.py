@@ -119,12 +119,10 @@ class Scheme:
 
     @property
     def is_bearer(self) -> bool:
-        """Whether messages carry a token instead of a signature."""
         return not self.signed
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:
-        """How the signatures in the header begin."""
         return (self.signature.prefix,) if self.ed25519_prefix is None else (self.signature.prefix, self.ed25519_prefix)
 
     @property
@@ -437,8 +435,6 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class Fault(StrEnum):
-    """Why a message is refused."""
-
     MISSING = "missing"  # it is not signed, or lacks what was signed with it
     INVALID = "invalid"  # no living secret made this signature
     STALE = "stale"  # it was signed too long ago, or too far in the future
@@ -669,7 +665,6 @@ def _replaced(
 def _signed_headers(
     scheme: Scheme, secrets: Sequence[Secret], content: Content, body: Body, time: bytes
 ) -> dict[bytes, bytes]:
-    """The headers of the time and the signatures, which may be one."""
     place = scheme.signature
     members = [_signature(scheme, secret, content, body) for secret in secrets]
     headers: dict[bytes, bytes] = {}

@@ -260,7 +260,6 @@ class ReaderWatch:
         self.due = now + self._settings.silence_seconds
 
     def stop(self) -> None:
-        """No writer waits any more."""
         self.due = math.inf
 
     def watch_end(self, transport: asyncio.Transport, now: float, seconds: float) -> None:
@@ -429,7 +428,6 @@ class ClientConnection(web.RequestHandler):
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can be written."""
         return self.transport is not None and not self.transport.is_closing()
 
     @property
@@ -667,8 +665,6 @@ class ClientConnection(web.RequestHandler):
         if self.on_gone is not None:
             self.on_gone()
         self._owner.connection_closed(self)
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _go_on_with_http(self) -> None:
         """An upgrade was declined: what follows the request for it is HTTP."""

@@ -227,7 +227,6 @@ class ClientBody:
     _wait_began: float | None = None
 
     def whole(self) -> bytes | None:
-        """All of its bytes, if they are here."""
         payload = self._payload
         if self.length == 0:
             return b""
@@ -399,7 +398,6 @@ class ClientExchange:
         return self._protocols() == [b"websocket"] and self.takes_interim and self.body.length == 0
 
     def _protocols(self) -> list[bytes]:
-        """The protocols that the request offers."""
         return [value.lower() for value in header_values(self.head.headers, b"upgrade")]
 
     # -- the reply ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID, uuid4
@@ -248,8 +248,6 @@ class Accepting:
         self._store.cold.announce_work()
         return requeued
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
     async def _refuse_new(self, request: Request, policy: AcceptPolicy) -> Reply | None:
         """Why this request cannot be kept, if it is new. Raises `StoreError`."""
         if (refusal := refuse_too_long(request, policy)) is not None:
@@ -338,16 +336,16 @@ class Pending:
         # What had been added to each count when, oldest first; from the last count of the store on.
         self._added: list[tuple[float, dict[_Count, int]]] = []
         self._lock = asyncio.Lock()
-        self._by_route: dict[str, _Count] = {}
-        self._bytes_by_route: dict[str, _Count] = {}
+        # Requests and their bytes.
+        self._by_route: dict[str, tuple[_Count, _Count]] = {}
         self._by_scope: dict[tuple[str, bytes], _Count] = {}
 
     async def has_room(self, request: Request, policy: AcceptPolicy) -> bool:
         """Whether this request may wait, too. Raises `StoreError`."""
         await self._read_backlog()
-        if self._bytes_of_route(request).total + request.taken.length > policy.settings.max_pending_bytes:
+        (of_route, bytes_of_route), limit = self._of_route(request), policy.pending_per_scope_max
+        if bytes_of_route.total + request.taken.length > policy.settings.max_pending_bytes:
             return False
-        of_route, limit = self._of_route(request), policy.pending_per_scope_max
         if of_route.total < min(policy.settings.max_pending, limit):
             return True
         return of_route.total < policy.settings.max_pending and (await self._read_scope(request, limit)).total < limit
@@ -376,7 +374,8 @@ class Pending:
 
     def _counts_of(self, request: Request) -> list[tuple[_Count, int]]:
         """What the request counts in, and how much there."""
-        counts = [(self._of_route(request), 1), (self._bytes_of_route(request), request.taken.length)]
+        of_route, bytes_of_route = self._of_route(request)
+        counts = [(of_route, 1), (bytes_of_route, request.taken.length)]
         of_scope = self._by_scope.get(_scope_of(request))
         return counts if of_scope is None else [*counts, (of_scope, 1)]
 
@@ -385,14 +384,12 @@ class Pending:
             started = self._clock()
             if started - self._read_seconds < _FRESH_SECONDS:
                 return
-            added = {count: count.added for count in (*self._by_route.values(), *self._bytes_by_route.values())}
+            added = {count: count.added for counts in self._by_route.values() for count in counts}
             self._backlog = await self._store.cold.backlog(self._service)
             self._read_seconds = started
             included = self._added_before(started - self._backlog.age_seconds, (started, added))
-            for name, count in self._by_route.items():
-                count.set(self._waiting_on(name).accepted, included.get(count, 0))
-            for name, count in self._bytes_by_route.items():
-                count.set(self._waiting_on(name).request_bytes, included.get(count, 0))
+            for name, counts in self._by_route.items():
+                self._set(name, counts, included)
 
     def _added_before(self, counted_seconds: float, latest: tuple[float, dict[_Count, int]]) -> dict[_Count, int]:
         """What had been added when the store counted. What was noted before that is forgotten."""
@@ -417,24 +414,18 @@ class Pending:
                 count.read_seconds = started
         return count
 
-    def _of_route(self, request: Request) -> _Count:
+    def _of_route(self, request: Request) -> tuple[_Count, _Count]:
         name = request.route.name
-        count = self._by_route.get(name)
-        if count is None:
-            count = self._by_route[name] = _Count()
-            count.set(self._waiting_on(name).accepted, 0)
-        return count
+        counts = self._by_route.get(name)
+        if counts is None:
+            counts = self._by_route[name] = _Count(), _Count()
+            self._set(name, counts, {})
+        return counts
 
-    def _bytes_of_route(self, request: Request) -> _Count:
-        name = request.route.name
-        count = self._bytes_by_route.get(name)
-        if count is None:
-            count = self._bytes_by_route[name] = _Count()
-            count.set(self._waiting_on(name).request_bytes, 0)
-        return count
-
-    def _waiting_on(self, route_name: str) -> RouteBacklog:
-        return self._backlog.waiting.get(route_name, _NOTHING_WAITS)
+    def _set(self, route_name: str, counts: tuple[_Count, _Count], included: Mapping[_Count, int]) -> None:
+        waiting = self._backlog.waiting.get(route_name, _NOTHING_WAITS)
+        for count, counted in zip(counts, (waiting.accepted, waiting.request_bytes), strict=True):
+            count.set(counted, included.get(count, 0))
 
 
 class _Count:

@@ -300,7 +300,6 @@ class UpstreamStream:
         return data
 
     def abort(self) -> None:
-        """Give up the rest."""
         self._response.close()
 
 
@@ -338,7 +337,6 @@ class Conclusion:
 
 
 def not_sent(request: Request, record: Record, reason: SentNothing, detail: str) -> Conclusion:
-    """No byte was sent."""
     outcome = conclude_not_sent(carries_doubt=record.carries_doubt)
     why = f"{reason}: {detail}"
     # In doubt because of an earlier attempt. A 503 would mean that this attempt's response is yet to be recorded.
@@ -584,7 +582,6 @@ def etag(snapshot: Snapshot) -> bytes:
 def status_reply(
     snapshot: Snapshot, prefix: bytes, route: Route, *, status: int = 200, verdict: Verdict | None = None
 ) -> Reply:
-    """The status of an operation that exists, of this route."""
     record = snapshot.record
     if record is None:
         raise ValueError("what does not exist has no status")

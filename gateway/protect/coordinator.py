@@ -117,17 +117,14 @@ class Coordinator:
 
     @property
     def in_flight(self) -> int:
-        """How many operations are in flight in this process."""
         return len(self.operations)
 
     @property
     def waiters(self) -> int:
-        """How many duplicates wait for an operation, here or in another gateway."""
         return self.duplicates.waiters
 
     @property
     def oldest_in_flight_seconds(self) -> float:
-        """How long the oldest operation here has been in flight, 0 without one."""
         return self.operations.oldest_seconds
 
     async def respond(self, request: Request, route: Route) -> Reply | Untouched:

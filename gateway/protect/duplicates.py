@@ -169,7 +169,6 @@ class Duplicates:
 
     @property
     def waiters(self) -> int:
-        """How many duplicates wait for an operation, here or in another gateway."""
         return self.waiters_on.total()
 
     def reply_without_waiting(self, snapshot: Snapshot, request: Request) -> Reply | None:
@@ -279,11 +278,8 @@ class Duplicates:
         )
 
     async def close(self) -> None:
-        """End every wait and every probe."""
         await self.waiting.close()
         await self.prober.close()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _read_if_overtaken(self, operation: Operation, wait_seconds: float) -> Snapshot | None:
         """The record, if it has moved on without the attempt that runs here; None if it has not.
@@ -407,7 +403,6 @@ class Repeats:
         )
 
     async def close(self) -> None:
-        """Give up the lookups under way."""
         for task in self._lookups:
             task.cancel()
         await asyncio.gather(*self._lookups, return_exceptions=True)

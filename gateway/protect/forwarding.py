@@ -453,11 +453,7 @@ def responds_async(head: RequestHead, *, is_always: bool) -> bool:
     if not _ONLY_NOW.isdisjoint(by_name) or _PRESIGNED.search(head.target):
         return False
     schemes = [value.strip(b" \t").partition(b" ")[0].lower() for value in by_name.get(b"authorization", [])]
-    return not any(_is_single_use(scheme) for scheme in schemes)
-
-
-def _is_single_use(scheme: bytes) -> bool:
-    return scheme in SINGLE_USE_SCHEMES or scheme == b"dpop" or scheme.startswith(b"aws4-")
+    return not any(each in SINGLE_USE_SCHEMES or each == b"dpop" or each.startswith(b"aws4-") for each in schemes)
 
 
 def without_heeded(value: bytes, *, heeds_async: bool) -> bytes:

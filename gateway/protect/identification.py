@@ -129,7 +129,6 @@ class Callers:
         self.made = made
 
     def start(self) -> None:
-        """Let the verifiers begin what they do in the background."""
         for verifier in self.verifiers.values():
             verifier.start()
 
@@ -370,18 +369,15 @@ def _probe(policy: Probe, self: Identifying, request: Request, route: Route) -> 
 
 
 def _canonical_key(self: Identifying, request: Request, route: Route) -> None:
-    """The one spelling of the key for an upstream that deduplicates."""
     if isinstance(request.key, Key):
         request.canonical_key = request.key.header_value
 
 
 def _version(self: Identifying, request: Request, route: Route) -> None:
-    """The version of the API that its response is expected in."""
     request.version = version_of(route.keep.version, request.head.headers)
 
 
 def _preference(policy: AcceptPolicy, self: Identifying, request: Request, route: Route) -> None:
-    """Whether it is accepted and delivered later."""
     request.is_async = responds_async(request.head, is_always=policy.is_always)
 
 

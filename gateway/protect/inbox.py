@@ -73,7 +73,6 @@ class Throttle:
         self._genuine: OrderedDict[str, None] = OrderedDict()
 
     def is_throttled(self, address: str) -> bool:
-        """Whether messages from this address are refused now."""
         count, since = self._failures.get(address, (0, 0.0))
         is_recent = self._clock() - since < _THROTTLED_SECONDS
         return is_recent and count >= _FAILURES_MAX and address not in self._genuine
@@ -89,7 +88,6 @@ class Throttle:
             self._failures.popitem(last=False)
 
     def count_genuine(self, address: str) -> None:
-        """A message from this address was genuine."""
         self._genuine[address] = None
         self._genuine.move_to_end(address)
         if len(self._genuine) > _ADDRESSES_MAX:
@@ -262,7 +260,6 @@ class Repeat:
 
 
 def repeated(judgement: Judgement, request: Request, inbox: Inbox) -> Repeat:
-    """What becomes of a repeat."""
     match judgement:
         case Claimable() | Wait():
             # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.

@@ -70,26 +70,6 @@ _COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_BYTES: Final = 128
 
 
-class TooLong:
-    """The body of a request that is over the route's limit, for rule 6."""
-
-    def __init__(self, length: int) -> None:
-        self.length: int | None = length
-
-    def whole(self) -> bytes | None:
-        return None
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Is not called: rule 6 goes by the length."""
-        yield b""
-
-    def crowd_out(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
 class _Copy:
     """The bytes of a body that streams by, up to a limit. `is_over`: it was longer, and nothing is kept."""
 
@@ -128,8 +108,6 @@ class _Copy:
 
 
 class Memory:
-    """How much may be held of all requests together."""
-
     def __init__(self) -> None:
         self._left = _COPIED_BYTES_MAX
 
@@ -172,8 +150,6 @@ class _CopiedRequest:
 
 
 class _CopiedResponse:
-    """The body of a response on its way to the client."""
-
     def __init__(self, stream: ResponseStream, sighting: Sighting) -> None:
         self._stream = stream
         self._sighting = sighting
@@ -236,7 +212,7 @@ class Sighting:
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None
         self.found: asyncio.Task[Observation | None] | None = None
-        self.original = replace(request, body=TooLong(0))
+        self.original = replace(request, body=WholeBody(TakenBody(b"", 0)))
         self._hold(request.head.headers)
 
     def copied(self, request: Request) -> Request:
@@ -414,7 +390,6 @@ class Observing:
             self._work.set()
 
     def failed(self, sighting: Sighting) -> None:
-        """Its observing met a bug."""
         if self._under_way.pop(sighting.number, None) is not None:
             self._forget(sighting, DropReason.FAILED)
 
@@ -532,14 +507,10 @@ class Observing:
         seen = Observation(sighting.entry, route.name, sighting.began_us)
         if ambiguity(original.head, route.once, route.compared) is not None:
             return replace(seen, early=Verdict.REQUEST_INVALID)
-        body: RequestBody
-        if sighting.sent.is_over:
-            body = TooLong(sighting.sent.length)
-        else:
-            content = sighting.sent.content()
-            body = WholeBody(TakenBody(content, len(content)))
+        # Of one over the route's limit, the length is enough for rule 6.
+        body = TakenBody(sighting.sent.content(), sighting.sent.length)
         try:
-            request = replace(original, body=body)
+            request = replace(original, body=WholeBody(body))
             found = await sighting.identifying.identify(request, route)
         except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
             _LOG.exception("an observed request could not be identified")
@@ -564,7 +535,6 @@ class Observing:
                 )
 
     async def _exchange(self, sighting: Sighting) -> Exchange:
-        """What it became, by the route's policy."""
         exchange, head, route = sighting.ended, sighting.head, sighting.route
         if exchange is None:
             raise AssertionError("it has not ended")

@@ -304,8 +304,6 @@ class Operation:
         if self.stage is not _CLAIMING and not self.first.done():
             self.first.set_result(None)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
     def _next_result(self) -> asyncio.Future[Conclusion]:
         if self._ended is None:
             self._ended = self.operations.loop.create_future()
@@ -384,16 +382,13 @@ class Operations:
 
     @property
     def by_route(self) -> Counter[str]:
-        """How many there are of each route."""
         return Counter(operation.request.route.name for operation in self.in_flight.values())
 
     def get(self, operation_id: UUID) -> Operation | None:
-        """The operation with this id, if it is in flight here."""
         return self.in_flight.get(operation_id.int)
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the oldest operation has been in flight, 0 without one."""
         if not self.in_flight:
             return 0.0
         return self.loop.time() - min(operation.started_seconds for operation in self.in_flight.values())
@@ -705,7 +700,6 @@ class Operations:
             operation.not_granted(Unavailable("the claim was cut off", is_definite=False, is_refused=True))
 
     async def wait_ended(self) -> None:
-        """Wait for the operations in flight."""
         while self.in_flight:
             await asyncio.wait([operation.task for operation in self.in_flight.values()])
         await self._claiming.wait_pursuits_ended()
@@ -773,6 +767,5 @@ def _is_tried_again(operation: Operation, reason: SentNothing) -> bool:
 
 
 def abort_stream(reply: Reply) -> None:
-    """Abort the reply's stream, if it has one."""
     if not isinstance(reply.body, bytes):
         reply.body.abort()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 from uuid import UUID, uuid4
@@ -68,6 +68,11 @@ PROBES_MAX: Final = 64
 _URGENT_PAUSE_SECONDS: Final = PROBE_FLOOR_US / MICROSECONDS
 # Operations that this process warns about because they cannot be probed.
 _UNPROBEABLE_MAX: Final = 1000
+_LABELS: Final[Mapping[type[Finding], ProbeFinding]] = {
+    Done: ProbeFinding.DONE,
+    NeverHappened: ProbeFinding.NEVER_HAPPENED,
+    AskAgain: ProbeFinding.ASK_AGAIN,
+}
 _WRITE_TRIES: Final = 4
 _WRITE_PAUSE_SECONDS: Final = 0.2
 
@@ -82,8 +87,6 @@ class _Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """A complete response of the upstream."""
-
     head: ResponseHead
     body: bytes | None
     """None if it is longer than the limit."""
@@ -231,7 +234,7 @@ class Prober:
             ProbeMade(
                 route.name,
                 record.identity.operation_id,
-                _label(finding),
+                _LABELS[type(finding)],
                 _why(finding),
                 time.monotonic() - began_seconds,
                 record.attempts,
@@ -307,18 +310,6 @@ class Prober:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _label(finding: Finding) -> ProbeFinding:
-    match finding:
-        case Done():
-            return ProbeFinding.DONE
-        case NeverHappened():
-            return ProbeFinding.NEVER_HAPPENED
-        case AskAgain():
-            return ProbeFinding.ASK_AGAIN
-        case _:
-            assert_never(finding)
 
 
 def _why(finding: Finding) -> str:

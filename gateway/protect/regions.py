@@ -139,8 +139,6 @@ class Regions:
             case _:
                 assert_never(result)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
     def _publish(self, home: Region, result: RegionResult, detail: str = "") -> None:
         self._events.publish(RegionAsked(home.name, result, detail))
 

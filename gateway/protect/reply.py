@@ -32,8 +32,6 @@ REPLAYED_HEADER: Final = (b"Idempotent-Replayed", b"true")
 
 
 class Cut(StrEnum):
-    """Why a body is incomplete."""
-
     GONE = "gone"  # the client left, or the exchange is over
     MALFORMED = "malformed"  # not valid chunked coding
     SLOW = "slow"  # nothing came for too long
@@ -509,7 +507,6 @@ def _outcome_of(code: Verdict | Trouble, case: Case) -> Headers:
 def _members(
     operation_id: UUID | None, resource: str | None, differs: Sequence[str], first_operation: UUID | None
 ) -> dict[str, Any]:
-    """What a problem says besides, where it is known."""
     known = {
         "operation_id": operation_id and str(operation_id),
         "resource": resource,
@@ -520,7 +517,6 @@ def _members(
 
 
 def _body(code: str, case: Case, shape: Shape, status: int, text: str, about: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """The media type and the bytes."""
     retryable = case.retry.after_seconds is not None
     error = {"type": case.stripe_type, "code": case.stripe_code or code, "message": text}
     if shape.form == "stripe":

@@ -95,14 +95,6 @@ class _Decided:
         return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.resends)
 
 
-@dataclass(slots=True)
-class _Shown:
-    """The operation that a request was shown, if it was."""
-
-    route: str | None = None
-    operation_id: UUID | None = None
-
-
 def is_below(path: bytes, target: bytes) -> bool:
     """Whether a target is for the resource at this path, whatever it asks for."""
     normal = normalise_path(target)
@@ -160,9 +152,8 @@ class StatusResource:
         return is_below(self._path, target)
 
     async def respond(self, request: Request) -> Reply:
-        """The reply to a request for this resource. Its body is not read."""
-        started, shown = self._clock(), _Shown()
-        reply = await self._bounded(request, shown)
+        started = self._clock()
+        reply = await self._bounded(request)
         method, part = request.head.method, StatusPart.STATUS
         if normalise_path(request.head.target).endswith(b"/result"):
             part = StatusPart.RESULT
@@ -175,19 +166,18 @@ class StatusResource:
                 reply.status,
                 self._clock() - started,
                 reply.verdict,
-                shown.route,
-                shown.operation_id,
+                # What it was shown, if it was.
+                None if request.operation_id is None else request.route.name,
+                request.operation_id,
             )
         )
         return reply
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _not_found(self) -> Reply:
         """The same for what is unknown and for what is somebody else's."""
         return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
 
-    async def _bounded(self, request: Request, shown: _Shown) -> Reply:
+    async def _bounded(self, request: Request) -> Reply:
         if request.head.method not in (*_READING, b"DELETE"):
             allowed = None
             if request.head.method == b"OPTIONS":
@@ -197,7 +187,7 @@ class StatusResource:
             return refuse(Verdict.OVERLOADED, shape=self._shape)
         self._in_flight += 1
         try:
-            return await self._respond(request, shown)
+            return await self._respond(request)
         except Amnesic:
             return refuse(Verdict.STORE_AMNESIA, shape=self._shape)
         except (StoreError, TimeoutError) as error:
@@ -206,7 +196,7 @@ class StatusResource:
         finally:
             self._in_flight -= 1
 
-    async def _respond(self, request: Request, shown: _Shown) -> Reply:
+    async def _respond(self, request: Request) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
         if self._regions is not None:
             refusal = self._regions.receive(request, self._shape)
@@ -240,7 +230,7 @@ class StatusResource:
             permission = await self._callers.authorize(route.authorize, request)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
-        shown.route, shown.operation_id = route.name, operation_id
+        request.route, request.operation_id = route, operation_id
         if head.method == b"DELETE":
             return _not_allowed(_RESULT_METHODS, self._shape) if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:
@@ -356,7 +346,6 @@ class StatusResource:
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
 
     def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
-        """Why it cannot be called off."""
         location = operation_url(self._prefix, record)
         if record.state is State.IN_DOUBT:
             return in_doubt(snapshot, record, route, is_same=True, location=location)

@@ -126,7 +126,6 @@ class EnforcedShare:
     share: float
 
     def covers(self, operation: str, key: Key) -> bool:
-        """Whether requests with this key are enforced."""
         drawn = int.from_bytes(digest(b"share", operation.encode(), key.digest)[:8], "big")
         return drawn < self.share * 2**64
 
@@ -135,7 +134,6 @@ class EnforcedShare:
 
 
 def route_of(config: Config, route: RouteConfig, client: Upstream) -> Route:
-    """A configured route with the client of its upstream."""
     inbox = None if route.inbox is None else route.inbox.compiled
     authorize = None if route.authorize is None else route.authorize.forward_auth
     once = single_headers(route.scope_spec, route.key_spec)

@@ -69,8 +69,6 @@ _TIMEOUT: Final = re.compile(rb"(?:^|,)[ \t]*timeout[ \t]*=[ \t]*\"?([0-9]{1,9})
 
 
 class ResponseInvalid(Exception):
-    """The bytes are not a valid response."""
-
     def __init__(self, reason: Unknown, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -755,8 +753,6 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._drained.done():
                 self._drained.set_result(None)
             self._drained = None
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _is_end_authentic(self) -> bool:
         """Whether the upstream itself sent the end-of-file, rather than an attacker who cut the connection.

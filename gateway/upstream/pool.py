@@ -51,8 +51,6 @@ _TOGETHER_SECONDS = 1.0
 
 
 class Choice(Enum):
-    """See `UpstreamPool._choose`."""
-
     OPEN = auto()
     EVICT = auto()
     CROWD_OUT = auto()
@@ -105,7 +103,6 @@ class IdleHistory:
         self._probation_until = now + self._probation_seconds
 
     def allows(self, idle_seconds: float, now: float) -> bool:
-        """Whether a connection that has been idle for so long may serve a request."""
         limit = self._survived_seconds
         if now < self._probation_until:
             limit = min(limit, self._closed_after_seconds)
@@ -138,7 +135,15 @@ class UpstreamPool:
         self.files: Executor = ThreadPoolExecutor(4, "upstream-files")
 
     def take_idle(self, *, protected: bool) -> UpstreamConnection | None:
-        """A used connection that may serve this request, checked at this moment."""
+        """A used connection that may serve this request, checked at this moment; the first case that applies.
+
+        1. It is unprotected, and those have all their places: none.
+        2. The most recently used one rests, and the oldest does, too: none. Where only the first rests, the oldest is
+           looked at.
+        3. It was idle for longer than one has been seen to survive: none, and the oldest shows how long that may be.
+        4. It is quiet: this one.
+        5. Something came on it, or it is too old: it is retired, and the next one is looked at.
+        """
         if not protected and self._passing >= self._settings.connections_max:
             return None
         idle, now = self._idle, self._loop.time()
@@ -300,8 +305,6 @@ class UpstreamPool:
             if self._passing > self._settings.connections_max:
                 self._make_room(newcomers=0)
             self._wake_one()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _open(self, *, protected: bool) -> UpstreamConnection | NotSent:
         self._opening += 1

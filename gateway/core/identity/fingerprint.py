@@ -252,7 +252,8 @@ class Fingerprinter:
         self._remembers = not (spec.headers or spec.explains)
         self._frames: dict[tuple[object, ...], _Frame] = {}
         self._digested = (*_DIGESTED, *spec.headers)
-        self._keys = [(key_id, _recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()]
+        # The recipe and the secret of each key, the current one first.
+        self._keys = {key_id: (_recipe(spec, key), None if key is None else key.secret) for key_id, key in keys.items()}
 
     def digests(self, head: RequestHead, body: Body, body_sha256: bytes | None = None) -> Digests:
         """The digests of a request, in time proportional to the body, which must not change meanwhile.
@@ -284,7 +285,7 @@ class Fingerprinter:
     def alternatives(self, digests: Digests) -> list[Fingerprint]:
         """The fingerprint to record, then those that the same request would have under the retired keys."""
         made: list[Fingerprint] = []
-        for key_id, recipe, secret in self._keys:
+        for key_id, (recipe, secret) in self._keys.items():
             canonical, raw = digests.canonical, digests.raw
             if secret is not None:
                 canonical, raw = _keyed(secret, canonical), _keyed(secret, raw)
@@ -292,30 +293,36 @@ class Fingerprinter:
         return made
 
     def with_parts(self, fingerprint: Fingerprint, digests: Digests | None, operation_id: UUID) -> Fingerprint:
-        """The current fingerprint of these digests as a record of this operation keeps it: with what explains a
-        mismatch, where there are digests."""
+        """The fingerprint as a record of this operation keeps it: with what explains a mismatch, where there are
+        digests. First comes a digest of no part, which shows with which secret the others were made."""
         if digests is None:
             return fingerprint
-        return Fingerprint(
-            fingerprint.recipe,
-            fingerprint.digest,
-            fingerprint.raw,
-            fingerprint.key_id,
-            _packed(digests, self._keys[0][2], operation_id),
-        )
+        _, secret = self._keys[fingerprint.key_id]
+        # Nobody is shown this key, and what is hashed with it is cut: nothing could be extended, so it comes first.
+        key = sha256(b"parts" + (secret or b"") + operation_id.bytes).digest()
+        packed = [sha256(key).digest()[:_PART_BYTES]]
+        for place, value in enumerate(digests.values):
+            packed.append(sha256(key + b"%d " % place + value).digest()[:_PART_BYTES] if value else _NONE)
+        for pointer, value in digests.members:
+            path = sha256(pointer.encode("utf-8", "surrogatepass")).digest()
+            packed.append(sha256(key + b"pointer" + path).digest()[:_PART_BYTES])
+            packed.append(sha256(key + b"value" + path + value).digest()[:_PART_BYTES])
+        parts = b"".join(packed)
+        return Fingerprint(fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, parts)
 
     def differences(self, digests: Digests, recorded: Fingerprint, operation_id: UUID) -> list[str]:
         """In what a request differs from the recorded one of its operation, as far as that can be known."""
-        for key_id, recipe, secret in self._keys:
-            if key_id == recorded.key_id:
-                known = len(digests.names) if recipe == recorded.recipe else len(_ALWAYS)
-                return _differences(digests, _packed(digests, secret, operation_id), recorded.parts, known)
-        return []
+        if recorded.key_id not in self._keys:
+            return []
+        recipe, _ = self._keys[recorded.key_id]
+        known = len(digests.names) if recipe == recorded.recipe else len(_ALWAYS)
+        ours = self.with_parts(recorded, digests, operation_id).parts
+        return _differences(digests, ours, recorded.parts, known)
 
     def content(self, caller: bytes, content: bytes) -> bytes:
         """The digest of what a caller asks for, under the oldest key: the one that gateways share while keys change."""
         inner = digest(b"content", caller, content)
-        secret = next((secret for _, _, secret in reversed(self._keys) if secret is not None), None)
+        secret = next((secret for _, secret in reversed(self._keys.values()) if secret is not None), None)
         return (inner if secret is None else _keyed(secret, inner))[:CONTENT_BYTES]
 
 
@@ -429,20 +436,6 @@ def _recipe(spec: FingerprintSpec, key: FingerprintKey | None) -> bytes:
 
 def _keyed(secret: bytes, inner: bytes) -> bytes:
     return hmac.digest(secret, inner, "sha256")
-
-
-def _packed(digests: Digests, secret: bytes | None, operation_id: UUID) -> bytes:
-    """What a record keeps: first a digest of no part, which shows with which secret the others were made."""
-    # Nobody is shown this key, and what is hashed with it is cut: nothing could be extended, so it simply comes first.
-    key = sha256(b"parts" + (secret or b"") + operation_id.bytes).digest()
-    packed = [sha256(key).digest()[:_PART_BYTES]]
-    for place, value in enumerate(digests.values):
-        packed.append(sha256(key + b"%d " % place + value).digest()[:_PART_BYTES] if value else _NONE)
-    for pointer, value in digests.members:
-        path = sha256(pointer.encode("utf-8", "surrogatepass")).digest()
-        packed.append(sha256(key + b"pointer" + path).digest()[:_PART_BYTES])
-        packed.append(sha256(key + b"value" + path + value).digest()[:_PART_BYTES])
-    return b"".join(packed)
 
 
 def _differences(digests: Digests, ours: bytes, kept: bytes, known: int) -> list[str]:

@@ -45,8 +45,6 @@ _BEFORE_VALUE: Final = NameTable(lambda name: framed(b"header", name))
 
 @immutable
 class Scope:
-    """The key space of one caller."""
-
     digest: bytes
 
 
@@ -282,8 +280,6 @@ ScopePart = HeaderScope | ApiKeyScope | VerifiedSpec
 
 @dataclass(frozen=True, slots=True)
 class ComposedScope(_Scope):
-    """Callers are the same if all parts are equal."""
-
     parts: tuple[ScopePart, ...]
 
     def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal | Unverified:

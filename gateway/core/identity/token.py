@@ -57,8 +57,6 @@ class Token:
 
 @immutable
 class TokenFault:
-    """Why a token is not accepted."""
-
     detail: str
 
 

@@ -117,7 +117,8 @@ class Scenario:
         self._show(key, amount, caller, card)
         self._requests += 1
         response = await self._caller.send("POST", _TARGET, _headers(key, caller), _body(amount, card))
-        self._print(f"   -> {response.status}, {response.verdict or 'no verdict'}{_charge_id(response)}")
+        charge = f", charge {response.json()['id']}" if response.status == 201 else ""
+        self._print(f"   -> {response.status}, {response.verdict or 'no verdict'}{charge}")
         return response
 
     def _show(self, key: str, amount: int, caller: str, card: str = "tok_visa") -> None:
@@ -156,10 +157,6 @@ def _headers(key: str, caller: str) -> dict[str, str]:
 
 def _body(amount: int, card: str) -> bytes:
     return f"amount={amount}&currency=eur&source={card}".encode()
-
-
-def _charge_id(response: Response) -> str:
-    return f", charge {response.json()['id']}" if response.status == 201 else ""
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

@@ -219,6 +219,8 @@ def _secret(config: Config) -> bytes:
 def upstream_settings(config: Config, upstream: UpstreamConfig) -> UpstreamSettings:
     """The settings of an upstream's client. Raises `OSError` when one of its TLS files cannot be used."""
     tls = upstream.tls or UpstreamTls()
+    # Whichever upstream they go to.
+    deliveries_max = sum(config.delivery_for(route).max_in_flight for route in config.routes if route.is_accepting)
     return UpstreamSettings(
         host=upstream.url.host,
         port=upstream.url.port,
@@ -230,13 +232,8 @@ def upstream_settings(config: Config, upstream: UpstreamConfig) -> UpstreamSetti
         tcp_user_timeout_seconds=TCP_USER_TIMEOUT_SECONDS,
         header_bytes_max=config.limits.max_header_bytes,
         connections_max=upstream.max_connections,
-        connections_reserved=config.limits.max_in_flight + PROBES_MAX + _deliveries_max(config),
+        connections_reserved=config.limits.max_in_flight + PROBES_MAX + deliveries_max,
     )
-
-
-def _deliveries_max(config: Config) -> int:
-    """How many deliveries may run at once, whichever upstream they go to."""
-    return sum(config.delivery_for(route).max_in_flight for route in config.routes if route.is_accepting)
 
 
 class Upstreams:

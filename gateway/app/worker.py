@@ -38,7 +38,9 @@ class Worker(Generations):
         self, number: int, config: Config, seats: Mapping[int, Sequence[int]], channel: Channel, logs: Logs
     ) -> None:
         """`seats` are descriptors that it has inherited. See `Generations`."""
-        sockets = {seat: tuple(map(_socket, descriptors)) for seat, descriptors in seats.items()}
+        sockets = {
+            seat: tuple(socket.socket(fileno=each) for each in descriptors) for seat, descriptors in seats.items()
+        }
         super().__init__(config, logs, Handed(number, sockets), reload=self._ask_reload)
         self._channel = channel
         self._preparing: asyncio.Task[Gateway] | None = None
@@ -106,10 +108,6 @@ class Worker(Generations):
 
     def _send_report(self) -> None:
         self._channel.call("take_report", self.current.metrics.take(), self.current.health)
-
-
-def _socket(descriptor: int) -> socket.socket:
-    return socket.socket(fileno=descriptor)
 
 
 async def _refusal_of(preparing: asyncio.Task[Gateway]) -> str | None:

@@ -23,7 +23,7 @@ from gateway.config.leaf import encoded, lowered
 from gateway.config.scope import ForwardAuth as Service
 from gateway.core.framing import digest
 from gateway.core.identity.scope import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
-from gateway.core.message import Headers, RequestHead, ResponseHead, header_values
+from gateway.core.message import RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events
 from gateway.protect.ambiguity import names_another, other_methods, other_targets
@@ -175,10 +175,8 @@ class ForwardAuth(Verifier):
             if not principals or not (principal := principals[0].strip(b" \t")):
                 return "it named no principal"
             value = self._scope.value_of(principal)
-        return Verified(value, self._handed_on(head.headers))
-
-    def _handed_on(self, headers: Headers) -> Headers:
-        return tuple((name, value) for name in self._copied for value in header_values(headers, name.lower()))
+        copied = ((name, each) for name in self._copied for each in header_values(head.headers, name.lower()))
+        return Verified(value, tuple(copied))
 
     def _remember(self, question: RequestHead, permission: Verified, asked_seconds: float) -> None:
         """From when it was asked: the permission may have been withdrawn since."""

@@ -117,7 +117,8 @@ class Scenario:
         self._show(key, amount, caller, card)
         self._requests += 1
         response = await self._caller.send("POST", _TARGET, _headers(key, caller), _body(amount, card))
-        self._print(f"   -> {response.status}, {response.verdict or 'no verdict'}{_charge_id(response)}")
+        charge = f", charge {response.json()['id']}" if response.status == 201 else ""
+        self._print(f"   -> {response.status}, {response.verdict or 'no verdict'}{charge}")
         return response
 
     def _show(self, key: str, amount: int, caller: str, card: str = "tok_visa") -> None:
@@ -158,10 +159,6 @@ def _body(amount: int, card: str) -> bytes:
     return f"amount={amount}&currency=eur&source={card}".encode()
 
 
-def _charge_id(response: Response) -> str:
-    return f", charge {response.json()['id']}" if response.status == 201 else ""
-
-
 # -- traffic -----------------------------------------------------------------------------------------------------------
 # Traffic for the demonstration: what callers, a sender of webhooks and a service that breaks do to a gateway.
 #
@@ -184,30 +181,36 @@ class Traffic:
 
     async def run(self) -> None:
         """Play one round after the other."""
-        everyday = (self._charge, self._repeat, self._charge, self._copies, self._pay, self._charge, self._accept)
-        rare = (self._hang_up, self._webhook, self._reuse, self._decline, self._ask_service, self._fail)
+        request = self._request
+        charge, pay = request("charges", "source=tok_visa"), request("payment_intents", "payment_method=pm_card_visa")
+        repeat, accept = request("charges", "source=tok_visa", times=3), request("payouts", later=True)
+        decline = request("charges", "source=tok_declined")
+        fail = request("payment_intents", "payment_method=tok_error")
+        # The response is lost, and the repeat gets what the service says when it is asked.
+        ask_service = request("payment_intents", "payment_method=tok_lost_response", times=2)
+        # Nobody can be asked: the operation stays in doubt until a person ends it.
+        lose_response = request("charges", "source=tok_lost_response", times=2)
+        # The service refuses the credential when it is too late to ask the caller for another.
+        dead_letter = request("payouts", later=True, credential=EXPIRED)
+        everyday = (charge, repeat, charge, self._copies, pay, charge, accept)
+        rare = (self._hang_up, self._webhook, self._reuse, decline, ask_service, fail)
         usual = [step for each in rare for step in (*everyday, each)]
-        needs_person = (self._lose_response, self._dead_letter)
         async with asyncio.TaskGroup() as steps:
             for number in itertools.count():
                 opens, outage = number < _OPEN_ROUNDS, self._fall_silent if number % 2 else self._break
-                for step in (*needs_person * opens, *usual, outage):
+                for step in (*(lose_response, dead_letter) * opens, *usual, outage):
                     steps.create_task(_without_loss(step))
                     await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _charge(self) -> None:
-        await self._send("charges", self._key(), "source=tok_visa")
+    def _request(self, what: str, card: str = "", *, times: int = 1, **options: Any) -> Callable[[], Awaitable[None]]:
+        """Sends it so many times under one key."""
 
-    async def _pay(self) -> None:
-        await self._send("payment_intents", self._key(), "payment_method=pm_card_visa")
+        async def send() -> None:
+            key = self._key()
+            for _ in range(times):
+                await self._send(what, key, card, **options)
 
-    async def _accept(self) -> None:
-        await self._send("payouts", self._key(), later=True)
-
-    async def _repeat(self) -> None:
-        key = self._key()
-        for _ in range(3):
-            await self._send("charges", key, "source=tok_visa")
+        return send
 
     async def _copies(self) -> None:
         key = self._key()
@@ -224,28 +227,6 @@ class Traffic:
         key = self._key()
         await self._send("charges", key, "source=tok_visa")
         await self._send("charges", key, "source=tok_visa", amount=9900)
-
-    async def _decline(self) -> None:
-        await self._send("charges", self._key(), "source=tok_declined")
-
-    async def _ask_service(self) -> None:
-        """The response is lost, and the repeat gets what the service says when it is asked."""
-        key = self._key()
-        for _ in range(2):
-            await self._send("payment_intents", key, "payment_method=tok_lost_response")
-
-    async def _fail(self) -> None:
-        await self._send("payment_intents", self._key(), "payment_method=tok_error")
-
-    async def _lose_response(self) -> None:
-        """Nobody can be asked: the operation stays in doubt until a person ends it."""
-        key = self._key()
-        for _ in range(2):
-            await self._send("charges", key, "source=tok_lost_response")
-
-    async def _dead_letter(self) -> None:
-        """The service refuses the credential when it is too late to ask the caller for another."""
-        await self._send("payouts", self._key(), later=True, credential=EXPIRED)
 
     async def _webhook(self) -> None:
         body = json.dumps({"id": f"evt_{next(self._numbers)}", "type": "payout.paid"}).encode()

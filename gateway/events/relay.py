@@ -179,8 +179,8 @@ class Relay:
         finally:
             self._end(places, generation, batch, publications)
         closed = next((each for each in publications if isinstance(each, Closed)), None)
-        if closed is not None:
-            await self._suspend(places.name, closed)
+        if closed is not None and await self._store.suspend_sink(self._service, places.name, closed.why):
+            self._events.publish(SinkChanged(places.name, is_suspended=True, cause=closed.cause or closed.why))
 
     def _end(
         self, places: _Places, generation: int, batch: Sequence[LeasedEvent], publications: Sequence[Publication]
@@ -202,10 +202,6 @@ class Relay:
                 _LOG.debug("a sink could not be suspended: %s", error)
             else:
                 _LOG.error("publishing an event failed because of a bug; it is tried again", exc_info=error)
-
-    async def _suspend(self, sink: str, closed: Closed) -> None:
-        if await self._store.suspend_sink(self._service, sink, closed.why):
-            self._events.publish(SinkChanged(sink, is_suspended=True, cause=closed.cause or closed.why))
 
     def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
         ids = leased.sink, leased.event.id, leased.tries, leased.redeliveries

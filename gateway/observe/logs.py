@@ -138,14 +138,14 @@ def _safe(text: str, chars_max: int) -> str:
 
 
 class LogWriter(logging.Handler):
-    """Queues lines, and what loggers log, and writes them to `fd` until it is closed. The caller closes `fd`.
-    `is_shared`: other processes write to `fd`, too."""
+    """Queues lines, and what loggers log, and writes them to `fd` in this `form`, which may change, until it is closed.
+    The caller closes `fd`. `is_shared`: other processes write to `fd`, too."""
 
     def __init__(
         self, fd: int, form: Form, worker: int | None = None, *, is_shared: bool = False, lines_max: int = _LINES_MAX
     ) -> None:
         super().__init__()
-        self._fd, self._form, self._worker, self._is_shared = fd, form, worker, is_shared
+        self._fd, self.form, self._worker, self._is_shared = fd, form, worker, is_shared
         self._lines_max = lines_max
         # Without a lock, like the queue that wakes: the garbage collector may log in the middle of another call.
         self._entries: deque[Entry] = deque()
@@ -163,10 +163,6 @@ class LogWriter(logging.Handler):
     def dropped(self) -> int:
         """Lines lost since the start: because the queue was full, or because writing them failed."""
         return self._dropped
-
-    def write_as(self, form: Form) -> None:
-        """Write the lines to come in this format."""
-        self._form = form
 
     def put(self, seconds: float, level: int, message: Message, traceback: str | None = None) -> None:
         """Queue a line, or drop it when the writer is behind."""
@@ -216,10 +212,10 @@ class LogWriter(logging.Handler):
     def _made(self, seconds: float, level: int, message: Message, traceback: str | None) -> bytes:
         try:
             line = message if isinstance(message, Line) else message()
-            return self._form(seconds, level, line, traceback, self._worker) + b"\n"
+            return self.form(seconds, level, line, traceback, self._worker) + b"\n"
         except Exception as error:  # noqa: BLE001 -- the following lines must be written
             line = Line(f"a line could not be made: {type(error).__name__}")
-            return self._form(seconds, level, line, None, self._worker) + b"\n"
+            return self.form(seconds, level, line, None, self._worker) + b"\n"
 
     def _write(self, lines: list[bytes]) -> bool:
         """Write all lines, however long that takes; False when writing failed."""
@@ -318,7 +314,7 @@ class Logs:
         above = max(self._level, WARNING)
         # The lowest level that is logged, of events that are of requests and of others.
         self._least = {True: above if requests == "none" else self._level, False: self._level}
-        self._writer.write_as(_FORMS[format])
+        self._writer.form = _FORMS[format]
         logging.getLogger().setLevel(above)
         logging.getLogger(_OURS).setLevel(self._level)
 

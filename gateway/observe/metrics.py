@@ -429,11 +429,10 @@ class Metrics:
         for name, rows in numbers.items():
             self._families[name].absorb(rows)
 
-    def count_workers(self, *, serving: int, silent: int, absent: int) -> None:
+    def count_workers(self, **states: int) -> None:
         """Set how many workers are in each state."""
-        self._put("workers", serving, "serving")
-        self._put("workers", silent, "silent")
-        self._put("workers", absent, "absent")
+        for state, number in states.items():
+            self._put("workers", number, state)
 
     def count_restart(self) -> None:
         """Count a worker that replaces one that died."""

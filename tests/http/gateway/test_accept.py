@@ -78,19 +78,24 @@ CALLERS: list[tuple[list[tuple[str, str]], tuple[int, str]]] = [
 ]
 
 
+KEY_MAY_BE_MISSING = {"key": {"header": "Idempotency-Key", "required": False}}
+
+
 async def test_who_is_accepted(tmp_path: Path) -> None:
-    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once."""
-    async with desk(tmp_path) as it:
+    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once. What a
+    route does not protect it does not keep, either."""
+    async with desk(tmp_path, route=KEY_MAY_BE_MISSING) as it:
         statuses = [status_of(await it.send(f"k{number}", *headers)) for number, (headers, _) in enumerate(CALLERS)]
         assert [(headers, status) for (headers, _), status in zip(CALLERS, statuses, strict=True)] == CALLERS
         assert len(it.home.upstream.requests) == statuses.count(AT_ONCE)
         presigned = await it.accept("k", target="/charges?X-Amz-Signature=abc")
         assert status_of(presigned) == AT_ONCE
+        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
 
 
 async def test_a_route_that_always_accepts(tmp_path: Path) -> None:
     """Every request with a key is accepted, and whoever asks waits for its response."""
-    async with desk(tmp_path, accept={"mode": "always"}) as it:
+    async with desk(tmp_path, route=KEY_MAY_BE_MISSING, accept={"mode": "always"}) as it:
         response = await it.send()
         assert status_of(response) == ACCEPTED
         assert response.header("Preference-Applied") is None
@@ -98,6 +103,7 @@ async def test_a_route_that_always_accepts(tmp_path: Path) -> None:
         assert status_of(waited) == ACCEPTED
         assert waited.header("Preference-Applied") == "wait=1"
         assert status_of(await it.send("k2", ("If-Match", '"a"'))) == (200, "stored")
+        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
 
 
 async def test_the_service_does_not_hear_of_the_preference(tmp_path: Path) -> None:

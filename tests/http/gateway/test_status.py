@@ -124,6 +124,19 @@ async def test_other_methods(tmp_path: Path, method: str) -> None:
         assert it.home.upstream.requests == []
 
 
+async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
+    """By what they are for and the class of the reply, also those that are shown nothing."""
+    async with desk(tmp_path) as it:
+        target = (await it.accept()).header("Location") or ""
+        for method, path in (("GET", target), ("GET", target + "/result"), ("GET", target[:-1]), ("DELETE", target)):
+            await it.see(path, method=method)
+        lines = (await it.home.status("/metrics")).body.decode().splitlines()
+        name = "idempotency_status_requests_total"
+        counted = {line for line in lines if line.startswith(name) and not line.endswith(" 0.0")}
+        found = [("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "2xx")]
+        assert counted == {f'{name}{{part="{part}",status="{status}"}} 1.0' for part, status in found}
+
+
 # -- who sees it -------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -79,15 +78,17 @@ async def test_another_gateway_takes_over(fleet: list[GatewayProcess]) -> None:
 async def test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted(
     fleet: list[GatewayProcess], postgres_url: str
 ) -> None:
-    """Also one without any turn: notes are its own. A clean stop then leaves the turns."""
+    """Also one without any turn, and before any request: notes are its own. A clean stop then leaves the turns."""
     owner, other = await owner_of(fleet)
     async with opened(postgres_url) as store:
         await note_loss(store)
         for gateway in fleet:
-            await wait_told(gateway, "store-amnesia")
+            await wait_heard(gateway, is_lost=True)
+            assert await verdict(gateway, "lost") == "store-amnesia"
         await accept_loss(store, Audit("test", "known"))
     for gateway in fleet:
-        await wait_told(gateway, "stored")
+        await wait_heard(gateway, is_lost=False)
+        assert await verdict(gateway, "accepted") == "stored"
     owner.terminate()
     await wait_has_all(other)
 
@@ -99,11 +100,13 @@ async def note_loss(store: PostgresStore) -> None:
     await store.begin_epoch(memo_of(amnesia), amnesia.beyond)
 
 
-async def wait_told(gateway: GatewayProcess, verdict: str) -> None:
-    keys = count()
+async def wait_heard(gateway: GatewayProcess, *, is_lost: bool) -> None:
+    async def has_heard() -> bool:
+        return await gateway.metric("idempotency_store_amnesia", missing=0.0) == is_lost
 
-    async def is_told() -> bool:
-        key = f"{verdict}-{gateway.port}-{next(keys)}"
-        return status_of(await send(gateway.port, key))[1] == verdict
+    await eventually(has_heard, PATIENCE_SECONDS, f"the memory is {'lost' if is_lost else 'whole'}")
 
-    await eventually(is_told, PATIENCE_SECONDS, f"a new key gets {verdict}")
+
+async def verdict(gateway: GatewayProcess, key: str) -> str | None:
+    """Of a new key."""
+    return status_of(await send(gateway.port, f"{key}-{gateway.port}"))[1]

@@ -17,7 +17,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.operation import Applied, Audit, Content, Fenced, State, microseconds
 from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.sealing import EncryptionKey, KeyRing
-from gateway.store.base import EpochChanged, NotApplied, StartRefused, StoreError, Unreadable
+from gateway.store.base import EpochChanged, NotApplied, StartRefused, Unreadable
 from gateway.store.operations import EventFate, EventReport, Query
 from gateway.store.postgres.statements import MIGRATE_LOCK, statement_texts
 from gateway.store.postgres.store import PostgresStore, is_migrated, migrate
@@ -33,15 +33,6 @@ from tests.support.postgres import PostgresServer
 from tests.support.serving import GATEWAY, serving
 
 OUTBOX = Outbox(SERVICE, "urn:shop", (Subscription("sink", include=frozenset(Part)),))
-
-
-async def complaint(store: PostgresStore) -> str:
-    """What the store says to a claim that it does not take, empty when it does."""
-    try:
-        await store.apply(Hand().claim())
-    except StoreError as error:
-        return str(error)
-    return ""
 
 
 def with_password(url: str, password: str, path: str | None = None) -> str:

@@ -41,7 +41,6 @@ _VERSION: Final = 27
 
 @pytest.fixture(params=_LEVELS)
 def frozen(request: pytest.FixtureRequest) -> Path:
-    """What one level left behind."""
     return FROZEN / str(request.param)
 
 

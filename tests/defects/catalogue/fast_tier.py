@@ -50,7 +50,7 @@ DEFECTS = (
         "purge-untold-where-a-slot-has-gone",
         "a purge is not told to the master that a slot has moved to, where others have copies already",
         (Edit(NODE, "            self._forget_eras(owned ^ self._buckets)\n", ""),),
-        (_GROUPS + "test_a_purge_by_one_who_has_yet_to_learn_of_a_move[back]",),
+        (_GROUPS + "test_a_slot_that_comes_back",),
     ),
     Defect(
         "moves-unnoticed",

@@ -375,7 +375,7 @@ DEFECTS = (
                 " copies.keep(result.snapshot, ended_seconds)\n",
             ),
         ),
-        ("tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy",),
+        ("tests/store/test_tiered.py::test_a_slow_answer_makes_no_young_copy",),
     ),
     Defect(
         "fast-window-from-the-put",
@@ -460,7 +460,7 @@ DEFECTS = (
             ),
             Edit(GATE, "class Gate:", "_HELD = []\n\n\nclass Gate:"),
         ),
-        ("tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]",),
+        ("tests/store/test_tiered.py::test_a_lost_completion_is_no_copy[no-effect]",),
     ),
     Defect(
         "sweep-collects-the-lapsed",

@@ -51,7 +51,7 @@ DEFECTS: Final = (
         "turn-taken-from-the-living",
         "whoever asks has the turn, and every gateway sweeps",
         (Edit(_TURN, "t.name = n.value", "FALSE"),),
-        (_CONTRACT + "test_a_turn_is_of_one_gateway[postgres]",),
+        (_CONTRACT + "test_a_turn_is_of_one_gateway[sqlite]",),
     ),
     Defect(
         "turn-of-the-dead-stays",
@@ -63,7 +63,7 @@ DEFECTS: Final = (
         "turn-of-the-future-stays",
         "where the clock was set back, nobody does anything until it has caught up",
         (Edit(_TURN, " AND t.until_us <= ?3", ""),),
-        (_CONTRACT + "test_a_turn_of_a_clock_that_was_set_back[postgres]",),
+        (_CONTRACT + "test_a_turn_of_a_clock_that_was_set_back[sqlite]",),
     ),
     Defect(
         "turn-left-is-anybodys",
@@ -147,7 +147,7 @@ DEFECTS: Final = (
     Defect(
         "notes-over-a-witnessed-link",
         "votes and looks at the memory go over a link that notes what it is told, before the memory was judged",
-        (Edit("store/postgres/store.py", "return self._started().plain.link", "return self._started().claims.link"),),
+        (Edit("store/postgres/store.py", "return self._started().plain.link", "return self._started().links[0]"),),
         (_LOOKED_AT,),
     ),
     Defect(

@@ -11,7 +11,7 @@ OUTCOME = "core/outcome.py"
 _OUTCOMES = "tests/http/gateway/test_outcomes.py::"
 _VERDICTS = "tests/http/gateway/test_verdicts.py::"
 _FAULTS = "tests/http/gateway/test_store_faults.py::"
-_KNOWN = "tests/store/test_known_keys.py::"
+_KNOWN = "tests/store/test_postgres_faults.py::"
 _DRAIN = "tests/http/gateway/test_drain.py::"
 
 DEFECTS = (

@@ -172,7 +172,7 @@ DEFECTS: Final = (
         "refused-and-said-to-be-allowed",
         "`check --store` says that the server allows what it refuses",
         (Edit("store/postgres/capability.py", 'Capability(name, "refused", f', 'Capability(name, "ok", f'),),
-        ("tests/store/test_postgres_capability.py::test_what_is_refused_is_named_with_what_follows",),
+        ("tests/store/test_postgres.py::test_what_is_refused_is_named_with_what_follows",),
     ),
     Defect(
         "upkeep-comes-late-after-an-outage",

@@ -86,7 +86,6 @@ def kind_of(record: Record | None, tokens: int) -> Kind:
 
 
 def play(history: tuple[str, ...]) -> tuple[Hand, Memory]:
-    """The history on the model."""
     store, hand = MemoryStore(), Hand()
     for name in history:
         if name in PAUSES:

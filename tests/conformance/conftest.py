@@ -30,7 +30,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """A store may refuse in the setup already."""
     try:
         yield
     except Unsupported as error:
@@ -55,14 +54,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture(params=STORES)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """One backend, empty."""
     with STORES[request.param](request, tmp_path) as database:
         yield database
 
 
 @pytest.fixture
 async def store(database: Database) -> AsyncIterator[Store]:
-    """A started store on the backend."""
     async with started(database.open_store()) as store:
         yield store
 

@@ -102,7 +102,6 @@ OTHER_ANSWER = StoredResponse(200, b"OK", ((b"Content-Type", b"text/plain"),), b
 def new_identity(
     route: str = "create_payment", operation: str = "charges", key: str | None = "key", service: str = SERVICE
 ) -> Identity:
-    """An operation that no other test has."""
     scope_digest, key_digest = b"scope" + uuid4().bytes, b"key" + uuid4().bytes
     operation_id = derive_operation_id(service, operation, scope_digest, key_digest)
     return Identity(operation_id, route, operation, scope_digest, key_digest, key)
@@ -110,7 +109,6 @@ def new_identity(
 
 @asynccontextmanager
 async def started(store: Any) -> AsyncIterator[Any]:
-    """It, from its start to its close."""
     await store.start()
     try:
         yield store
@@ -180,7 +178,6 @@ class Hand:
         return self.script.id(self.attempts)
 
     def see(self, command: Command, result: Result) -> None:
-        """Take note of what the store answered."""
         self.look(result.snapshot)
         if isinstance(result, Applied):
             self.last = command
@@ -288,7 +285,6 @@ Speech = Callable[[Hand], Command]
 
 
 async def do(store: Store, hand: Hand, *speeches: Speech) -> None:
-    """Say each and expect it to be applied."""
     for speech in speeches:
         command = speech(hand)
         result = await store.apply(command)
@@ -369,7 +365,6 @@ def audit_differences(
 
 
 def _same_history(theirs: bytes | None, their_tokens: list[int], wanted: bytes | None, model_tokens: list[int]) -> bool:
-    """When it happened is not compared."""
     their, model = (
         [replace(each, at_us=0, began_us=int(each.began_us > 0), token=tokens.index(each.token)) for each in entries]
         for entries, tokens in ((unpacked(theirs).entries, their_tokens), (unpacked(wanted).entries, model_tokens))

@@ -42,7 +42,6 @@ def recipes(accepted: frozenset[str] = frozenset(), service: str = SERVICE, **fo
 
 
 def of(operation: str, service: str = SERVICE) -> Hand:
-    """A new key of this operation."""
     return Hand(Script(new_identity(operation=operation, service=service)))
 
 

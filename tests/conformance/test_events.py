@@ -47,7 +47,6 @@ OUTBOX: Final = Outbox(
 
 @pytest.fixture
 async def telling(database: Database) -> AsyncIterator[Store]:
-    """A started store that writes events."""
     async with started(database.open_store(outbox=OUTBOX)) as store:
         yield store
 

@@ -12,7 +12,7 @@ from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import Query
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES
-from tests.conformance.hand import ANSWER, LEASE_SECONDS, LEASE_US, REPLAY_SECONDS, Hand, Script, do, new_identity
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, REPLAY_SECONDS, Hand, Script, do, new_identity
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 
@@ -109,14 +109,6 @@ async def test_a_record_is_found_as_it_is_read(store: Store, database: Database)
         assert seen is not None, name
         assert seen.record == wanted, name
     assert found == {}
-
-
-async def test_an_answer_is_found_without_its_body(store: Store) -> None:
-    """Status, reason and fields of an answer are shown, its body is not read."""
-    await do(store, Hand(), Hand.claim, Hand.complete)
-    (snapshot,) = await store.find(Query(frozenset((State.COMPLETED,))))
-    assert snapshot.record.response == replace(ANSWER, body=None)
-    assert snapshot.record.probe is not None
 
 
 @pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])

@@ -14,7 +14,6 @@ from tests.conformance.test_retention import sweep_all
 
 
 async def kept(store: Store, hand: Hand) -> Record:
-    """The record as the store has it."""
     await state(store, hand)
     return hand.record
 
@@ -24,7 +23,6 @@ async def history(store: Store, hand: Hand) -> History:
 
 
 async def told(store: Store, hand: Hand) -> list[str]:
-    """The events of its history."""
     entries = (await history(store, hand)).entries
     assert sorted(each.at_us for each in entries) == [each.at_us for each in entries]
     return [str(each.event) for each in entries]

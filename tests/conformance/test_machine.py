@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import ClassVar
-from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from gateway.core.operation import Command, Complete, Result, Snapshot
 from gateway.store.base import Store
 from tests.conformance.cases import MOVES, PAUSES, SPEECHES
 from tests.conformance.hand import Speech, increasing
 from tests.conformance.pair import Pair
-from tests.conformance.stores import STORES, Database, MemoryDatabase
-from tests.support.memory_store import ManualClock, MemoryStore
+from tests.conformance.stores import STORES, Database
+from tests.support.memory_store import ManualClock
 
 OPERATIONS = 3
 SETTINGS = settings(
@@ -124,48 +121,3 @@ def tell(database: Database, how: settings = SETTINGS) -> None:
 def test_the_store_and_the_model_tell_the_same_history(database: Database) -> None:
     """Whatever is said, in whatever order, by whomever: each answer and each record is the model's."""
     tell(database)
-
-
-class Fenceless(MemoryStore):
-    """Whoever completes is taken for the holder."""
-
-    async def apply(self, command: Command) -> Result:
-        if isinstance(command, Complete) and (record := self.read_now(command.operation_id).record) is not None:
-            command = replace(command, token=record.token, attempt_id=record.attempt_id)
-        return await super().apply(command)
-
-
-class Unsettled(MemoryStore):
-    """A record is as it was written, whatever time it is."""
-
-    async def read(self, operation_id: UUID) -> Snapshot:
-        return Snapshot(self.memory.records.get(operation_id), self.memory.clock())
-
-
-class Forgetful(MemoryStore):
-    """A restart loses everything."""
-
-    async def start(self) -> None:
-        self.memory.records.clear()
-        await super().start()
-
-
-@dataclass
-class OddDatabase(MemoryDatabase):
-    """One whose stores differ from the model."""
-
-    odd: type[MemoryStore] = MemoryStore
-
-    def open_store(self) -> Store:
-        return self.odd(self.memory)
-
-
-@pytest.mark.parametrize("odd", [Fenceless, Unsettled, Forgetful])
-def test_a_store_that_differs_from_the_model_is_found(odd: type[MemoryStore]) -> None:
-    """The histories are long and odd enough to come to what these do differently."""
-    with pytest.raises((AssertionError, ExceptionGroup)):
-        # The first one that shows it is enough.
-        tell(
-            OddDatabase(odd=odd),
-            settings(SETTINGS, phases=(Phase.generate,), report_multiple_bugs=False, derandomize=True),
-        )

@@ -48,7 +48,6 @@ async def ask(store: Store, hand: Hand, *, is_urgent: bool = False) -> RecoveryL
 
 
 async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> RecoveryLease:
-    """Ask, and expect to get it."""
     lease = await ask(store, hand, is_urgent=is_urgent)
     assert lease is not None
     return lease
@@ -97,7 +96,6 @@ async def recovery(store: Store, hand: Hand) -> RecoveryState:
 
 
 async def pass_floor(database: Database) -> None:
-    """Until somebody may ask again at all."""
     await database.advance(PROBE_FLOOR_US / 1_000_000)
 
 

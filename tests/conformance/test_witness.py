@@ -24,7 +24,6 @@ KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[WitnessFiles]:
-    """Those of one worker."""
     files = WitnessFiles(tmp_path / "witness")
     files.open()
     yield files

@@ -40,7 +40,6 @@ class Death:
 
 
 async def serve(directory: str, url: str, port: int, step: int) -> None:
-    """Until it dies."""
     service, database = load(directory, "service"), load(directory, f"on_{url.partition(':')[0].removesuffix('ql')}")
     db: Any
     if url.startswith("sqlite:"):

@@ -28,7 +28,6 @@ OWN_KINDS = ("ServiceMonitor", "PrometheusRule")
 
 
 def rendered(**values: Any) -> dict[str, dict[str, Any]]:
-    """The objects of the chart, by kind."""
     with helm_python.Chart.load(CHART) as chart:
         files = chart.render(values, name="idempotency-gateway", namespace="shop")
     kinds: dict[str, dict[str, Any]] = {}
@@ -173,7 +172,6 @@ def closed(shape: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=deploying.EXAMPLES, ids=lambda path: path.stem)
 def example(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The values of an example."""
     given: dict[str, Any] = yaml.safe_load(request.param.read_text())
     return given
 

@@ -64,7 +64,6 @@ async def counted(status_port: int) -> set[str]:
 
 
 def bearer(token: str) -> tuple[str, str]:
-    """The header of an operator."""
     return ("Authorization", f"Bearer {token}")
 
 
@@ -220,25 +219,20 @@ async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: 
         assert await charged(service.port) == 0
 
 
-async def test_it_opens_with_a_console(tmp_path: Path) -> None:
-    """The token that it prints is an operator's at the address that it prints, which is on loopback."""
+async def test_a_doubt_ends_with_what_the_service_says(tmp_path: Path) -> None:
+    """By an operator with the printed token, at the console on loopback; the service is asked by the operation's id."""
     with DemoProcess(tmp_path, "--host", "0.0.0.0") as demo:
         port, token = demo.console
         assert (await http.request(port, "GET", "/ui/", [("Host", f"127.0.0.1:{port}")])).status in (200, 303)
         asked = [await http.request(port, "GET", "/operations", [bearer(each)]) for each in (token, "x" * 32)]
         assert [answer.status for answer in asked] == [200, 401]
-
-
-async def test_a_doubt_ends_with_what_the_service_says(tmp_path: Path) -> None:
-    """The charge whose response was lost: the service is asked by the operation's id, and repeats get what it says."""
-    with DemoProcess(tmp_path) as demo:
-        (lost,) = [line for line in curl_lines(demo.output) if "tok_lost_response" in line]
+        lines = curl_lines(demo.output.replace("0.0.0.0", "127.0.0.1"))
+        (lost,) = [line for line in lines if "tok_lost_response" in line]
         operation = (await curl(lost, demo.port)).json()["error"]["operation_id"]
         assert "/operations/ID" in demo.output
         said = await http.request(demo.port, "GET", f"/operations/{operation}")
         completed = {"status": said.status, "body_base64": base64.b64encode(said.body).decode()}
         done = json.dumps({"completed": completed, "why": "seen in the ledger"}).encode()
-        port, token = demo.console
         resolve = f"/operations/{operation}/resolve"
         assert (await http.request(port, "POST", resolve, [bearer(token), JSON], done)).status == 200
         answer = await curl(lost, demo.port)

@@ -36,7 +36,6 @@ DEFAULTS = Config.model_fields
 
 
 def stopping_seconds(asked: Config) -> float:
-    """How long a gateway may take to stop."""
     return asked.shutdown.delay + asked.shutdown.drain_timeout + LAST_WORDS_SECONDS
 
 
@@ -48,7 +47,6 @@ def config_of(arguments: list[str]) -> PurePosixPath:
 
 
 def state_dir() -> str:
-    """The default place of what is written."""
     return str(DEFAULTS["state_dir"].default)
 
 
@@ -148,7 +146,6 @@ def environment(service: str) -> dict[str, str]:
 
 
 def mounts(service: str) -> dict[str, str]:
-    """What is mounted where: target to source."""
     return {(parts := volume.split(":"))[1]: parts[0] for volume in SERVICES[service].get("volumes", [])}
 
 
@@ -240,7 +237,6 @@ def workload(kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def containers(kinds: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The containers of the pod by name."""
     return {each["name"]: each for each in workload(kinds)["template"]["spec"]["containers"]}
 
 

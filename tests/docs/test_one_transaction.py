@@ -42,7 +42,6 @@ class Database:
         self.url = url
 
     async def run(self, statements: str) -> list[tuple[Any, ...]]:
-        """The rows of the last statement."""
         if self.url.startswith("sqlite:"):
             db = apsw.Connection(self.url.removeprefix("sqlite:"))
             try:
@@ -61,7 +60,6 @@ class Database:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    """An empty one."""
     if request.param == "sqlite":
         return Database(f"sqlite:{tmp_path}/service.db")
     return Database(request.getfixturevalue("postgres_url"))
@@ -79,7 +77,6 @@ class Services:
         await self._is("listens")
 
     async def is_dead(self) -> None:
-        """Once it is."""
         await self._is("dead")
 
     async def _is(self, word: str) -> None:
@@ -89,7 +86,6 @@ class Services:
 
 @asynccontextmanager
 async def services(directory: Path, database: Database, port: int) -> AsyncIterator[Services]:
-    """Of the page's files."""
     for name, text in FILES.items():
         (directory / name).write_text(text)
     words = [sys.executable, str(Path(__file__).with_name("dying.py")), str(directory), database.url, str(port)]
@@ -115,7 +111,6 @@ async def gateway(directory: Path, port: int, clocks: Clocks, **route: Any) -> A
 
 
 async def charge(home: House, key: str) -> tuple[int, str | None, str]:
-    """Status, verdict and body."""
     response = await home.send(key, target="/v1/charges")
     return *status_of(response), response.body.decode()
 

@@ -64,7 +64,6 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 def name_of(page: Path) -> str:
-    """A page, for the ids of tests."""
     return str(page.relative_to(ROOT))
 
 
@@ -112,7 +111,6 @@ def leads_on(page: Path, link: str) -> bool:
 
 
 def headings(text: str) -> list[str]:
-    """The headings as links name them."""
     lines = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return [anchor(line) for line in lines]
 

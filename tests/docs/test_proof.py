@@ -27,7 +27,6 @@ def _invariants() -> Iterator[tuple[int, str]]:
 
 
 def _names_in(file: Path) -> set[str]:
-    """The names of the tests in a module."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, functions)}
 

@@ -17,7 +17,7 @@ from tests.support.postgres import PostgresInstallation, PostgresServer, workspa
 
 _POSTGRES_TESTS: Final = tuple(str(path) for path in sorted(Path("tests/store").glob("test_postgres*.py")))
 _REDIS_TESTS: Final = tuple(str(path) for path in sorted(Path("tests/store").glob("test_redis*.py")))
-_TIERED_TESTS: Final = ("tests/store/test_tiered.py", "tests/store/test_tiered_faults.py")
+_TIERED_TESTS: Final = ("tests/store/test_tiered.py",)
 _WHOLE: Final = ("tests/http/gateway/test_shared_redis.py", "tests/events/test_brokers.py")
 _SUITE: Final = "tests/conformance"
 

@@ -55,7 +55,6 @@ class Backend:
         await self.execute(f"UPDATE {table} SET {column} = {text} WHERE {where}")
 
     async def tables(self, text: str) -> set[str]:
-        """Which have this text in any column."""
         rows = {name: await self.execute(f"SELECT * FROM {name}") for (name,) in await self.execute(self.listing)}
         return {str(name) for name, found in rows.items() if text in repr(found)}
 

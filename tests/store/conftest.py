@@ -28,7 +28,6 @@ def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str | None:
-    """That of a Postgres; None for SQLite."""
     return request.getfixturevalue("migrated_url") if request.param == "postgres" else None
 
 

@@ -22,7 +22,6 @@ STORE = "the-store"
 
 
 def completed(body: bytes = b"one", fields: Headers = ANSWER.headers) -> Snapshot:
-    """An operation of its own, just completed."""
     store, hand = MemoryStore(), Hand()
     for say in (hand.claim, lambda: hand.complete(replace(ANSWER, headers=fields, body=body))):
         command = say()
@@ -39,7 +38,6 @@ def id_of(snapshot: Snapshot) -> UUID:
 
 
 def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
-    """The same, later in its life."""
     return replace(snapshot, now_us=record_of(snapshot).replay_until_us - microseconds(seconds))
 
 

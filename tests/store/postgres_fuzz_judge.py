@@ -122,19 +122,16 @@ class History:
         return f"{said}, {leases}, {changes} changes, {swept} of them by sweeps, {moves} moves of tombstones"
 
     def note(self, said: Said) -> None:
-        """Add a command, with what came of it."""
         self.said.append(said)
         if said.command is not None and isinstance(said.result, Applied):
             self.applied.add(type(said.command))
 
     @property
     def has_effects(self) -> bool:
-        """Whether every command was applied."""
         return self.applied == EVENT_OF.keys()
 
 
 def judge(history: History) -> list[str]:
-    """What is wrong, the first faults of it."""
     by_operation: defaultdict[UUID, list[Said]] = defaultdict(list)
     for said in history.said:
         by_operation[said.operation_id].append(said)
@@ -358,7 +355,6 @@ def _snapshot(said: Said) -> Snapshot:
 
 
 def _plain(record: Record | None) -> Record | None:
-    """As the row alone has it."""
     return None if record is None else replace(record, response=tombstone_response(record.response))
 
 
@@ -378,7 +374,6 @@ def _with_its_turn(record: Record | None) -> Record | None:
 
 
 def _mark(command: Command) -> Any:
-    """What marks a command in what it makes."""
     event = EVENT_OF[type(command)]
     if isinstance(command, ClaimingCommand | Accept):
         return event, command.attempt_id

@@ -37,7 +37,6 @@ async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
 
 @asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    """A started store."""
     store = PostgresStore(url, **options)
     async with started(store):
         yield store

@@ -29,7 +29,6 @@ def files(tmp_path: Path) -> Iterator[AttemptFiles]:
 
 @pytest.fixture
 def heir(tmp_path: Path) -> Iterator[AttemptFiles]:
-    """Another worker of the host."""
     heir = AttemptFiles(tmp_path)
     heir.open()
     yield heir

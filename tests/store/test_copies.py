@@ -19,7 +19,6 @@ EXPIRES_US = 1_800_000_000_000_000
 
 
 def completed() -> Record:
-    """A record as the table makes it."""
     store, hand = MemoryStore(), Hand()
     for say in (hand.claim, hand.complete):
         command = say()

@@ -197,7 +197,6 @@ async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None
 
 
 async def is_back(guard: EpochGuard) -> bool:
-    """Whether it lets somebody through."""
     try:
         await guard.read(UUID(int=1))
     except Amnesic:
@@ -265,7 +264,6 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
     async with opened(memory, tmp_path, store=store) as guard:
 
         async def change() -> None:
-            """As soon as the store answers."""
             store.is_changed = True
             while True:
                 try:

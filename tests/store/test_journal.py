@@ -67,7 +67,6 @@ async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIte
 
 
 async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:
-    """All that waits, read page by page."""
     found: list[OutcomeCommand] = []
     after: EntryId | None = None
     while page := await journal.waiting(after, limit=3, bytes_max=1 << 20):
@@ -77,7 +76,6 @@ async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:
 
 
 def files(directory: Path) -> list[str]:
-    """The kinds of files that are there."""
     return sorted(path.name.partition(".")[2] for path in directory.iterdir())
 
 
@@ -86,12 +84,10 @@ def modes(directory: Path) -> set[int]:
 
 
 def databases(directory: Path) -> dict[Path, bytes]:
-    """Every database and its content."""
     return {path: path.read_bytes() for path in directory.glob("*.db")}
 
 
 async def told(journal: SqliteJournal, command: OutcomeCommand) -> list[OutcomeCommand | None]:
-    """What the journals have of its operation."""
     return [each.command for each in await journal.outcomes(command.operation_id)]
 
 

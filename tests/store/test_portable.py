@@ -26,7 +26,6 @@ HOUR_SECONDS = 3_600
 
 @asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    """A started store."""
     async with started(PostgresStore(url, dialect="portable", **options)) as store:
         yield store
 

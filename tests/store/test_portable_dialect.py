@@ -86,7 +86,6 @@ def changed_tables(found: list[str]) -> list[str]:
 
 
 def assigned(found: list[str]) -> list[str]:
-    """What stands behind SET."""
     if "set" not in found:
         return []
     rest, depth, behind = found[found.index("set") + 1 :], 0, []

@@ -88,7 +88,6 @@ def scans_of_tables(plan: dict[str, Any]) -> list[str]:
 
 
 async def plan_of(connection: Connection, text: str) -> list[str]:
-    """The plan for whatever arguments."""
     nulls = ", ".join(["NULL"] * max(map(int, re.findall(r"\$(\d+)", text)), default=0))
     await connection.execute("SET plan_cache_mode = force_generic_plan")
     await connection.execute(f"PREPARE planned AS {text}")

@@ -47,7 +47,6 @@ def of_postgres(
 
 
 async def add(beside: Any, gateway_id: UUID, **columns: object) -> None:
-    """List another worker."""
     row = {"id": gateway_id.bytes, "service": "shop", "operations": "[]", "seen_us": 0, "level": 1, **columns}
     places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
     await beside.execute(f"INSERT INTO idempotency_gateway.gateway ({', '.join(row)}) VALUES ({places})", *row.values())

@@ -46,7 +46,6 @@ _numbers = itertools.count(1)
 
 
 def alone(url: str, *, replicas: int | None = None, files: WitnessFiles | None = None) -> RedisStore:
-    """The store at this URL."""
     return RedisStore(url, replicas=replicas, witness_files=files)
 
 
@@ -80,14 +79,12 @@ def servers(server_workspace: Path) -> Iterator[list[RedisServer]]:
 
 @pytest.fixture
 def server(servers: list[RedisServer]) -> RedisServer:
-    """One of them, started."""
     servers[0].start()
     return servers[0]
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is looked at again and again."""
     monkeypatch.setattr(primary, "LOOK_SECONDS", 0.05)
 
 

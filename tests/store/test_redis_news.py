@@ -33,7 +33,6 @@ async def other(redis_url: str) -> AsyncIterator[RedisFastTier]:
 
 @asynccontextmanager
 async def listening_tier(url: str) -> AsyncIterator[RedisFastTier]:
-    """A started tier that hears already."""
     async with fast_tier(url) as tier:
         await eventually(lambda: subscribers(url, "idempotency-gateway:purges"), what="the tier listens")
         yield tier

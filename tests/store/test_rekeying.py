@@ -26,7 +26,6 @@ RESPONSE = StoredResponse(201, b"Made", ((b"Location", b"/made/1"),), b"made")
 
 @pytest.fixture
 async def durable(backend: Backend) -> AsyncIterator[ManagedStore]:
-    """A bare store of each kind."""
     async with started(backend.open_bare(NO_EVENTS)) as store:
         yield store
 
@@ -36,7 +35,6 @@ def sealing(*keys: EncryptionKey) -> Sealing:
 
 
 async def seen(store: SealedStore, hand: Hand) -> tuple[Record | None, RequestInfo | None]:
-    """The record in clear."""
     record = (await store.read(hand.operation_id)).record
     return record, None if record is None else record.request
 

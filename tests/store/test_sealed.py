@@ -56,7 +56,6 @@ async def unsent_of(_: UUID) -> set[UUID]:
 
 
 def secretive() -> Hand:
-    """An operation with the secret in its key."""
     return Hand(Script(new_identity(key=SECRET)))
 
 
@@ -163,7 +162,7 @@ async def whys(store: ManagedStore, *, is_dead: bool) -> list[str]:
 
 
 async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> None:
-    """Consumers quote what they refuse."""
+    """Consumers quote what they refuse: the reason is encrypted, and a list that lacks its key says so."""
     before, store = await backend.store(sealing_by(K1)), await backend.store(sealing_by(K2, K1))
     await do(before, secretive(), claim, complete)
     await failed(store, EventFate.PUT_OFF, f"HTTP 422 {SECRET}")

@@ -56,7 +56,6 @@ async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 
 def tamper(path: Path, *sql: str) -> None:
-    """Change the file behind the store's back."""
     with apsw.Connection(str(path)) as connection:
         for statement in sql:
             connection.execute(statement)
@@ -430,7 +429,6 @@ async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) 
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """Read behind the store's back."""
     with closing(apsw.Connection(str(path))) as connection:
         return connection.execute(query).fetchall()
 
@@ -529,7 +527,7 @@ async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
 async def test_a_pause_ends_in_short_transactions(
     store: SqliteStore, path: Path, clock: ManualClock, rest_seconds: int
 ) -> None:
-    """Where its end is cancelled it stays paused."""
+    """Cancelled, it stays paused; its end goes on where it stopped, or later gives each the time since."""
     await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
     number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
     fill(path, number - 1)
@@ -560,36 +558,25 @@ def ends_of_delivery(path: Path) -> list[int]:
     return [end for end, _ in ends]
 
 
-HOT = (
-    "select_operation", "select_due", "select_ended", "select_ahead", "select_doubt_ahead", "update_operation",
-    "delete_operation", "narrow_operation", "select_kind", "insert_response", "delete_response", "update_granted",
-    "select_sequence", "update_sequence", "take_turns", "tally", "upsert_recipe", "upsert_gateway",
-    "update_gateway", "insert_audit", "select_audits", "select_old_audits", "delete_audit", "update_audit",
-    "select_recovery", "upsert_recovery", "put_off_recovery", "select_old_recoveries", "delete_recovery",
-    "update_recovery", "select_horizon", "select_horizon_stopped", "select_horizon_by_row", "select_alive",
-    "select_delivery", "update_delivery", "delete_delivery", "delete_request", "select_request",
-    "select_line", "give_turn", "redeliver_event", "delete_event", "put_off_event", "bury_event",
-    "resume_events", "find_due_event", "lease_events", "give_event_turn",
-    "select_operation_by_row", "find_due", "select_next_route", "select_backlog", "select_pauses", "delete_pause",
-    "resume_pause", "update_pause", "select_paused", "prolong_delivery", "prolong_operation",
+# Their tables have few rows, or nothing that traffic waits for runs them.
+COLD = (
+    "count_sealed", "delete_gateways", "delete_turns", "find_pause_ahead", "insert_kind", "move_pauses", "schema_0001",
+    "select_content_holders", "select_next_sealed", "select_older_gateways", "select_outboxes", "select_recipes",
+    "select_paused_expiring", "select_running", "select_services", "upsert_activity",
 )  # fmt: skip
 
 
-def plan_of(path: Path, name: str) -> list[str]:
-    with apsw.Connection(str(path)) as connection:
-        text = TEXTS[name]
-        parameters = len(set(re.findall(r"\?\d+", text))) or text.count("?")
-        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters)]
-    connection.close()
-    return plan
-
-
-@pytest.mark.parametrize("name", HOT)
-async def test_a_hot_statement_reads_no_whole_table(name: str, store: SqliteStore, path: Path) -> None:
-    """The plan of every statement that traffic waits for goes through an index or a row number."""
-    plan = plan_of(path, name)
-    # What a subquery found, of which it reads a bounded number itself.
+def scans_of(connection: apsw.Connection, text: str) -> list[str]:
+    parameters = len(set(re.findall(r"\?\d+", text))) or text.count("?")
+    plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + text, (None,) * parameters)]
+    # What a subquery found, of which it reads a bounded number itself; a virtual table is a list among the parameters.
     found = {"SCAN CONSTANT ROW", *("SCAN " + step.split()[1] for step in plan if step.startswith("CO-ROUTINE"))}
     scans = [step for step in plan if step.startswith("SCAN") and step not in found]
-    # A virtual table is a list among the parameters.
-    assert [step for step in scans if "USING" not in step and "VIRTUAL TABLE" not in step] == []
+    return [step for step in scans if "USING" not in step and "VIRTUAL TABLE" not in step]
+
+
+async def test_a_statement_reads_no_whole_table(store: SqliteStore, path: Path) -> None:
+    """The plan of every statement that traffic waits for goes through an index or a row number."""
+    with closing(apsw.Connection(str(path))) as connection:
+        scans = {name: scans_of(connection, text) for name, text in TEXTS.items() if name not in COLD}
+    assert {name: steps for name, steps in scans.items() if steps} == {}

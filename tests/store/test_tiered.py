@@ -14,10 +14,10 @@ from gateway.core.operation import Applied, Command, Fenced, Purge, Result, Snap
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis.store import RedisFastTier
 from gateway.store.tiered import Tiered
-from tests.conformance.hand import REPLAY_SECONDS, Hand, started
+from tests.conformance.hand import REPLAY_SECONDS, Hand, do, started
 from tests.store.copies import STORE, client, fast_tier, key_of
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, FaultyStore, lost, refused
+from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 
@@ -110,7 +110,6 @@ async def repeat(store: Tiered, hand: Hand) -> Result:
 
 
 async def claim(store: Tiered) -> Hand:
-    """An operation of its own, claimed."""
     hand = Hand()
     assert await copy_of(store, hand) is None
     await say(store, hand, hand.claim())
@@ -125,7 +124,6 @@ async def complete(store: Tiered) -> Hand:
 
 
 async def in_redis(url: str, hand: Hand) -> None:
-    """Until the copy has arrived."""
     with client(url) as redis:
         await eventually(lambda: redis.exists(key_of(hand.operation_id)), what="the copy is in Redis")
 
@@ -295,3 +293,34 @@ async def test_whatever_is_not_answered_is_an_absence(memory: Memory, verb: str,
         with pytest.raises(StoreError):
             await (store.read(uuid4()) if verb == "read" else store.apply(Hand().claim()))
         assert not store.durable_up
+
+
+async def test_a_slow_answer_makes_no_young_copy(memory: Memory) -> None:
+    """How old a copy is counts from before the call that gave it, however late the answer came."""
+    async with gateway(memory, None) as here:
+        hand = await claim(here.store)
+        gate = here.durable.stop_after("complete")
+        completing = asyncio.create_task(do(here.store, hand, Hand.complete))
+        await gate.reached.wait()
+        here.clock[0] += AGE_SECONDS
+        gate.opened.set()
+        await completing
+        here.durable.said.clear()
+        await here.store.apply(hand.claim())
+        assert here.durable.said == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"), [(lost(), State.COMPLETED), (dropped(), State.CLAIMED)], ids=["effect", "no-effect"]
+)
+async def test_a_lost_completion_is_no_copy(memory: Memory, fault: Fault, state: State) -> None:
+    """Whether it was recorded is for the durable store to say: whoever comes next is answered by that."""
+    async with gateway(memory, None) as here:
+        hand = await claim(here.store)
+        here.durable.on("complete", fault)
+        with pytest.raises(Indefinite):
+            await here.store.apply(hand.complete())
+        here.durable.said.clear()
+        result = await here.store.apply(hand.claim())
+        assert isinstance(result, Fenced)
+        assert (result.snapshot.state, here.durable.said) == (state, ["claim"])

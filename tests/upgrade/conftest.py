@@ -11,5 +11,4 @@ from tests.upgrade.programs import build_next
 
 @pytest.fixture(scope="session")
 def next_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its root."""
     return build_next(tmp_path_factory.mktemp("next-program") / "next")

@@ -196,7 +196,6 @@ def _dumped(postgres: PostgresServer) -> str:
 
 
 def main() -> None:
-    """Freeze this program's level."""
     with workspace("freeze") as directory:
         asyncio.run(freeze(directory))
     for path in sorted(HERE.iterdir()):

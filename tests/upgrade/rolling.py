@@ -114,7 +114,6 @@ class Fleet:
             self.faults.append(f"raising the level was refused for another reason: {said}")
 
     async def _finish(self) -> None:
-        """One that was killed counts for a minute."""
         until = time.monotonic() + _FINISH_SECONDS
         while True:
             code, said = await finish(self._world.gateways[0])

@@ -40,7 +40,6 @@ _VERSION: Final = 27
 
 @pytest.fixture(params=_LEVELS)
 def frozen(request: pytest.FixtureRequest) -> Path:
-    """What one level left behind."""
     return FROZEN / str(request.param)
 
 

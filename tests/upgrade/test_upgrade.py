@@ -73,7 +73,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 async def stood(
     place: dict[str, Any], directory: Path, upstream: RecordingUpstream, *roots: Path
 ) -> AsyncIterator[list[GatewayProcess]]:
-    """Gateways of these programs, not started."""
     found = []
     for number, root in enumerate(roots):
         home = directory / f"gateway-{number}"
@@ -87,7 +86,6 @@ async def stood(
 
 
 async def restart(gateway: GatewayProcess, root: Path) -> None:
-    """With another program."""
     gateway.terminate()
     use(gateway, root)
     await gateway.start()

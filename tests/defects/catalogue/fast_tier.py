@@ -24,7 +24,7 @@ purge-done-while-a-master-is-away: a purge is said to be done although a master 
 +return None not in self._routes and any(
 purge-untold-where-a-slot-has-gone: a purge is not told to the master that a slot has moved to, where others have copies
     already
-  store/redis/node.py tests/store/test_redis_groups.py::test_a_purge_by_one_who_has_yet_to_learn_of_a_move[back]
+  store/redis/node.py tests/store/test_redis_groups.py::test_a_slot_that_comes_back
 -            self._forget_eras(owned ^ self._buckets)
 moves-unnoticed: once a slot has moved, its operations have no copies any more
   store/redis/node.py tests/store/test_redis_groups.py::test_what_a_server_does_not_have_is_looked_for

@@ -169,7 +169,7 @@ reads-of-any-memory: behind a pooler, a request that a promoted standby has forg
 -        rows, kinds = await self._dialer.run(self._link, read)
 +        rows, kinds = await self._link.run(read)
 window-from-the-end-of-the-call: a copy lives longer than its record by as long as the store took to answer
-  store/gate.py tests/store/test_tiered_faults.py::test_a_slow_answer_makes_no_young_copy
+  store/gate.py tests/store/test_tiered.py::test_a_slow_answer_makes_no_young_copy
 - copies.keep(result.snapshot, started_seconds)
 + copies.keep(result.snapshot, ended_seconds)
 fast-window-from-the-put: an entry lives longer than its record by as long as it took to reach Redis
@@ -203,7 +203,7 @@ cache-outlives-the-window: a process answers from its memory what has expired
 -min(self._age_seconds_max, window_seconds)
 +self._age_seconds_max
 unacknowledged-is-cached: a completion whose answer was lost is believed, and answered from a copy
-  store/gate.py tests/store/test_tiered_faults.py::test_a_lost_completion_is_no_copy[no-effect]
+  store/gate.py tests/store/test_tiered.py::test_a_lost_completion_is_no_copy[no-effect]
 -            result = await self.behind.apply(sealed)
 +            result = await self.behind.apply(sealed)
 +            _HELD[:] = [result.snapshot]

@@ -542,6 +542,8 @@ async def operators_are_listened_to(place: Place, token: str | None) -> object:
 
 # By file, and by test: the settings, of which those that stand in one section share its name.
 _ELSEWHERE: Final = """
+integration/test_joining.py
+  only_what_needs_a_grant_waits: store.probation
 observe/test_tracing.py
   a_request_and_its_attempt: traces.endpoint,headers
   calls_of_the_store_by_choice: traces.detail
@@ -620,7 +622,6 @@ store/test_redis_alone.py
 store/test_postgres_members.py
   the_operators_word: store.promotion
   who_has_not_spoken_is_named: store.promotion_wait
-  a_worker_that_is_silent_is_struck_off: store.probation
   one_that_needs_a_synchronous_standby: store.synchronous
 http/gateway/test_times.py
   lapsed_claim_waits_for_its_owners_journal: store.journal_grace
@@ -737,7 +738,7 @@ deliver/test_worker.py
   the_reason_of_a_dead_letter: delivery.max_answers
 http/gateway/test_outcomes.py
   client_time_is_over_and_the_attempt_goes_on: upstream.answer_within
-  silence: upstream.response_timeout
+  silence_is_never_nothing: upstream.response_timeout
 """
 
 

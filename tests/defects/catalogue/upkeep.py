@@ -22,7 +22,7 @@ late-partition-not-counted: nobody sees that responses waited for their partitio
 -        self.late += 1
 -
 turn-taken-from-the-living: whoever asks has the turn, and every gateway sweeps
-  store/relational/sql/take_turns.sql tests/conformance/test_turns.py::test_a_turn_is_of_one_gateway[sqlite]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_is_of_one_gateway[sqlite]
 -t.name = n.value
 +FALSE
 turn-of-the-dead-stays: nobody takes over from a gateway that died
@@ -30,7 +30,7 @@ turn-of-the-dead-stays: nobody takes over from a gateway that died
 -t.until_us > ?4 AND
 +?4 IS NOT NULL AND
 turn-of-the-future-stays: where the clock was set back, nobody does anything until it has caught up
-  store/relational/sql/take_turns.sql tests/conformance/test_turns.py::test_a_turn_of_a_clock_that_was_set_back[sqlite]
+  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_of_a_clock_that_was_set_back[sqlite]
 - AND t.until_us <= ?3
 turn-left-is-anybodys: a gateway that stops takes the turns of all others with it
   store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_that_is_left_is_free_at_once[sqlite]
@@ -95,7 +95,7 @@ storage-said-to-write-what-is-not-sent: with a storage that keeps what it gets, 
 -("fsync", "full_page_writes")
 +tuple(DURABILITY)
 refused-and-said-to-be-allowed: `check --store` says that the server allows what it refuses
-  store/postgres/capability.py tests/store/test_postgres.py::test_what_is_refused_is_named_with_what_follows
+  store/postgres/schema.py tests/store/test_postgres.py::test_what_is_refused_is_named_with_what_follows
 -Capability(name, "refused", f
 +Capability(name, "ok", f
 upkeep-comes-late-after-an-outage: for minutes after an outage nobody counts, recovers, or compares the memory of the

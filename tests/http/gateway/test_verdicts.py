@@ -334,3 +334,11 @@ async def test_rule_8_store_unavailable(dark_store: Store, tmp_path: Path, choic
             assert status_of(response) == (200, "unprotected")
             assert home.upstream.requests[-1].body == BODY
         assert len(home.upstream.requests) == (1 if choice == "refuse" else 2)
+
+
+async def test_status_header_can_be_switched_off(store: Store, tmp_path: Path) -> None:
+    """A route may keep its words to itself; the fact of a replay stays visible."""
+    async with house(store, tmp_path, route={"status_header": False}) as home:
+        assert status_of(await home.send("k1")) == (200, None)
+        again = await home.send("k1")
+        assert (status_of(again), again.header("Idempotent-Replayed")) == ((200, None), "true")

@@ -203,11 +203,11 @@ DEFECTS = (
             ),
             Edit(
                 "protect/coordinator.py",
-                "            if request.owner is None and not request.is_executed",
-                "            for one in self.operations.in_flight.values():\n"
-                "                if one is request.owner:\n"
-                "                    one.task.cancel()\n"
-                "            if request.owner is None and not request.is_executed",
+                "                if request.owner is None and not request.is_executed",
+                "                for one in self.operations.in_flight.values():\n"
+                "                    if one is request.owner:\n"
+                "                        one.task.cancel()\n"
+                "                if request.owner is None and not request.is_executed",
             ),
         ),
         ("tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]",),

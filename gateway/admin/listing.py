@@ -15,14 +15,13 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.admin.operations import PAGE_SIZE_MAX, Operations
+from gateway.admin.operations import EVERY, INDEXED, PAGE_SIZE_MAX, Operations
 from gateway.admin.resolution import Malformed, Policies
 from gateway.admin.view import doubt_text, since_us, span
 from gateway.core.identity.key import Key
 from gateway.core.identity.scope import derive_operation_id, stored_digest
 from gateway.core.operation import Delivery, Record, State
 from gateway.core.recovery import Hold, Probe, Resend, doubted_status, probe_target
-from gateway.options import STATES
 from gateway.store.operations import Query
 
 # So many are put in order.
@@ -33,8 +32,6 @@ _LOOK_SECONDS: Final = 0.12
 _CALLERS_MAX: Final = 200
 _TOGETHER: Final = 200
 _TEXT_MAX: Final = 200
-_INDEXED: Final = (frozenset((State.IN_DOUBT,)), frozenset((State.DEAD_LETTER,)))
-_EVERY: Final = frozenset(map(State, STATES))
 
 
 # -- in a person's words ----------------------------------------------------------------------------------------------
@@ -147,7 +144,7 @@ Order = Callable[[Record], Any]
 
 def orders(states: frozenset[State], now_us: int, policies: Policies) -> dict[str, tuple[str, Order]]:
     """What a list of these states can be sorted by: the columns, each with its head."""
-    since = {_INDEXED[0]: "In doubt since", _INDEXED[1]: "Given up"}.get(states, "Since")
+    since = {INDEXED[0]: "In doubt since", INDEXED[1]: "Given up"}.get(states, "Since")
     return {
         "subject": ("Operation", subject),
         "route": ("Route", lambda record: record.identity.route),
@@ -225,31 +222,23 @@ class Found:
 async def gathered(
     operations: Operations, query: Query, fits: Callable[[Record], object] = bool, records_max: int | None = None
 ) -> Found:
-    """At most `records_max` records of the query that fit; `SORTED_MAX` by default.
-
-    The store has an index of what is in doubt or a dead letter. For other states all records are read, and left out
-    here: the store would look through as many as there are before it says that there is none.
-    """
+    """At most `records_max` records of the query that fit, of those that can be read in a moment; `SORTED_MAX` by
+    default."""
     records_max = SORTED_MAX if records_max is None else records_max
-    states, routes, size = query.states, query.routes, records_max
-    if query.states not in _INDEXED and query.reason is None:
-        query, size = replace(query, states=_EVERY, routes=None), PAGE_SIZE_MAX
     found: list[Record] = []
-    until, looked, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
-    async for page in operations.pages(replace(query, limit=size)):
-        looked, now_us = looked + len(page), page[0].now_us
-        records = [snapshot.record for snapshot in page if snapshot.record is not None]
-        found += [
-            record
-            for record in records
-            if record.state in states and (routes is None or record.identity.route in routes) and fits(record)
-        ]
+    until, number, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
+    async for looked in operations.looked(replace(query, limit=records_max), PAGE_SIZE_MAX):
+        number += looked.number
+        for snapshot in looked.found:
+            if (record := snapshot.record) is not None and fits(record):
+                found.append(record)
+                now_us = snapshot.now_us
         if len(found) > records_max:
-            return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, looked)
+            return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, number)
         is_enough = len(found) == records_max or time.monotonic() >= until
-        if is_enough and len(page) == size:
-            return Found(found, now_us, records[-1].identity.operation_id, looked)
-    return Found(found, now_us, None, looked)
+        if is_enough and looked.after is not None:
+            return Found(found, now_us, looked.after, number)
+    return Found(found, now_us, None, number)
 
 
 # -- a key of a caller unknown ----------------------------------------------------------------------------------------
@@ -324,8 +313,8 @@ def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
 async def _callers(operations: Operations, beginning: str, held: Held) -> list[bytes]:
     """The callers of the operations that are looked at, first those of what is in doubt or dead."""
     others: list[Record] = []
-    stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in _INDEXED)
-    looking = gathered(operations, Query(_EVERY), others.append)
+    stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in INDEXED)
+    looking = gathered(operations, Query(EVERY), others.append)
     looked, pages = await asyncio.gather(looking, asyncio.gather(*stopped))
     records = [each.record for each in chain.from_iterable(pages) if each.record is not None] + others
     digests = [each.identity.scope_digest for each in records if caller(each).startswith(beginning)]

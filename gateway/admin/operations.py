@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from gateway.admin import reports
@@ -62,6 +62,8 @@ from gateway.store.operations import ActivityRow, AuditEntry, Backlog, Observati
 T = TypeVar("T")
 
 PAGE_SIZE_MAX: Final = 500
+INDEXED: Final = (frozenset((State.IN_DOUBT,)), frozenset((State.DEAD_LETTER,)))
+EVERY: Final = frozenset(State) - {State.ABSENT}
 _WHY_CHARACTERS_MAX: Final = 1000
 _WHO_CHARACTERS_MAX: Final = 128
 
@@ -69,6 +71,14 @@ _CALL_SECONDS: Final = 15.0
 # How long a command whose response was lost is repeated before the operator is asked to.
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
+
+
+class Looked(NamedTuple):
+    """What was found among so many records that were read; `after` is where to go on, None where these are all."""
+
+    found: list[Snapshot]
+    number: int
+    after: UUID | None
 
 
 class Operations:
@@ -187,18 +197,35 @@ class Operations:
         """The outcomes in the journals of this host. Needs no store."""
         return await asyncio.to_thread(self._journal, operation_id=operation_id, is_refused=is_refused, limit=limit)
 
-    async def pages(self, query: Query, limit: int | None = None) -> AsyncIterator[list[Snapshot]]:
-        """The matches, page by page, ordered by operation id, up to `limit` in all. `query.limit` is the page size."""
-        left = limit
-        while left is None or left > 0:
-            size = query.limit if left is None else min(query.limit, left)
-            page = await self.page(replace(query, limit=size))
-            if page:
-                yield page
-            if len(page) < size:
+    async def looked(self, query: Query, read_max: int = PAGE_SIZE_MAX) -> AsyncIterator[Looked]:
+        """The matches, page by page, ordered by operation id. `query.limit` is the page size.
+
+        The store has an index of what is in doubt and of dead letters. For other states all records are read,
+        `read_max` at once, and left out here: the store would look through as many as there are before it says that
+        there is none.
+        """
+        asked = query
+        if query.states not in INDEXED and query.reason is None:
+            asked = replace(query, states=EVERY, routes=None, limit=read_max)
+        while True:
+            page = await self.page(asked)
+            after = _last_id(page) if len(page) == asked.limit else None
+            yield Looked([snapshot for snapshot in page if _is_of(query, snapshot)], len(page), after)
+            if after is None:
                 return
-            left = None if left is None else left - len(page)
-            query = replace(query, after=_last_id(page))
+            asked = replace(asked, after=after)
+
+    async def pages(self, query: Query, limit: int | None = None) -> AsyncIterator[list[Snapshot]]:
+        """What is found of it, up to `limit` in all."""
+        left = limit
+        if limit is not None:
+            query = replace(query, limit=min(query.limit, limit))
+        async for looked in self.looked(query):
+            found = looked.found if left is None else looked.found[:left]
+            if found:
+                yield found
+            if left is not None and (left := left - len(found)) <= 0:
+                return
 
     async def page(self, query: Query) -> list[Snapshot]:
         return await bounded(self.store.cold.find(query))
@@ -547,6 +574,13 @@ async def bounded(call: Awaitable[T]) -> T:
             return await call
     except (TimeoutError, Indefinite) as error:
         raise NotApplied(f"the durable store did not respond within {_CALL_SECONDS:g} s") from error
+
+
+def _is_of(query: Query, snapshot: Snapshot) -> bool:
+    record = snapshot.record
+    if record is None or record.state not in query.states:
+        return False
+    return query.routes is None or record.identity.route in query.routes
 
 
 def _last_id(page: list[Snapshot]) -> UUID:

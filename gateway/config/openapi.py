@@ -194,8 +194,19 @@ class _Description:
             url = url.replace(f"{{{name}}}", str(_mapping(variable).get("default", f"{{{name}}}")))
         return re.split("[?#]", re.sub(r"\A(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#]*", "", url))[0].rstrip("/")
 
-    def key(self, *holders: Mapping[str, Any]) -> str | None:
-        """The setting for the documented header that is named like a key's."""
+    def key(self, operation: Mapping[str, Any], item: Mapping[str, Any]) -> str | None:
+        """The setting for the documented header, or else the property of a JSON body, that is named like a key's."""
+        return self._key_header(operation, item) or self._key_in_body(operation)
+
+    def _key_in_body(self, operation: Mapping[str, Any]) -> str | None:
+        content = _mapping((self.resolved(operation.get("requestBody")) or {}).get("content"))
+        schema = self.resolved(_mapping(content.get("application/json")).get("schema")) or {}
+        for name in filter(_KEY_HEADER.search, _mapping(schema.get("properties"))):
+            pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+            return f"{{body: {_value(pointer)}, required: {str(name in _list(schema.get('required'))).lower()}}}"
+        return None
+
+    def _key_header(self, *holders: Mapping[str, Any]) -> str | None:
         for parameter in (self.resolved(each) for holder in holders for each in _list(holder.get("parameters"))):
             name = str((parameter or {}).get("name", ""))
             if parameter and str(parameter.get("in")) == "header" and _KEY_HEADER.search(name):

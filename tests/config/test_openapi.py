@@ -182,6 +182,23 @@ def test_check_names_each_decision_of_many_routes(init: Init) -> None:
     assert [mistake.split(": ")[1] for mistake in mistakes] == ["upstream.url", *places]
 
 
+@pytest.mark.parametrize(
+    ("required", "key"),
+    [
+        (["idempotency_key"], "{body: /idempotency_key, required: true}"),
+        ([], "{body: /idempotency_key, required: false}"),
+    ],
+)
+def test_a_key_in_the_body(init: Init, required: list[str], key: str) -> None:
+    """Where no header is documented, a property that is named like one."""
+    schema = {"properties": {"amount": {}, "idempotency_key": {}}, "required": required}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pay"}}}}
+    paths = {"/payments": {"post": {"requestBody": body}}}
+    text = init(described(paths, components={"schemas": {"Pay": schema}}))
+    assert f"    key: {key}\n" in text
+    assert len(init.decide().routes) == 1
+
+
 @pytest.mark.parametrize("name", ROUTES)
 def test_what_is_decided_passes_without_remark(init: Init, name: str) -> None:
     """Each write is a route that matches what is described, in an order in which each gets its own requests."""

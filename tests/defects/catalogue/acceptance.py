@@ -33,7 +33,8 @@ backlog-without-bound: however much waits, more is stored
 -if not await self._pending.has_room(request, policy):
 +if False:
 old-count-is-new: beyond a thousand that wait on Postgres, more is stored than may be, for as long as a count is used
-  protect/accepting.py tests/http/gateway/test_accept.py::test_an_old_count_takes_no_more_than_a_new_one[max_pending]
+  protect/accepting.py
+  tests/http/gateway/test_accept.py::test_an_old_count_takes_no_more_than_a_new_one[3600.0-max_pending]
 -self._added_before(started - self._backlog.age_seconds, (started, added))
 +added
 backlog-refuses-what-is-kept: a repeat of what was accepted is refused because much waits

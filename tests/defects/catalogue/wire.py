@@ -109,11 +109,11 @@ disconnect-cancels: an attempt is given up when its client goes
 +        for busy in self.handler.busy:
 +            busy.task.cancel()
   protect/coordinator.py
--            if request.owner is None and not request.is_executed
-+            for one in self.operations.in_flight.values():
-+                if one is request.owner:
-+                    one.task.cancel()
-+            if request.owner is None and not request.is_executed
+-                if request.owner is None and not request.is_executed
++                for one in self.operations.in_flight.values():
++                    if one is request.owner:
++                        one.task.cancel()
++                if request.owner is None and not request.is_executed
 kept-unredacted: a response in which no value can be replaced is kept as it is
   core/replay.py tests/core/test_redaction.py::test_what_cannot_be_looked_into_is_not_kept
   tests/http/gateway/test_redaction.py::test_what_cannot_be_redacted_is_not_kept

@@ -22,6 +22,8 @@ from tests.support.upstream import RecordingUpstream
 
 # A lease, the pause until the next one is asked for, and what a busy machine takes.
 PATIENCE_SECONDS = 3 * LEASE_SECONDS
+# Twice the pause between two exchanges of notes.
+HEARD_SECONDS = 30.0
 WINDOW_US = 3_600_000_000
 DUTIES = {"sweep", "recovery", "tally"}
 
@@ -104,7 +106,7 @@ async def wait_heard(gateway: GatewayProcess, *, is_lost: bool) -> None:
     async def has_heard() -> bool:
         return await gateway.metric("idempotency_store_amnesia", missing=0.0) == is_lost
 
-    await eventually(has_heard, PATIENCE_SECONDS, f"the memory is {'lost' if is_lost else 'whole'}")
+    await eventually(has_heard, HEARD_SECONDS, f"the memory is {'lost' if is_lost else 'whole'}")
 
 
 async def verdict(gateway: GatewayProcess, key: str) -> str | None:

@@ -33,7 +33,8 @@ backlog-without-bound: however much waits, more is stored
 -if not await self._pending.has_room(request, policy):
 +if False:
 old-count-is-new: beyond a thousand that wait on Postgres, more is stored than may be, for as long as a count is used
-  protect/accepting.py tests/http/gateway/test_accept.py::test_an_old_count_takes_no_more_than_a_new_one[max_pending]
+  protect/accepting.py
+  tests/http/gateway/test_accept.py::test_an_old_count_takes_no_more_than_a_new_one[3600.0-max_pending]
 -self._added_before(started - self._backlog.age_seconds, (started, added))
 +added
 backlog-refuses-what-is-kept: a repeat of what was accepted is refused because much waits
@@ -52,7 +53,7 @@ status-for-everybody: whoever knows an id sees the operation
 unreadable-is-unknown: while the store is away, nothing was ever accepted
   protect/resource.py tests/http/gateway/test_status.py::test_what_cannot_be_read_is_not_absent
 -            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
-+            return _NOT_FOUND
++            return self._not_found()
 tag-without-the-clock: a status that the clock changed has the tag that it had
   protect/compose.py tests/http/gateway/test_status.py::test_what_did_not_change_is_not_sent_again
 --{record.last_event}-{record.state}

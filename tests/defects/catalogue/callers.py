@@ -12,7 +12,7 @@ override-not-asked-about: a header makes a service execute another method than p
 caller-names-itself: the service believes a name that the client wrote
   http/handler.py tests/http/gateway/test_forward_auth.py::test_a_caller_that_names_itself[GET]
   tests/http/gateway/test_forward_auth.py::test_what_the_service_gets[email]
-  tests/http/gateway/test_forward_auth.py::test_a_tunnel
+  tests/http/gateway/test_forward_auth.py::test_a_tunnel[Upgrade]
 -served.reserved.without(head)
 +head
 caller-names-itself-in-another-spelling: a service that cannot tell `_` from `-` believes it

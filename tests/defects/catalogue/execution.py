@@ -23,8 +23,8 @@ completion-said-once: a completion whose answer was lost is not said again
 -                is_late = True
 +            except (StoreError, TimeoutError):
 +                is_late = True
-+                self.final_command = None
-+                self._publish_unrecorded(conclusion)
++                operation.final_command = None
++                self._publish_unrecorded(operation, conclusion)
 +                return
 refused-write-is-told: a holder whose write was refused gives its client its own answer all the same
   protect/operation.py tests/http/gateway/test_store_faults.py::test_a_superseded_holder_tells_what_the_record_says

@@ -13,6 +13,7 @@ import pytest
 from gateway.core.operation import Audit, State
 from gateway.protect import accepting as product
 from gateway.store.base import Amnesic, Unstorable
+from gateway.store.postgres import store as postgres
 from tests.support.accepting import ASYNC, SECRETS, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
@@ -328,10 +329,14 @@ async def test_many_bytes_take_nothing_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "limit", [{"max_pending": 40}, {"max_pending_per_scope": 40}, {"max_pending_bytes": "40KiB"}], ids=min
 )
+@pytest.mark.parametrize("kept_seconds", [0.1, 3_600.0])
 async def test_an_old_count_takes_no_more_than_a_new_one(
-    limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    kept_seconds: float, limit: dict[str, Any], tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was accepted since a count counts as well."""
+    """Where much waits in Postgres, a count is used for some time: what was accepted since then counts as well."""
+    monkeypatch.setattr(postgres, "_COUNTED_ANEW_MAX", -1)
+    monkeypatch.setattr(postgres, "_KEPT_SECONDS_MIN", kept_seconds)
+    monkeypatch.setattr(postgres, "_KEPT_SECONDS_MAX", kept_seconds)
     monkeypatch.setattr(product, "_FRESH_SECONDS", 0.0)
     route = {"accept": {"identity": "unverified", "mode": "always", **limit}}
     async with house(

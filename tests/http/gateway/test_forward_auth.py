@@ -295,15 +295,16 @@ async def test_a_caller_that_names_itself(tmp_path: Path, method: str) -> None:
         assert it.authority.requests == []
 
 
-async def test_a_tunnel(tmp_path: Path) -> None:
-    """Nor does a handshake carry a name of the caller's own."""
-    upgrade = [("Connection", "Upgrade, X-User-Id"), ("Upgrade", "websocket")]
+@pytest.mark.parametrize("connection", ["Upgrade", "Upgrade, X-User-Id"])
+async def test_a_tunnel(tmp_path: Path, connection: str) -> None:
+    """Nor does a handshake carry a name of the caller's own, whether or not it says that the name is for one hop."""
+    upgrade = [("Connection", connection), ("Upgrade", "websocket")]
     async with guarded(tmp_path) as it:
         it.home.upstream.on("/charges", Answer(echo=True))
         data = http.request_bytes("GET", "/charges", [*upgrade, *FORGED])
-        async with http.Connection(it.home.port) as connection:
-            await connection.send(data)
-            assert (await connection.read_response()).status == 101
+        async with http.Connection(it.home.port) as client:
+            await client.send(data)
+            assert (await client.read_response()).status == 101
         (request,) = it.forwarded
         assert [request.values("Upgrade"), request.values("X-User-Id")] == [[b"websocket"], []]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -46,6 +47,8 @@ class KafkaServer:
     def freeze(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # It may answer until it has stopped, which is later than the signal.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         assert self._process is not None

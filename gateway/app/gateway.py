@@ -154,10 +154,11 @@ class Gateway:
             self.seating = Seating(self._edge, handed) if handed is not None else None
         else:
             self._edge, self.seating = before.edge, before.seating
-        self._activity = ActivitySampler(
+        self.activity = ActivitySampler(
             lambda: self.metrics.take(METRICS_READ),
             self._store.cold,
             config.service,
+            save=None if handed is None else handed.save,
             wall_seconds=environment.wall_seconds,
         )
         self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
@@ -169,7 +170,7 @@ class Gateway:
             self.metrics,
             callers=self._parts.policy.callers,
             observations=environment.observations,
-            counted=self._activity.remembered,
+            counted=self.activity.remembered,
             reload=reload,
             before=None if before is None else before.admin,
         )
@@ -222,12 +223,12 @@ class Gateway:
             self._admin.port.take_over()
         self.address = before.address
         self.metrics.follow(before.metrics)
-        self._activity.follow(before.activity)
+        self.activity.follow(before.activity)
         self._serve()
 
     def _serve(self) -> None:
         self.events.ask_again()
-        for work in (*self._parts.upkeep(), self._activity.run()):
+        for work in (*self._parts.upkeep(), self.activity.run()):
             self._spawn(work)
         if not self._is_store_up:
             self._spawn(self._keep_starting_store())
@@ -291,7 +292,7 @@ class Gateway:
         """For the gateway that follows."""
         return Heritage(
             *(self._parts, self.metrics, self._edge, self.seating, self.address, self._status.port, self._admin),
-            self._activity,
+            self.activity,
         )
 
     @property
@@ -312,7 +313,7 @@ class Gateway:
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
             if not self._owns_edge:
                 await asyncio.wait((self._served.unused,), timeout=grace_seconds)
-            await self._activity.close()
+            await self.activity.close()
         finally:
             await self._close(grace_seconds)
         early = drained.recorded + drained.journaled

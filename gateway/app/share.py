@@ -21,6 +21,7 @@ from gateway.config.models import WORKERS_MAX, Admin
 from gateway.config.section import DIVIDED, Section
 from gateway.config.upstream import RouteUpstream
 from gateway.http.server import Edge, Listener, ListenError, listen_fault
+from gateway.upkeep.activity import Save
 
 # -- cpus --------------------------------------------------------------------------------------------------------------
 # How many processors this process may use: its CPU affinity, and the quota of its control groups.
@@ -130,10 +131,12 @@ Seat = tuple[socket.socket, ...]
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What a worker gets: its number, and every seat by its number. The sockets are this process's own copies."""
+    """What a worker gets: its number, every seat by its number, and how it has saved what it counted. The sockets are
+    this process's own copies."""
 
     number: int
     seats: Mapping[int, Seat]
+    save: Save | None = None
 
 
 def bind_seats(address: Address, count: int) -> dict[int, Seat]:

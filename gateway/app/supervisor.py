@@ -27,6 +27,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -48,6 +49,8 @@ from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
 from gateway.store.base import end_tasks
+from gateway.store.operations import ActivityRow
+from gateway.upkeep.activity import SAVE_SECONDS, Rows, Save
 
 # -- channel -----------------------------------------------------------------------------------------------------------
 # Each calls methods of the other by name, in order, over one stream between two processes of the same program and user:
@@ -164,9 +167,12 @@ class WorkerProcess:
         channel: Channel,
         on_change: Callable[[], None],
         reload: Callable[[], asyncio.Future[ReloadReport]],
+        save_activity: Save,
     ) -> None:
-        """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator."""
-        self.number, self.channel, self.reload, self._on_change = number, channel, reload, on_change
+        """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator, and
+        `save_activity` with what it counted."""
+        self.number, self.channel, self._on_change = number, channel, on_change
+        self.reload, self.save_activity = reload, save_activity
         self.has_served = False
         self.why_failed: str | None = None
         self.numbers: Counted = {}
@@ -283,6 +289,8 @@ _LOG = logging.getLogger("gateway")
 
 # A kubelet waits for a second, a scraper for ten.
 _REPORT_SECONDS: Final = 0.5
+# Workers sample at the same moments.
+_TOGETHER_SECONDS: Final = 0.5
 # A worker that is killed loses what it has counted since its last report.
 _WATCH_PAUSE_SECONDS: Final = 2.0
 _PAUSE_SECONDS_MIN: Final = 0.5
@@ -330,6 +338,8 @@ class Supervisor(Server):
         self._codes: list[int] = []
         self._pausing: set[int] = set()
         self._collecting = asyncio.Lock()
+        # What the workers of a service say within a moment, and what is to be the result for all of them.
+        self._saving: dict[str, tuple[list[ActivityRow], asyncio.Future[bool]]] = {}
         self._has_started = False
         self._is_stopping = False
 
@@ -475,7 +485,7 @@ class Supervisor(Server):
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         async with self._switching:
             process, channel = await _start(number, inherited)
-            worker = WorkerProcess(number, process, channel, self._reassign_seats, self._reload)
+            worker = WorkerProcess(number, process, channel, self._reassign_seats, self._reload, self._save_activity)
             self._workers[number] = worker
             # What is in force, and never the file: the others serve with that.
             channel.call("start", number, share_of(self.config, number, self._count), seats)
@@ -589,6 +599,26 @@ class Supervisor(Server):
             if reports:
                 await asyncio.wait(reports.values(), timeout=_REPORT_SECONDS)
             return [worker for worker, report in reports.items() if report.done() and self._is_serving(worker.number)]
+
+    def _save_activity(self, service: str, rows: Rows) -> asyncio.Future[bool]:
+        """Have a worker write these rows with those of all others; the result is whether it did."""
+        if service not in self._saving:
+            self._saving[service] = [], asyncio.get_running_loop().create_task(self._write(service))
+        said, written = self._saving[service]
+        said.extend(rows)
+        return written
+
+    async def _write(self, service: str) -> bool:
+        until_seconds = time.monotonic() + SAVE_SECONDS
+        await asyncio.sleep(_TOGETHER_SECONDS)
+        said, _ = self._saving.pop(service)
+        rows = tuple({(row.writer, row.span_us, row.at_us): row for row in said}.values())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(until_seconds - time.monotonic()):
+                for worker in [each for each in self._serving() if not each.is_silent]:
+                    if await worker.channel.ask("write_activity", service, rows, until_seconds):
+                        return True
+        return False
 
     async def _update_health(self) -> None:
         """Bring the health that the status port shows up to date."""

@@ -27,6 +27,7 @@ from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 from gateway.store.base import end_tasks
+from gateway.upkeep.activity import Rows
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -41,7 +42,7 @@ class Worker(Generations):
         sockets = {
             seat: tuple(socket.socket(fileno=each) for each in descriptors) for seat, descriptors in seats.items()
         }
-        super().__init__(config, logs, Handed(number, sockets), reload=self._ask_reload)
+        super().__init__(config, logs, Handed(number, sockets, self._ask_to_save), reload=self._ask_reload)
         self._channel = channel
         self._preparing: asyncio.Task[Gateway] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -79,6 +80,10 @@ class Worker(Generations):
             with suppress(ListenError):
                 await seating.take(seats)
 
+    def write_activity(self, service: str, rows: Rows, until_seconds: float) -> asyncio.Future[bool]:
+        """Write what several workers counted, by then; the result is whether that was done."""
+        return asyncio.get_running_loop().create_task(self.current.activity.write(service, rows, until_seconds))
+
     def prepare_config(self, config: Config) -> asyncio.Future[str | None]:
         """Start what serves by this configuration; the result is why that is refused."""
         self._preparing = asyncio.get_running_loop().create_task(self.prepare(config))
@@ -105,6 +110,9 @@ class Worker(Generations):
         """For the admin port: the supervisor's reload."""
         report: Report = await self._channel.ask("reload")
         return report
+
+    def _ask_to_save(self, service: str, rows: Rows) -> asyncio.Future[bool | None]:
+        return self._channel.ask("save_activity", service, rows)
 
     def _send_report(self) -> None:
         self._channel.call("take_report", self.current.metrics.take(), self.current.health)

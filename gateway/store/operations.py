@@ -412,7 +412,7 @@ class LeasedEvent:
 @immutable
 class ActivityRow:
     """What one process (`writer`) counted for `span_us` from `at_us` on, as bytes; it is kept until `until_us`. These
-    times are of the process that wrote it."""
+    times are of its clock, whoever writes the row."""
 
     writer: UUID
     span_us: int
@@ -652,9 +652,9 @@ class Publications(Protocol):
 class Activities(Protocol):
     """What the gateways counted, for pictures."""
 
-    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
-        """Write both rows, each in place of an earlier one of the same writer, span and time. Repeatable. They need
-        not be durable when it returns."""
+    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
+        """Write these rows in one statement, each in place of an earlier one of the same writer, span and time, of
+        which no two are. Repeatable. They need not be durable when it returns."""
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
         """The latest `ACTIVITY_ROWS_MAX` rows of this span that begin in this time, latest first."""

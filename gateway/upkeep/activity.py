@@ -1,8 +1,9 @@
 """Samples what this process counts, every 30 seconds, and has the durable store keep it, once a minute.
 
-Nothing of it is on a request's way: the counters exist anyway. Each process of a gateway writes rows of its own, and
-readers add them. Of the last hour it remembers its own numbers, for when the store cannot be asked. What the store did
-not take is tried again; what a killed process has not saved, at most a minute, is lost.
+Nothing of it is on a request's way: the counters exist anyway. Each process of a gateway has rows of its own, and
+readers add them; one of several workers writes those of all in one statement. Of the last hour a process remembers its
+own numbers, for when the store cannot be asked. What the store did not take is tried again; what a killed process has
+not saved, at most a minute, is lost.
 
 A process whose clock was set back goes on as another writer, so that nothing that it wrote is overwritten.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 from uuid import UUID, uuid4
@@ -39,13 +40,18 @@ from gateway.upkeep.timer import Sleep, repeat
 # Those of an hour, and of the ten minutes that it begins in.
 _BUCKETS_MAX: Final = (HOUR.length_us + LONGER_US) // BUCKET_US
 _UNSAVED_MAX: Final = HOUR.length_us // MINUTE_US
-_SAVE_SECONDS: Final = 10.0
+SAVE_SECONDS: Final = 10.0
 # A stop waits no longer for a store that is slow or down.
 _LAST_SECONDS: Final = 1.0
 
+Rows = tuple[ActivityRow, ...]
+Save = Callable[[str, Rows], Awaitable[bool | None]]
+"""Has rows of a service written; the result is whether they are."""
+
 
 class ActivitySampler:
-    """Samples what `take` returns. Pictures mark when it began, and when another one followed: a reload."""
+    """Samples what `take` returns. Pictures mark when it began, and when another one followed: a reload. It may have a
+    supervisor `save`, but not what is left when it stops: that may be stopping too."""
 
     def __init__(
         self,
@@ -53,12 +59,16 @@ class ActivitySampler:
         store: Activities,
         service: str,
         *,
+        save: Save | None = None,
         wall_seconds: Callable[[], float] = time.time,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._take = take
         self._store = store
         self._service = service
+        self._ask_to_save = save
+        # What is written later is newer.
+        self._saving = asyncio.Lock()
         self._wall_seconds = wall_seconds
         self._sleep = sleep
         self._is_over = False
@@ -81,6 +91,7 @@ class ActivitySampler:
         before._is_over = True
         self._writer, self._counted, self._last_us = before._writer, before._counted, before._last_us
         self._buckets, self._unsaved, self._marks = before._buckets, before._unsaved, [*before._marks, "reload"]
+        self._saving = before._saving
 
     async def run(self) -> NoReturn:
         """Sample for ever, until cancelled."""
@@ -93,7 +104,8 @@ class ActivitySampler:
         if not self._is_over:
             # A timer may be early by a little.
             self.sample(round(self._wall_seconds() / span_seconds) * BUCKET_US - BUCKET_US)
-            await self.save()
+            async with self._saving:
+                await self.save()
         return 0.0
 
     def sample(self, at_us: int) -> None:
@@ -124,15 +136,22 @@ class ActivitySampler:
             if not is_last and writer == self._writer and now_us < minute_us + MINUTE_US - BUCKET_US // 2:
                 continue
             rows = self._row(writer, HOUR, minute_us), self._row(writer, WEEK, minute_us - minute_us % LONGER_US)
-            try:
-                async with asyncio.timeout(_SAVE_SECONDS):
-                    await self._store.save_activity(self._service, *rows)
-            except (StoreError, TimeoutError):
+            if not await self._is_saved(rows, is_last=is_last):
                 self._buckets[self._writer, self._last_us]["mark"]["store away"] = 1.0
                 return
             self._unsaved.pop((writer, minute_us), None)
             if not is_last:
                 return
+
+    async def write(self, service: str, rows: Rows, until_seconds: float) -> bool:
+        """Write rows of any process until then, on the monotonic clock; whether that was done. Later they could undo
+        what another process writes in the place of this one."""
+        with suppress(StoreError, TimeoutError):
+            if (left_seconds := until_seconds - time.monotonic()) > 0:
+                async with asyncio.timeout(left_seconds):
+                    await self._store.save_activity(service, *rows)
+                    return True
+        return False
 
     async def close(self) -> None:
         """Sample and save what is left, for a bounded time, unless another one has followed."""
@@ -141,8 +160,16 @@ class ActivitySampler:
         self._is_over = True
         self.sample(self._bucket_us())
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_SECONDS):
+            async with asyncio.timeout(_LAST_SECONDS), self._saving:
                 await self.save(is_last=True)
+
+    async def _is_saved(self, rows: Rows, *, is_last: bool) -> bool:
+        if is_last or self._ask_to_save is None:
+            return await self.write(self._service, rows, time.monotonic() + SAVE_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_SECONDS):
+                return bool(await self._ask_to_save(self._service, rows))
+        return False
 
     def _bucket_us(self) -> int:
         return microseconds(self._wall_seconds()) // BUCKET_US * BUCKET_US

@@ -39,6 +39,18 @@ async def test_what_was_counted_is_read_by_all(store: Store, other_store: Store)
     assert await store.cold.activity("shop", MINUTE_US, first, second) == [row(ONE, first, b"a")]
 
 
+async def test_several_are_written_at_once(store: Store, other_store: Store) -> None:
+    """Each in its own place, and some in place of earlier ones. The last may be written again."""
+    body = b"\x00\xff" * 5
+    rows = [row(writer, EPOCH_US, body, span_us) for writer in (ONE, OTHER) for span_us in (MINUTE_US, TEN_US)]
+    await save(store, ONE, EPOCH_US, b"earlier")
+    for _ in range(2):
+        await other_store.cold.save_activity("shop", *rows)
+    await store.cold.save_activity("shop", row(OTHER, EPOCH_US + MINUTE_US, b"alone"))
+    assert {(each.writer, each.body) for each in await found(store)} == {(ONE, body), (OTHER, body), (OTHER, b"alone")}
+    assert {each for each in await found(store, TEN_US) if each.body != b"earlier"} == {rows[1], rows[3]}
+
+
 async def test_a_sweep_drops_what_is_old(store: Store, database: Database) -> None:
     """When its time is over, and no earlier."""
     await save(store, ONE, EPOCH_US)

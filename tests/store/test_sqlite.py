@@ -562,7 +562,7 @@ def ends_of_delivery(path: Path) -> list[int]:
 COLD = (
     "count_sealed", "delete_gateways", "delete_turns", "find_pause_ahead", "insert_kind", "move_pauses", "schema_0001",
     "select_content_holders", "select_next_sealed", "select_older_gateways", "select_outboxes", "select_recipes",
-    "select_paused_expiring", "select_running", "select_services", "upsert_activity",
+    "select_paused_expiring", "select_running", "select_services",
 )  # fmt: skip
 
 

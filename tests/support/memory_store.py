@@ -395,9 +395,9 @@ class MemoryStore:
             del rows[place]
         return len(old) <= limit
 
-    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         self._check_started()
-        for row in (minute, longer):
+        for row in rows:
             self.memory.activity[service, row.span_us, row.at_us, row.writer] = row
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:

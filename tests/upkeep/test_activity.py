@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +16,7 @@ from gateway.observe.metrics import Counted
 from gateway.store.base import NotApplied
 from gateway.store.operations import Activities, ActivityRow
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.activity import ActivitySampler
+from gateway.upkeep.activity import ActivitySampler, Rows
 from tests.support.memory_store import MemoryStore
 
 # A round hour.
@@ -31,11 +32,11 @@ class Stand(Activities):
         self.is_away = False
         self.calls = 0
 
-    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         self.calls += 1
         if self.is_away:
             raise NotApplied("away")
-        await self.behind.save_activity(service, minute, longer)
+        await self.behind.save_activity(service, *rows)
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
         return await self.behind.activity(service, span_us, since_us, until_us)
@@ -224,6 +225,45 @@ async def test_a_reload_goes_on(store: Stand) -> None:
     behind = store.behind
     assert isinstance(behind, MemoryStore)
     assert len({writer for _, _, _, writer in behind.memory.activity}) == 1
+
+
+async def test_the_last_is_saved_after_the_one_before(store: Stand) -> None:
+    """Another process may still write that: what is older would stand in the place of what is newer."""
+    process, asked, answer = Process(store, BEGIN + 30), asyncio.Event(), asyncio.Event()
+
+    async def save(_: str, rows: Rows) -> bool:
+        asked.set()
+        await answer.wait()
+        await store.behind.save_activity(SERVICE, *rows)
+        return True
+
+    process.sampler = ActivitySampler(
+        process.take, store, SERVICE, save=save, wall_seconds=lambda: process.now, sleep=process.sleep
+    )
+    task = asyncio.create_task(process.sampler.run())
+    await process.asleep.wait()
+    process.requests = 1
+    process.awake.set()
+    await asked.wait()
+    process.requests = 3
+    closing = asyncio.create_task(process.sampler.close())
+    await asyncio.sleep(0)
+    assert store.calls == 0
+    answer.set()
+    await closing
+    task.cancel()
+    for window in (HOUR, WEEK):
+        assert (await seen(store, process.now + 60, window)).total("verdict") == {"stored": 3.0}
+
+
+async def test_nothing_is_written_for_another_process_too_late(store: Stand) -> None:
+    """One that was frozen would undo what others have written meanwhile."""
+    sampler = Process(store).sampler
+    row = ActivityRow(UUID(int=1), HOUR.row_us, BEGIN * 1_000_000, 2**60, b"[]")
+    assert not await sampler.write(SERVICE, (row,), time.monotonic())
+    assert store.calls == 0
+    assert await sampler.write(SERVICE, (row,), time.monotonic() + 60)
+    assert store.calls == 1
 
 
 async def test_what_stands_still_is_no_gap(store: Stand) -> None:

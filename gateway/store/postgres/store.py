@@ -425,9 +425,10 @@ class PostgresStore(RelationalStore):
     async def leave_turns(self, holder: UUID) -> None:
         await self._transact(self._started().plain, lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
 
-    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
-        await self._fetch("upsert_activity", *inquiry.activity_columns(service, minute, longer))
+        values = [(row.writer.bytes, row.span_us, row.at_us, row.until_us, row.body) for row in rows]
+        await self._fetch("upsert_activity", service, *zip(*values, strict=True))
 
     async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
         """See `Fleet`, also for the next four."""

@@ -325,11 +325,11 @@ class Inquiry:
 
     # -- activity -----------------------------------------------------------------------------------------------------
 
-    async def save_activity(self, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         change = Change()
         # Upkeep makes room where the memory is full.
         change.free()
-        for row in (minute, longer):
+        for row in rows:
             key, name = layout.activity_key(service, row.span_us), row.at_us.to_bytes(8) + row.writer.bytes
             change.then("HSET", key, name, packed((row.until_us, row.body)))
             change.then("ZADD", layout.ACTIVITY, row.until_us, name + key)

@@ -358,14 +358,9 @@ async def count_observed(cursor: Cursor, service: str, route: str | None) -> lis
 # -- activity ----------------------------------------------------------------------------------------------------------
 
 
-def activity_columns(service: str, minute: ActivityRow, longer: ActivityRow) -> tuple[Any, ...]:
-    """What `upsert_activity` is given."""
-    times = [(each.span_us, each.at_us, each.until_us, each.body) for each in (minute, longer)]
-    return (service, minute.writer.bytes, *times[0], *times[1])
-
-
-async def save_activity(cursor: Cursor, service: str, minute: ActivityRow, longer: ActivityRow) -> None:
-    await cursor.change("upsert_activity", activity_columns(service, minute, longer))
+async def save_activity(cursor: Cursor, service: str, *rows: ActivityRow) -> None:
+    values = [(row.writer.hex, row.span_us, row.at_us, row.until_us, row.body.hex()) for row in rows]
+    await cursor.change("upsert_activity", (service, json.dumps(values)))
 
 
 async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:

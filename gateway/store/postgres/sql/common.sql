@@ -51,6 +51,14 @@ GROUP BY w.route, w.reason
 -- absent | released --accept--> accepted: the last number in a lane
 SELECT max(d.lane_number) FROM delivery AS d WHERE d.lane = ?
 
+-- name: upsert_activity
+-- no row of the table: what processes counted in a minute, and in these ten minutes so far
+INSERT INTO activity (service, writer, span_us, at_us, until_us, body)
+SELECT ?1::TEXT, i.writer, i.span_us, i.at_us, i.until_us, i.body
+FROM unnest(?2::BYTEA[], ?3::BIGINT[], ?4::BIGINT[], ?5::BIGINT[], ?6::BYTEA[]) AS i (writer, span_us, at_us, until_us, body)
+ORDER BY i.writer, i.span_us
+ON CONFLICT (service, span_us, at_us, writer) DO UPDATE SET until_us = excluded.until_us, body = excluded.body
+
 -- name: level
 -- no row of the table: what may be written here
 SELECT e.level FROM epoch AS e

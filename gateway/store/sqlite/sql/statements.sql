@@ -31,3 +31,7 @@ SELECT token FROM sequence WHERE one = 1
 -- absent | released --claim | accept-->, accepted --dispatch-->, in_doubt --takeover-->: the last token drawn, in the
 -- same transaction
 UPDATE sequence SET token = ? WHERE one = 1
+-- name: upsert_activity -- no row of the table: what processes counted in a minute, and in these ten minutes so far
+INSERT INTO activity (service, writer, span_us, at_us, until_us, body)
+SELECT ?1, unhex(value ->> 0), value ->> 1, value ->> 2, value ->> 3, unhex(value ->> 4) FROM json_each(?2) WHERE 1 = 1
+ON CONFLICT (service, span_us, at_us, writer) DO UPDATE SET until_us = excluded.until_us, body = excluded.body

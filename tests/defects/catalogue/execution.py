@@ -23,7 +23,7 @@ completion-said-once: a completion whose answer was lost is not said again
 -                is_late = True
 +            except (StoreError, TimeoutError):
 +                is_late = True
-+                operation.final_command = None
++                operation.stage = _SETTLED
 +                self._publish_unrecorded(operation, conclusion)
 +                return
 refused-write-is-told: a holder whose write was refused gives its client its own answer all the same

@@ -23,7 +23,7 @@ completion-said-once: a completion whose answer was lost is not said again
 -                is_late = True
 +            except (StoreError, TimeoutError):
 +                is_late = True
-+                operation.final_command = None
++                operation.stage = _SETTLED
 +                self._publish_unrecorded(operation, conclusion)
 +                return
 refused-write-is-told: a holder whose write was refused gives its client its own answer all the same
@@ -83,7 +83,10 @@ payments-5xx-retryable: a 500 of a payment service frees the key
 +if status in (500, 503):
 waiter-claims: whoever waited for a request that was released executes its own
   protect/duplicates.py tests/http/gateway/test_outcomes.py::test_waiters_of_a_failing_request_do_not_run_it[sqlite]
+-                request.taken.close()
+-                latest = await self._in_a_place(route, self.waiting.wait, operation_id, wait_seconds)
 -                if latest is not None:
++                latest = await self._in_a_place(route, self.waiting.wait, operation_id, wait_seconds)
 +                if latest is not None and latest.state == "released":
 +                    return None
 +                if latest is not None:

@@ -195,7 +195,6 @@ renamed-service-is-a-second-one: a service that was stopped and started under an
 +apart = list(taken)
 second-service-is-a-renamed-one: a second service cannot start beside one with the same routes
   store/agreement.py tests/conformance/test_agreement.py::test_a_second_service[memory]
-  tests/http/gateway/test_identity_change.py::test_a_second_service_beside_one_that_runs
 -apart = [pair for pair in taken if (pair[0].service, pair[0].operation) in running]
 +apart: list[tuple[ServedRoute, ServedRoute]] = []
 stopped-gateway-counts-as-running: a service that is renamed while it is stopped is taken for a second one

@@ -166,9 +166,10 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
             await as_before(last, keys)
 
 
-async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [[], [B | {"id": "c"}]], ids=["encrypts", "opens"])
+async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Path, before: list[Any]) -> None:
     """No gateway starts with it, `check --store` says so, and what `rekey` cannot open with it is no success."""
-    others = {"encryption": [B | {"id": "c"}, A | {"key": "c3" * 32}]}
+    others = {"encryption": [*before, A | {"key": "c3" * 32}]}
     async with house(store, tmp_path, secrets={"encryption": [A]}) as home:
         assert status_of(await home.send("k1")) == (200, "stored")
         await home.gateway.stop()
@@ -184,7 +185,7 @@ async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Pa
             assert status_of(await again.send("k1")) == (200, "replayed")
     said = await run("rekey")
     assert said.code == 3
-    assert "records: encrypted 0 with key 'c'; left 1: " in said.out
+    assert f"records: encrypted 0 with key '{others['encryption'][0]['id']}'; left 1: " in said.out
     assert "key 'a' is another key than it was" in said.out
     assert "cannot be read: see above" in said.out
 

@@ -43,7 +43,7 @@ def fill(running: House) -> None:
     writer, last = uuid4(), time.time_ns() // 1_000 // BUCKET_US
     for at in range(2 * MINUTES):
         if not 12 <= at < 20:
-            running.gateway._activity._buckets[writer, (last - 2 * MINUTES + at) * BUCKET_US] = numbers(at)
+            running.gateway.activity._buckets[writer, (last - 2 * MINUTES + at) * BUCKET_US] = numbers(at)
 
 
 async def test_pictures_are_seen(tmp_path: Path) -> None:

@@ -107,9 +107,11 @@ def faults(text: str, engine: Engine) -> list[str]:
         if following == "(" and _WORD.match(token) and token not in _SYNTAX
     }
     changed = changed_tables(found)
+    # A table that stays at a coordinator is PostgreSQL's own.
+    functions = engine.functions if engine.distributed & set(found) else engine.functions | _OF_MANY
     # A table's list of columns, and an alias with columns, look like calls.
     named = {*changed, "i", "k", "o", "e"}
-    wrong += [f"calls {call}" for call in sorted(calls - engine.functions - named)]
+    wrong += [f"calls {call}" for call in sorted(calls - functions - named)]
     wrong += [
         f"casts to {name}" for at, name in enumerate(found) if at and found[at - 1] == "::" and name not in engine.types
     ]

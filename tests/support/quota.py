@@ -64,22 +64,26 @@ class PostgresQuota:
         self.section = section
 
     async def begin(self) -> None:
-        await self._fetch(
+        await self._execute(
             "CREATE OR REPLACE FUNCTION quota() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            "RAISE EXCEPTION 'the quota is used up' USING ERRCODE = '53100'; END $$"
-        )
-        await self._fetch(
+            "RAISE EXCEPTION 'the quota is used up' USING ERRCODE = '53100'; END $$",
             "CREATE TRIGGER quota BEFORE INSERT ON idempotency_gateway.response FOR EACH ROW "
-            f"WHEN (length(new.body) > {LONG_BYTES}) EXECUTE FUNCTION quota()"
+            f"WHEN (length(new.body) > {LONG_BYTES}) EXECUTE FUNCTION quota()",
         )
 
     async def end(self) -> None:
-        await self._fetch("DROP TRIGGER quota ON idempotency_gateway.response")
+        # A trigger leaves the partitions first, and who inserts has the table first: without its lock the two may wait
+        # for one another.
+        await self._execute(
+            "LOCK TABLE idempotency_gateway.response", "DROP TRIGGER quota ON idempotency_gateway.response"
+        )
 
-    async def _fetch(self, statement: str) -> list[Any]:
+    async def _execute(self, *statements: str) -> None:
         connection = await asyncpg.connect(self.section["durable"])
         try:
-            return list(await connection.fetch(statement))
+            async with connection.transaction():
+                for statement in statements:
+                    await connection.execute(statement)
         finally:
             await connection.close()
 

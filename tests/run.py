@@ -39,22 +39,10 @@ SHARED: Final = "integration"
 # `tests/docs/test_run.py` sees to that.
 PARTS: Final = (
     (SHARED, "deliver", "upkeep"),
-    (SHARED, "explain", "upgrade"),
-    ("conformance", "store"),
+    (SHARED, "events", "explain", "upgrade"),
+    ("conformance", "observe", "store"),
     ("app", "http", "protect"),
-    (
-        "admin",
-        "callers",
-        "clients",
-        "config",
-        "core",
-        "defects",
-        "docs",
-        "events",
-        "observe",
-        "simulation",
-        "support_tests",
-    ),
+    ("admin", "callers", "clients", "config", "core", "defects", "docs", "simulation", "support_tests"),
 )
 
 # For the moment between two edits: what decides about a request, and what is read of a file, as functions of values.

@@ -16,6 +16,7 @@ from tests.support.upstream import Answered
 _UNSENT: Final = frozenset(("store-unavailable", "overloaded", "key-reused", "upstream-unreachable"))
 _BUSY: Final = frozenset((None, "store-unavailable", "overloaded", "key-reused"))
 _UNWRITTEN: Final = frozenset(("in-flight", "in-doubt"))
+_WRITTEN: Final = frozenset(("stored", "recovered"))
 
 
 def judge(
@@ -35,7 +36,8 @@ def judge(
             arrivals[key_of_call[arrival.call]].append(arrival)
     found: list[str] = []
     for key, some in by_key.items():
-        faults = [*_execution(arrivals[key]), *_agreement(some, was_superseded), *_order(some), *_bodies(some)]
+        sent = arrivals[key]
+        faults = [*_execution(sent), *_agreement(some, was_superseded), *_order(some, sent), *_bodies(some)]
         found += [f"{' '.join(key)}: {fault}" for fault in faults]
     return [*found, *_tokens(deeds), *_phantoms(calls, deeds, answers), *_definite(calls, deeds)]
 
@@ -64,19 +66,26 @@ def _agreement(calls: Sequence[Call], was_superseded: Callable[[Call], bool]) ->
         yield f"{len(different)} different answers: {dict(different)}"
 
 
-def _order(calls: Sequence[Call]) -> Iterator[str]:
-    """7: once it was answered, it stays answered. What a gateway replays from its journal is not written either."""
-    journaling = {call.gateway for call in calls if call.verdict == "journaled"}
+def _order(calls: Sequence[Call], arrivals: Sequence[Arrival]) -> Iterator[str]:
+    """7: once it was answered, it stays answered.
+
+    What a gateway replays from its journal is not written yet: of one that sent the request, only `stored` and
+    `recovered` say that it is. It may have journaled what nobody was there to hear.
+    """
+    senders = {call.gateway for call in calls if call.number in {arrival.call for arrival in arrivals}}
     written = [
-        call.end for call in calls if call.verdict in RECORDED - {"journaled"} and call.gateway not in journaling
+        call.end
+        for call in calls
+        if call.verdict in _WRITTEN or (call.verdict == "replayed" and call.gateway not in senders)
     ]
     answered = min(written, default=None)
     journaled = min((call.end for call in calls if call.verdict == "journaled"), default=None)
+    history = [f"{call.verdict} of {call.gateway} from {call.begin:.1f} to {call.end:.1f}" for call in calls]
     for call in calls:
         if answered is not None and call.begin > answered and call.verdict not in RECORDED | _BUSY:
-            yield f"call {call.number} got {call.verdict} after it was answered"
+            yield f"call {call.number} got {call.verdict} after it was answered: {history}"
         elif journaled is not None and call.begin > journaled and call.verdict not in RECORDED | _BUSY | _UNWRITTEN:
-            yield f"call {call.number} got {call.verdict} after it was journaled"
+            yield f"call {call.number} got {call.verdict} after it was journaled: {history}"
 
 
 def _bodies(calls: Sequence[Call]) -> Iterator[str]:

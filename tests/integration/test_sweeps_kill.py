@@ -1,5 +1,4 @@
-"""A gateway that is killed at the N-th write of one operation's life, for every N there is; without `--full`, for every
-third."""
+"""A gateway that is killed at the N-th write of one operation's life, for every N there is."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.fleet import NOW, key_of, nonce_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of, stores
@@ -20,7 +17,6 @@ from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
 
 _WRITES_MAX = 100
-_STEP = 3
 
 
 @dataclass
@@ -36,13 +32,7 @@ class Life:
 store = stores("sqlite", "postgres-redis")
 
 
-@pytest.fixture
-def step(request: pytest.FixtureRequest) -> int:
-    """How far one write to be killed at is from the next."""
-    return 1 if request.config.getoption("full") else _STEP
-
-
-async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path, step: int) -> None:
+async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> None:
     """Wherever in one operation's life its gateway is killed, it has one effect at most and one answer for ever."""
     async with (
         RecordingUpstream() as upstream,
@@ -51,7 +41,7 @@ async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path, step
         upstream.on("/charges", Answer(201, body=b"charged"))
         lives: list[Life] = []
         first: Response | None = None
-        for number in itertools.count(1, step):
+        for number in itertools.count(1):
             assert number < _WRITES_MAX, "the operation never ends"
             # Connections to the upstream and the store are there; what is traced is the operation alone.
             assert status_of(await send(gateway.port, f"warm-{number}")) == (201, "stored")

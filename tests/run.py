@@ -97,7 +97,7 @@ def _places(parts: Sequence[Sequence[str]]) -> Iterator[list[str]]:
 
 
 def _together(commands: Sequence[list[str]]) -> int:
-    """Run them at the same time. What the first one prints is shown at once, the others' when it is done."""
+    """Run them at the same time. What the first one prints is shown at once, the others' when all are done."""
     first, *others = commands
     own, *environments = (os.environ | {SHARE: f"{number}/{len(commands)}"} for number in range(len(commands)))
     with ExitStack() as stack:
@@ -109,8 +109,9 @@ def _together(commands: Sequence[list[str]]) -> int:
             stack.callback(_end, process)
             beside.append((process, shown_later))
         codes = [subprocess.run(first, cwd=ROOT, check=False, env=own).returncode]
-        for process, shown_later in beside:
-            codes.append(process.wait())
+        codes += [process.wait() for process, _ in beside]
+        # Those that failed come last: where a log is cut, its end is kept.
+        for _, shown_later in sorted(beside, key=lambda part: part[0].returncode != 0):
             shown_later.seek(0)
             sys.stdout.flush()
             sys.stdout.buffer.write(shown_later.read())

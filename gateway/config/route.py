@@ -45,7 +45,7 @@ from gateway.core import replay
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
 from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
-from gateway.core.identity.scope import ScopeSpec, SharedScope
+from gateway.core.identity.key import ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
 from gateway.core.replay import BODILESS, PERSONAL, KeepPolicy, Redaction
 from gateway.core.routing import PathPattern, Rule, normalise_host

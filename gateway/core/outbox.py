@@ -35,7 +35,7 @@ import orjson
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.framing import framed
 from gateway.core.identity.body import parse_media_type
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds

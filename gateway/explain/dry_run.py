@@ -26,8 +26,8 @@ import orjson
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.scope import ForwardAuth, TokenIssuer
+from gateway.core.identity.key import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.peer import Hop, hop_from, read_certificate
-from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule

@@ -23,12 +23,11 @@ from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
 from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
-from gateway.core.identity import scope as scopes
+from gateway.core.identity import key as scopes
 from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
-from gateway.core.identity.key import HeaderKey, Key, KeyFault
+from gateway.core.identity.key import HeaderKey, Key, KeyFault, home_of
 from gateway.core.identity.peer import Hop
-from gateway.core.identity.scope import home_of
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
 from gateway.core.outcome import conclude_answered

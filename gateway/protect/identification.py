@@ -20,9 +20,10 @@ from gateway.config.delivery import Order
 from gateway.config.scope import ForwardAuth
 from gateway.core.delivery import lane_of
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
-from gateway.core.identity.key import Key, KeyFault
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     IdentityUnavailable,
+    Key,
+    KeyFault,
     Scope,
     ScopeMissing,
     ScopeSpec,

@@ -22,7 +22,7 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.core.identity.body import MISSING
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,

@@ -17,9 +17,8 @@ from typing import Final
 from uuid import UUID
 
 from gateway.core.identity.fingerprint import Digests
-from gateway.core.identity.key import Key, KeyFault
+from gateway.core.identity.key import Key, KeyFault, Scope
 from gateway.core.identity.peer import Hop
-from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, logged, trace_id_of
 from gateway.core.operation import (

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from gateway.config.models import Cors
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     IdentityUnavailable,
     ScopeMissing,
     ScopeSpec,

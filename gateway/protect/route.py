@@ -20,8 +20,7 @@ from gateway.config.upstream import written_headers
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy
-from gateway.core.identity.key import Key, KeySpec
-from gateway.core.identity.scope import ScopeSpec, single_headers
+from gateway.core.identity.key import Key, KeySpec, ScopeSpec, single_headers
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import microseconds
 from gateway.core.outcome import StatusPolicy

@@ -29,11 +29,11 @@ reuse-without-a-look: a connection is used again although its end is there to be
 -return bool(pending) and not self.served and
 +return not pending or not self.served and
 used-connections-are-trusted: a request goes out on a used connection that nobody has seen to last
-  upstream/pool.py tests/http/upstream/test_reuse.py::test_requests_use_fresh_connections_until_one_was_seen_to_last
+  upstream/client.py tests/http/upstream/test_reuse.py::test_requests_use_fresh_connections_until_one_was_seen_to_last
 -return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit
 +return True
 one-deadline-at-a-time: once the pool has looked at its connections, exchanges that were waiting wait for ever
-  upstream/pool.py tests/http/upstream/test_answers.py::test_exchanges_of_one_client_end_each_at_its_own_time[asyncio]
+  upstream/client.py tests/http/upstream/test_answers.py::test_exchanges_of_one_client_end_each_at_its_own_time[asyncio]
 -soonest = min(soonest, due)
 +continue
 truncated-body-is-whole: an answer that broke off is taken for what came of it

@@ -42,9 +42,19 @@ from gateway.core.operation import (
     Withdraw,
     delivery_of,
 )
-from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, windows_us
+from gateway.core.outcome import (
+    CONFLICT,
+    KeepPolicy,
+    Meaning,
+    Redaction,
+    StatusPolicy,
+    meaning_of,
+    resource_in,
+    stored_response,
+    version_of,
+    windows_us,
+)
 from gateway.core.recovery import Hold, Recovery
-from gateway.core.replay import KeepPolicy, Redaction, resource_in, stored_response, version_of
 from gateway.protect.decoding import document_in
 from gateway.store.base import Amnesic, NotApplied, StartRefused, StoreError, Unreadable, Unstorable
 from gateway.store.operations import AuditEntry

@@ -39,7 +39,7 @@ from gateway.core.identity.key import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
-from gateway.core.replay import is_address
+from gateway.core.outcome import is_address
 from gateway.core.sealing import SEALED, Unopenable
 
 # Without a time zone, which takes as long to write as the rest of a time.

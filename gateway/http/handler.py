@@ -40,7 +40,7 @@ from gateway.core.message import (
     folded_name,
     header_values,
 )
-from gateway.core.replay import has_no_body
+from gateway.core.outcome import has_no_body
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.connection import (

@@ -35,7 +35,7 @@ from gateway.core.message import (
     list_members,
 )
 from gateway.core.operation import Record
-from gateway.core.replay import GATEWAY_HEADERS
+from gateway.core.outcome import GATEWAY_HEADERS
 from gateway.protect.reply import Reply, Source, reason_phrase
 
 # -- forwarding --------------------------------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ from gateway.core.identity.key import (
 )
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
+from gateway.core.outcome import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.replay import version_of
 from gateway.core.verdict import Verdict
 from gateway.core.webhook import Inbox
 from gateway.protect.body import (

@@ -39,8 +39,7 @@ from gateway.core.observation import (
     judge_new,
 )
 from gateway.core.operation import microseconds
-from gateway.core.outcome import CONFLICT, meaning_of, windows_us
-from gateway.core.replay import resource_in, stored_response
+from gateway.core.outcome import CONFLICT, meaning_of, resource_in, stored_response, windows_us
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DropReason, Events, ObservationDropped, RequestObserved
 from gateway.protect.ambiguity import ambiguity

@@ -53,8 +53,7 @@ from gateway.core.operation import (
     Result,
     Snapshot,
 )
-from gateway.core.outcome import CONFLICT, end_unused
-from gateway.core.replay import IS_EVENT_STREAM
+from gateway.core.outcome import CONFLICT, IS_EVENT_STREAM, end_unused
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
     EndedUnanswered,

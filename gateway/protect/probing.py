@@ -36,7 +36,7 @@ from gateway.core.operation import (
     State,
     trace_of_attempt,
 )
-from gateway.core.outcome import windows_us
+from gateway.core.outcome import resource_in, stored_response, version_of, windows_us
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -48,7 +48,6 @@ from gateway.core.recovery import (
     pause_us,
     probe_target,
 )
-from gateway.core.replay import resource_in, stored_response, version_of
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route

@@ -27,8 +27,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )  # fmt: skip
-from gateway.core.outcome import Preset, StatusPolicy
-from gateway.core.replay import KeepPolicy
+from gateway.core.outcome import KeepPolicy, Preset, StatusPolicy
 from tests.support.memory_store import Memory, MemoryStore
 
 SETTLE_SECONDS = 600.0

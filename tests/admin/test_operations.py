@@ -41,7 +41,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )  # fmt: skip
-from gateway.core.replay import KeepPolicy
+from gateway.core.outcome import KeepPolicy
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.memory.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry, Query

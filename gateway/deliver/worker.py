@@ -41,10 +41,9 @@ from gateway.core.recovery import Resend
 from gateway.core.sealing import KeyRing
 from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
-from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
-from gateway.protect.request import Request
+from gateway.protect.request import Request, TakenBody, WholeBody
 from gateway.protect.route import Route
 from gateway.store.base import Store, StoreError, end_tasks
 from gateway.upkeep.timer import repeat

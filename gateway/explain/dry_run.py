@@ -37,11 +37,10 @@ from gateway.http.handler import ClientExchange, Served
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
 from gateway.protect.ambiguity import ambiguity
-from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.identification import Callers, Identifying, Verification, Verifier
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply, refuse
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, Spool, Untouched, UploadSlots
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route, edge_route, route_of
 from gateway.store.base import boot_seconds

@@ -39,19 +39,20 @@ from gateway.core.outcome import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
 from gateway.core.verdict import Verdict
 from gateway.core.webhook import Inbox
-from gateway.protect.body import (
-    INLINE_BYTES_MAX,
-    NoSlot,
-    Spool,
-    SpoolFailed,
-    TakenBody,
-    UploadSlots,
-    WholeBody,
-)
 from gateway.protect.forwarding import responds_async, with_headers
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import PROBLEM, Reply, Shape, refuse
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import (
+    INLINE_BYTES_MAX,
+    NoSlot,
+    Request,
+    Spool,
+    SpoolFailed,
+    TakenBody,
+    Untouched,
+    UploadSlots,
+    WholeBody,
+)
 from gateway.protect.route import AcceptPolicy, Route
 
 # -- callers -----------------------------------------------------------------------------------------------------------

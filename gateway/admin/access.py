@@ -40,7 +40,7 @@ from aiohttp.typedefs import Handler
 from multidict import CIMultiDictProxy
 
 from gateway.admin.resolution import Fault
-from gateway.core.identity.scope import IdentityUnavailable, ScopeMissing
+from gateway.core.identity.key import IdentityUnavailable, ScopeMissing
 from gateway.core.identity.token import TokenFault, read_token
 
 SESSION_SECONDS: Final = 12 * 3600

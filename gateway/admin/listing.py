@@ -18,8 +18,7 @@ from uuid import UUID
 from gateway.admin.operations import EVERY, INDEXED, PAGE_SIZE_MAX, Operations
 from gateway.admin.resolution import Malformed, Policies
 from gateway.admin.view import doubt_text, since_us, span
-from gateway.core.identity.key import Key
-from gateway.core.identity.scope import derive_operation_id, stored_digest
+from gateway.core.identity.key import Key, derive_operation_id, stored_digest
 from gateway.core.operation import Delivery, Record, State
 from gateway.core.recovery import Hold, Probe, Resend, doubted_status, probe_target
 from gateway.store.operations import Query

@@ -38,8 +38,7 @@ from gateway.admin.resolution import (
     Ruling,
 )
 from gateway.admin.view import foreign, moment
-from gateway.core.identity.key import Key, KeyFault
-from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
+from gateway.core.identity.key import Key, KeyFault, Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import (
     Applied,

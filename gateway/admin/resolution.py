@@ -23,10 +23,9 @@ from uuid import UUID
 from gateway.admin.view import ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
-from gateway.core.identity import scope as scopes
+from gateway.core.identity import key as scopes
 from gateway.core.identity.body import MISSING
-from gateway.core.identity.key import KeySpec
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import KeySpec, is_of
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import (
@@ -43,9 +42,19 @@ from gateway.core.operation import (
     Withdraw,
     delivery_of,
 )
-from gateway.core.outcome import CONFLICT, Meaning, StatusPolicy, meaning_of, windows_us
+from gateway.core.outcome import (
+    CONFLICT,
+    KeepPolicy,
+    Meaning,
+    Redaction,
+    StatusPolicy,
+    meaning_of,
+    resource_in,
+    stored_response,
+    version_of,
+    windows_us,
+)
 from gateway.core.recovery import Hold, Recovery
-from gateway.core.replay import KeepPolicy, Redaction, resource_in, stored_response, version_of
 from gateway.protect.decoding import document_in
 from gateway.store.base import Amnesic, NotApplied, StartRefused, StoreError, Unreadable, Unstorable
 from gateway.store.operations import AuditEntry

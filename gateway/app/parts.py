@@ -29,7 +29,6 @@ from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
-from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.claiming import Claiming, Leases
 from gateway.protect.coordinator import Coordinator
 from gateway.protect.duplicates import Repeats, Waiting
@@ -40,7 +39,7 @@ from gateway.protect.observing import Observing
 from gateway.protect.operation import Drained
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
-from gateway.protect.request import Request
+from gateway.protect.request import Request, Spool, UploadSlots
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
 from gateway.store.base import (
@@ -451,6 +450,7 @@ def _traffic(
         events=events,
         in_flight_max=config.limits.max_in_flight,
         recall=store.recall,
+        cached=store.cached,
         look_up=None if fast is None else store.look_up,
         regions=policy.regions,
         tracing=tracing,

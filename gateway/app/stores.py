@@ -25,7 +25,7 @@ from gateway.config.events import WebhookSink as WebhookConfig
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
-from gateway.core.identity.scope import identity_recipe
+from gateway.core.identity.key import identity_recipe
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute

@@ -31,8 +31,8 @@ from gateway.config.scope import ClientCertificateScope, ForwardAuthScope, JwtSc
 from gateway.config.scope import ForwardAuth as Service
 from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
 from gateway.config.upstream import Upstream as UpstreamConfig
-from gateway.core.identity.scope import ForwardAuthScope as ForwardAuthSpec
-from gateway.core.identity.scope import VerifiedSpec
+from gateway.core.identity.key import ForwardAuthScope as ForwardAuthSpec
+from gateway.core.identity.key import VerifiedSpec
 from gateway.http.handler import ReservedHeaders
 from gateway.observe.facts import Events, UpstreamChanged
 from gateway.observe.tracing import Tracing

@@ -22,7 +22,7 @@ from typing import Final, assert_never
 from gateway.config.leaf import encoded, lowered
 from gateway.config.scope import ForwardAuth as Service
 from gateway.core.framing import digest
-from gateway.core.identity.scope import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
+from gateway.core.identity.key import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
 from gateway.core.message import RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import AuthorizationDecided, Decision, Events

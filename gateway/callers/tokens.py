@@ -17,8 +17,8 @@ from typing import Final
 
 from gateway.callers.key_set import KeySet
 from gateway.config.scope import JwtScope
+from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
 from gateway.core.identity.peer import certificate_name
-from gateway.core.identity.scope import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.protect.identification import Verification, Verified, Verifier

@@ -25,7 +25,7 @@ from gateway.config.document import alternatives
 from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.message import HOP_BY_HOP, folded_name
-from gateway.core.replay import REFERENCE, is_target
+from gateway.core.outcome import REFERENCE, is_target
 from gateway.core.routing import PathPattern, PatternError
 from gateway.core.webhook import parse_template
 

@@ -41,13 +41,12 @@ from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, F
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
 from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
-from gateway.core import replay
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
 from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
-from gateway.core.identity.scope import ScopeSpec, SharedScope
+from gateway.core.identity.key import ScopeSpec, SharedScope
 from gateway.core.operation import microseconds
-from gateway.core.replay import BODILESS, PERSONAL, KeepPolicy, Redaction
+from gateway.core.outcome import BODILESS, PERSONAL, KeepPolicy, Redaction
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
@@ -383,8 +382,8 @@ class VersionHeader(Section):
     """The header that names the version."""
 
     @property
-    def compiled(self) -> replay.VersionHeader:
-        return replay.VersionHeader(self.header.lower().encode())
+    def compiled(self) -> outcomes.VersionHeader:
+        return outcomes.VersionHeader(self.header.lower().encode())
 
 
 Version = Annotated[Annotated[str, VERSION_NAME] | VersionHeader, Forms(_VERSIONS)]

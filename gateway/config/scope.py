@@ -26,7 +26,7 @@ from gateway.config.address import (
 from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, SecretText, plain_text, secret_text, shaped
 from gateway.config.section import Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core.egress import is_loopback
-from gateway.core.identity import scope as scopes
+from gateway.core.identity import key as scopes
 from gateway.core.identity.token import SECRET_ALGORITHMS
 
 # -- authorization -----------------------------------------------------------------------------------------------------

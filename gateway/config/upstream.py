@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, SecretStr
 from gateway.config.address import AbsolutePath, HostName, ServiceUrl, UpstreamUrl
 from gateway.config.leaf import JSON_POINTER, PROBE_FOLLOW, Count, Duration, HeaderName, ProbePath, StatusSet, wrong
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, follow, written
-from gateway.core import recovery, replay
+from gateway.core import outcome as outcomes
+from gateway.core import recovery
 from gateway.core.identity.body import parse_pointer
 from gateway.core.message import Headers
 from gateway.core.operation import microseconds
@@ -121,7 +122,7 @@ def written_headers(headers: Mapping[str, SecretStr]) -> Headers:
     return tuple((name.encode(), value.get_secret_value().encode()) for name, value in headers.items())
 
 
-def reference_of(text: str) -> replay.Reference:
+def reference_of(text: str) -> outcomes.Reference:
     """Where a response names another one, by a `PROBE_FOLLOW`."""
     return "location" if text == "location" else parse_pointer(text)
 
@@ -138,11 +139,11 @@ class ResponseRule(Section):
     """JSON pointers into the response's body, each with its accepted values."""
 
     @property
-    def compiled(self) -> replay.ResponseRule:
+    def compiled(self) -> outcomes.ResponseRule:
         selected = self.status
         statuses = frozenset(code for code in range(200, 600) if code in selected or f"{code // 100}xx" in selected)
         where = tuple((parse_pointer(pointer), frozenset(values)) for pointer, values in self.where.items())
-        return replay.ResponseRule(statuses, where)
+        return outcomes.ResponseRule(statuses, where)
 
 
 class Probe(Section):

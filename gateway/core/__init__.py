@@ -8,8 +8,8 @@ enforcement would have done with what was only observed. `history` keeps what ha
 *Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which event
 it is, and how webhooks are signed:* `webhook`.
 
-*HTTP as values.* `message` has heads and headers, `replay` what a response says of itself, what is kept of it, and
-which of its values are replaced before that. `routing` decides which route a path meets, and which operations lose
+*HTTP as values.* `message` has heads and headers, `outcome` what a response says of itself, what is kept of it, and
+which of its values are replaced before that, too. `routing` decides which route a path meets, and which operations lose
 requests when routes change, `spelling` what else services may read from a path.
 
 *What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.

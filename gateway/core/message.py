@@ -100,7 +100,7 @@ _MARKS: Final = {
     b"transfer-encoding": TRANSFER_ENCODING,
     **dict.fromkeys((*METHOD_OVERRIDES, *TARGET_OVERRIDES), OVERRIDE),
 }
-_STAYS_OR_NOT: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
+STAYS_OR_NOT: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
 
 
 def _marked(name: bytes) -> tuple[bytes, int]:
@@ -109,7 +109,8 @@ def _marked(name: bytes) -> tuple[bytes, int]:
     return lower, odd | _MARKS.get(folded_name(lower) if odd else lower, 0)
 
 
-_MARKED: Final = NameTable(_marked)
+MARKED: Final = NameTable(_marked)
+"""Names in lower case, with their marks."""
 
 
 class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tuple has no room for slots
@@ -128,7 +129,7 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
         by_name: dict[bytes, list[bytes]] = {}
         marks = 0
         for spelling, value in self:
-            lower, mark = _MARKED[spelling]
+            lower, mark = MARKED[spelling]
             if mark:
                 marks |= mark
             by_name[lower] = [value]
@@ -138,7 +139,7 @@ class IndexedHeaders(tuple[tuple[bytes, bytes], ...]):  # noqa: SLOT001 - a tupl
             by_name = {lower: [] for lower in by_name}
             for spelling, value in self:
                 by_name[spelling.lower()].append(value)
-        elif marks & CONNECTION and by_name[b"connection"][0] in _STAYS_OR_NOT:
+        elif marks & CONNECTION and by_name[b"connection"][0] in STAYS_OR_NOT:
             marks -= CONNECTION
         self.by_name = by_name
         self.marks = marks

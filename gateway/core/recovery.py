@@ -21,7 +21,7 @@ from gateway.core.identity.body import number_lexeme, parse_json, resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, header_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
-from gateway.core.replay import Reference, ResponseRule, escaped, is_target
+from gateway.core.outcome import Reference, ResponseRule, escaped, is_target
 from gateway.core.routing import PathPattern, normalise_path
 
 _PAUSE_SECONDS_MIN: Final = 1.0

@@ -36,15 +36,14 @@ from gateway.core.delivery import Breaker, BreakerPolicy, Delivering, Phase, del
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
+from gateway.core.outcome import version_of
 from gateway.core.recovery import Resend
-from gateway.core.replay import version_of
 from gateway.core.sealing import KeyRing
 from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
-from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
-from gateway.protect.request import Request
+from gateway.protect.request import Request, TakenBody, WholeBody
 from gateway.protect.route import Route
 from gateway.store.base import Store, StoreError, end_tasks
 from gateway.upkeep.timer import repeat

@@ -26,8 +26,8 @@ import orjson
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.scope import ForwardAuth, TokenIssuer
+from gateway.core.identity.key import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.peer import Hop, hop_from, read_certificate
-from gateway.core.identity.scope import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
@@ -37,11 +37,10 @@ from gateway.http.handler import ClientExchange, Served
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact, RequestAnswered
 from gateway.protect.ambiguity import ambiguity
-from gateway.protect.body import Spool, UploadSlots
 from gateway.protect.identification import Callers, Identifying, Verification, Verifier
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply, refuse
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, Spool, Untouched, UploadSlots
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route, edge_route, route_of
 from gateway.store.base import boot_seconds

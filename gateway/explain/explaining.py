@@ -23,17 +23,15 @@ from gateway.config import Config, Document, Placeholders
 from gateway.config.document import path_text, read_document
 from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
-from gateway.core.identity import scope as scopes
+from gateway.core.identity import key as scopes
 from gateway.core.identity.body import format_pointer
 from gateway.core.identity.fingerprint import BodyForm
-from gateway.core.identity.key import HeaderKey, Key, KeyFault
+from gateway.core.identity.key import HeaderKey, Key, KeyFault, home_of
 from gateway.core.identity.peer import Hop
-from gateway.core.identity.scope import home_of
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.core.operation import Event, OutcomeCommand, Snapshot
-from gateway.core.outcome import conclude_answered
+from gateway.core.outcome import conclude_answered, stored_response
 from gateway.core.recovery import Probe
-from gateway.core.replay import stored_response
 from gateway.core.routing import Miss
 from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
 from gateway.explain.dry_run import Found, Incomplete, RequestWrong, dry_run, from_text, hop_of

@@ -33,7 +33,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -76,6 +76,16 @@ _FEW_SECONDS: Final = 5.0
 _SHARE: Final = 64
 # `struct tcp_info` of Linux (4.6 and later), of which these are tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes.
 _TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+
+# How much of a body is read at once, when its consumer reads it; as much again is buffered for a slow consumer.
+_PIECE_BYTES: Final = 64 * 1024
+
+# A body loses its upload slot to another request if it was waited for that long and came more slowly than this.
+# A mebibyte may take a minute.
+_CROWDED_SECONDS: Final = 5.0
+_CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 HEAD_TOO_BIG: Final = Fault(431, "The head of the request is too big.", is_verdict=False)
 _MALFORMED: Final = Fault(400, "The request is not well-formed HTTP/1.1.")
@@ -798,6 +808,69 @@ class ClientConnection(web.RequestHandler):
     def _close_transport(self, transport: asyncio.Transport) -> None:
         transport.close()
         self._reader.watch_end(transport, self._loop.time(), self.settings.silence_seconds)
+
+
+@dataclass(slots=True, eq=False)
+class ClientBody:
+    """See `reply.RequestBody`. `expects_continue`: the client waits for `100 Continue` before it sends it.
+    `keeps_pace`: it must come at a minimum pace, because it holds an upload slot meanwhile.
+    """
+
+    _connection: ClientConnection
+    _payload: Payload
+    length: int | None
+    expects_continue: bool = False
+    keeps_pace: bool = False
+    _taken_bytes: int = 0
+    _waited_seconds: float = 0.0
+    _wait_began: float | None = None
+
+    def whole(self) -> bytes | None:
+        payload = self._payload
+        if self.length == 0:
+            return b""
+        return payload.read_nowait() if payload.is_eof() and payload.exception() is None else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes as they come. Raises `RequestCut`."""
+        payload = self._payload
+        payload.set_read_chunk_size(_PIECE_BYTES)
+        if self.expects_continue and not payload.is_eof():
+            self.expects_continue = False
+            if self._connection.is_open:
+                self._connection.write(_CONTINUE)
+        while not payload.at_eof():
+            data = await self._read()
+            if data:
+                self._taken_bytes += len(data)
+                yield data
+
+    def crowd_out(self) -> bool:
+        """Cut it short if it comes too slowly to keep its slot; returns whether it was cut."""
+        waited_seconds = self._waited_seconds
+        if self._wait_began is not None:
+            waited_seconds += asyncio.get_running_loop().time() - self._wait_began
+        if waited_seconds < _CROWDED_SECONDS or self._taken_bytes >= _CROWDED_BYTES_PER_SECOND * waited_seconds:
+            return False
+        return self._connection.cut_body(Cut.CROWDED_OUT)
+
+    def close(self) -> None:
+        """Holds nothing: the connection deals with what was not read."""
+
+    async def _read(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        settings = self._connection.settings
+        seconds = settings.silence_seconds
+        if self.keeps_pace:
+            # The first silence is free. After that, the bytes that came must make up for the time waited.
+            earned = self._taken_bytes / settings.bytes_per_second_min
+            seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
+        began = self._wait_began = loop.time()
+        try:
+            return await self._connection.read_body(self._payload, seconds)
+        finally:
+            self._wait_began = None
+            self._waited_seconds += loop.time() - began
 
 
 def _verified_certificate(transport: asyncio.BaseTransport) -> ClientCertificate | None:

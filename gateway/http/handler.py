@@ -20,17 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, Protocol, assert_never
 
 from gateway.config.models import Cors
 from gateway.core.immutable import immutable
 from gateway.core.message import (
+    CONNECTION,
     EXPECT,
     HOP_BY_HOP,
+    MARKED,
+    STAYS_OR_NOT,
     Headers,
     IndexedHeaders,
     NameTable,
@@ -40,11 +43,12 @@ from gateway.core.message import (
     folded_name,
     header_values,
 )
-from gateway.core.replay import has_no_body
+from gateway.core.outcome import has_no_body
 from gateway.core.routing import RouteTable
 from gateway.core.verdict import Verdict
 from gateway.http.connection import (
     HEAD_TOO_BIG,
+    ClientBody,
     ClientConnection,
     ClientGone,
     EdgeSettings,
@@ -87,18 +91,10 @@ _BODILESS: Final = frozenset(status for status in range(100, 1000) if has_no_bod
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
-# How much of a body is read at once, when its consumer reads it; as much again is buffered for a slow consumer.
-_PIECE_BYTES: Final = 64 * 1024
 # The bytes around a header's name and value, and around the parts of a request line.
 _FIELD_BYTES: Final = len(b": \r\n")
 _LINE_BYTES: Final = len(b"  HTTP/1.1\r\n\r\n")
 
-# A body loses its upload slot to another request if it was waited for that long and came more slowly than this.
-# A mebibyte may take a minute.
-_CROWDED_SECONDS: Final = 5.0
-_CROWDED_BYTES_PER_SECOND: Final = 16 * 1024
-
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 ONE_WRITE_BYTES_MAX: Final = 64 * 1024
 """Up to this size, head and body go out in one write."""
@@ -211,69 +207,6 @@ def _lines_of(reply: Reply, *, is_bare: bool = False) -> tuple[bytes, bool]:
     return text, has_date
 
 
-@dataclass(slots=True, eq=False)
-class ClientBody:
-    """See `reply.RequestBody`. `expects_continue`: the client waits for `100 Continue` before it sends it.
-    `keeps_pace`: it must come at a minimum pace, because it holds an upload slot meanwhile.
-    """
-
-    _connection: ClientConnection
-    _payload: Payload
-    length: int | None
-    expects_continue: bool = False
-    keeps_pace: bool = False
-    _taken_bytes: int = 0
-    _waited_seconds: float = 0.0
-    _wait_began: float | None = None
-
-    def whole(self) -> bytes | None:
-        payload = self._payload
-        if self.length == 0:
-            return b""
-        return payload.read_nowait() if payload.is_eof() and payload.exception() is None else None
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Its bytes as they come. Raises `RequestCut`."""
-        payload = self._payload
-        payload.set_read_chunk_size(_PIECE_BYTES)
-        if self.expects_continue and not payload.is_eof():
-            self.expects_continue = False
-            if self._connection.is_open:
-                self._connection.write(_CONTINUE)
-        while not payload.at_eof():
-            data = await self._read()
-            if data:
-                self._taken_bytes += len(data)
-                yield data
-
-    def crowd_out(self) -> bool:
-        """Cut it short if it comes too slowly to keep its slot; returns whether it was cut."""
-        waited_seconds = self._waited_seconds
-        if self._wait_began is not None:
-            waited_seconds += asyncio.get_running_loop().time() - self._wait_began
-        if waited_seconds < _CROWDED_SECONDS or self._taken_bytes >= _CROWDED_BYTES_PER_SECOND * waited_seconds:
-            return False
-        return self._connection.cut_body(Cut.CROWDED_OUT)
-
-    def close(self) -> None:
-        """Holds nothing: the connection deals with what was not read."""
-
-    async def _read(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        settings = self._connection.settings
-        seconds = settings.silence_seconds
-        if self.keeps_pace:
-            # The first silence is free. After that, the bytes that came must make up for the time waited.
-            earned = self._taken_bytes / settings.bytes_per_second_min
-            seconds = max(0.0, min(seconds, seconds + earned - self._waited_seconds))
-        began = self._wait_began = loop.time()
-        try:
-            return await self._connection.read_body(self._payload, seconds)
-        finally:
-            self._wait_began = None
-            self._waited_seconds += loop.time() - began
-
-
 def too_big(head: RequestHead, header_bytes_max: int) -> Fault | None:
     """Why a head is over its limit as a whole."""
     size = sum([len(name) + len(value) + _FIELD_BYTES for name, value in head.headers], len(head.target) + _LINE_BYTES)
@@ -342,6 +275,19 @@ class ClientExchange:
 
     def __init__(self, connection: ClientConnection, message: Message, payload: Payload, served: Served) -> None:
         headers = IndexedHeaders(message.raw_headers)
+        by_name: dict[bytes, list[bytes]] = {}
+        marks = 0
+        for spelling, value in headers:
+            lower, mark = MARKED[spelling]
+            marks |= mark
+            by_name[lower] = [value]
+        if len(by_name) < len(headers):
+            by_name = headers.by_name
+        else:
+            # Mostly no name is repeated. Then this is what its first look-up would find.
+            if marks & CONNECTION and by_name[b"connection"][0] in STAYS_OR_NOT:
+                marks -= CONNECTION
+            headers.by_name, headers.marks = by_name, marks
         self.connection = connection
         self.task = connection.task
         self.served = served
@@ -352,8 +298,8 @@ class ClientExchange:
         self.takes_interim = self.version == (1, 1)
         target = message.path.encode("utf-8", "surrogateescape")
         self.head = RequestHead(message.method.encode(), target, headers)
-        self.has_origin = b"origin" in headers.by_name
-        lengths = headers.by_name.get(b"content-length")
+        self.has_origin = b"origin" in by_name
+        lengths = by_name.get(b"content-length")
         length = None if message.chunked else int(lengths[0]) if lengths else 0
         self.body = ClientBody(connection, payload, length)
         self.request = Request(self.head, self.body, connection.hop)

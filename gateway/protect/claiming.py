@@ -17,7 +17,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol, Self
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -46,7 +47,6 @@ from gateway.core.verdict import Claimable, Doubt
 from gateway.observe.facts import Events, LeaseLost, LoopStalled
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.protect.scheduling import Limit, Limits
 from gateway.store.base import (
     KNOWN,
     NO_PLACE,
@@ -60,6 +60,7 @@ from gateway.store.base import (
     Unstorable,
     boot_seconds,
 )
+from gateway.upstream.connection import NEVER, Sweep
 
 _LOG = logging.getLogger("gateway")
 
@@ -79,6 +80,78 @@ _FINAL: Final = (Amnesic, Unstorable)
 def _new_attempt_id() -> UUID:
     """A random UUID. Unique is enough, it is no secret: `uuid4` would make a system call, and so release the GIL."""
     return UUID(int=random.getrandbits(128), version=4)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+#
+# How long steps that every request takes may last: one timer for all of them.
+#
+# `asyncio.timeout` sets a timer and removes it again, which costs a request more than to find its record. Here a limit
+# is a number that one sweep looks at. It is for what nearly always ends long before; rare waits have timers of their
+# own.
+
+
+class _Due(Protocol):
+    when: float
+
+    def end(self) -> object: ...
+
+
+class Limits:
+    """The limits of one kind of work. Lives on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.due: dict[_Due, None] = {}
+        """What ends at its time, unless it is taken out before. Whoever puts it in announces its time to the sweep,
+        where that is earlier than the sweep's."""
+        self.sweep = Sweep(loop, self._look)
+
+    def _look(self) -> float:
+        now = self.loop.time()
+        for due in [each for each in self.due if each.when <= now]:
+            # One of those before may have taken it out.
+            if due in self.due:
+                del self.due[due]
+                due.end()
+        return min((each.when for each in self.due), default=NEVER)
+
+
+@dataclass(slots=True, eq=False)
+class Limit:
+    """A block that is cut off by `TimeoutError` at that time of the loop's clock, as by `asyncio.timeout_at`. Once."""
+
+    limits: Limits
+    when: float
+    _is_over: bool = field(init=False, default=False)
+    _cancelling: int = field(init=False)
+    _task: asyncio.Task[object] = field(init=False)
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a limit is for a task")
+        self._task, self._cancelling = task, task.cancelling()
+        limits = self.limits
+        limits.due[self] = None
+        if self.when < limits.sweep.at:
+            limits.sweep.by(self.when)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.limits.due.pop(self, None)
+        # Only the own cancellation becomes a timeout.
+        if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def end(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
 
 
 @immutable
@@ -263,10 +336,10 @@ class Claiming:
         """
         # `is_withheld`: another request may hold the key, so nothing may be forwarded without this claim.
         is_definite, is_refused, is_withheld = True, False, False
-        detail, remember_us = "", route.retention.remember_us
-        place = self.marks.mark_unsent(operation_id, command.attempt_id)
+        detail, remember_us, place = "", route.retention.remember_us, NO_PLACE
         try:
             with Limit(self.limits, until):
+                place = self.marks.mark_unsent(operation_id, command.attempt_id)
                 for pause in _PAUSES_SECONDS:
                     if pause:
                         await asyncio.sleep(pause)

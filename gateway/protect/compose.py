@@ -38,15 +38,19 @@ from gateway.core.operation import (
     is_withdrawn,
 )
 from gateway.core.outcome import (
+    REDACTED_HEADER,
     RETENTION,
     Outcome,
     conclude_answered,
     conclude_not_sent,
     conclude_unknown,
+    fetch_target,
+    is_address,
+    resource_in,
+    stored_response,
     windows_us,
 )
 from gateway.core.recovery import Resend, answered_doubt, doubted_status, for_repeats, retry_after_seconds
-from gateway.core.replay import REDACTED_HEADER, fetch_target, is_address, resource_in, stored_response
 from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.decoding import is_unaccepted

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 from uuid import UUID
@@ -38,7 +38,6 @@ from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Kind, RequestAnswered
 from gateway.observe.tracing import Tracing
 from gateway.protect.accepting import Accepting
-from gateway.protect.body import WholeBody
 from gateway.protect.claiming import Claiming, Granted, Leases, Seen, Unavailable
 from gateway.protect.compose import Conclusion, passed_on
 from gateway.protect.duplicates import Duplicates, Repeats, Waiting, with_preference
@@ -50,7 +49,7 @@ from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
 from gateway.protect.reply import UNFETCHED, Reply, Source, ToFetch, refuse
-from gateway.protect.request import Request, Untouched, scope_name
+from gateway.protect.request import Request, Untouched, WholeBody, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import Store
 from gateway.upstream import UpstreamResponse, status_of
@@ -76,7 +75,8 @@ LookUp = Callable[[UUID], asyncio.Future[Snapshot | None] | None]
 class Coordinator:
     """The protected half of one gateway process.
 
-    `recall` returns the record of a completed operation if this process remembers it. `look_up` reads it from the fast
+    `recall` returns the record of a completed operation if this process remembers it: those in `cached`, by the
+    integers of their ids, for the most part. `look_up` reads it from the fast
     tier, where that costs less than a claim, and returns None while the tier is down; it is None where there is no such
     tier.
     """
@@ -93,6 +93,7 @@ class Coordinator:
     events: Events
     in_flight_max: int
     recall: Callable[[UUID], Snapshot | None]
+    cached: Container[int]
     look_up: LookUp | None
     regions: Regions | None = None
     tracing: Tracing | None = None
@@ -185,7 +186,7 @@ class Coordinator:
         first caller."""
         is_journaled, is_asked = self.journaling.journal.holds(operation_id), False
         if operation_id.int not in self.operations.in_flight and not is_journaled:
-            snapshot = self.recall(operation_id)
+            snapshot = self.recall(operation_id) if operation_id.int in self.cached else None
             if snapshot is None and self.look_up is not None:
                 snapshot = await self._look_up_copy(operation_id, self.look_up)
                 is_journaled = self.journaling.journal.holds(operation_id)

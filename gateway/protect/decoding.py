@@ -21,7 +21,7 @@ import zstandard
 
 from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.message import Headers, header_values, list_members
-from gateway.core.replay import accepted_codings, accepts
+from gateway.core.outcome import accepted_codings, accepts
 
 # The longest decoded body. By default up to 1 MiB is stored; a decompression bomb grows a thousandfold.
 DECODED_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -19,8 +19,8 @@ from typing import Final
 
 from gateway.config.models import Cors
 from gateway.core.identity.fingerprint import CONDITIONS, DEFINING
+from gateway.core.identity.key import SINGLE_USE_SCHEMES
 from gateway.core.identity.peer import Hop, Peer
-from gateway.core.identity.scope import SINGLE_USE_SCHEMES
 from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
@@ -35,7 +35,7 @@ from gateway.core.message import (
     list_members,
 )
 from gateway.core.operation import Record
-from gateway.core.replay import GATEWAY_HEADERS
+from gateway.core.outcome import GATEWAY_HEADERS
 from gateway.protect.reply import Reply, Source, reason_phrase
 
 # -- forwarding --------------------------------------------------------------------------------------------------------

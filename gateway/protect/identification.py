@@ -20,9 +20,10 @@ from gateway.config.delivery import Order
 from gateway.config.scope import ForwardAuth
 from gateway.core.delivery import lane_of
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
-from gateway.core.identity.key import Key, KeyFault
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     IdentityUnavailable,
+    Key,
+    KeyFault,
     Scope,
     ScopeMissing,
     ScopeSpec,
@@ -34,23 +35,24 @@ from gateway.core.identity.scope import (
 )
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
+from gateway.core.outcome import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe
-from gateway.core.replay import version_of
 from gateway.core.verdict import Verdict
 from gateway.core.webhook import Inbox
-from gateway.protect.body import (
-    INLINE_BYTES_MAX,
-    NoSlot,
-    Spool,
-    SpoolFailed,
-    TakenBody,
-    UploadSlots,
-    WholeBody,
-)
 from gateway.protect.forwarding import responds_async, with_headers
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import PROBLEM, Reply, Shape, refuse
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import (
+    INLINE_BYTES_MAX,
+    NoSlot,
+    Request,
+    Spool,
+    SpoolFailed,
+    TakenBody,
+    Untouched,
+    UploadSlots,
+    WholeBody,
+)
 from gateway.protect.route import AcceptPolicy, Route
 
 # -- callers -----------------------------------------------------------------------------------------------------------

@@ -33,11 +33,10 @@ from gateway.core.webhook import (
 )
 from gateway.observe.facts import Events, WebhookRefused, WebhookRepeated, WebhookVerified
 from gateway.protect.accepting import Accepted, Accepting
-from gateway.protect.body import TakenBody
 from gateway.protect.compose import mismatch
 from gateway.protect.journaling import Journaling
 from gateway.protect.reply import Reply, reason_phrase, refuse
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, TakenBody, Untouched
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import StoreError, wall_clock_us
 

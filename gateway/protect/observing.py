@@ -39,16 +39,14 @@ from gateway.core.observation import (
     judge_new,
 )
 from gateway.core.operation import microseconds
-from gateway.core.outcome import CONFLICT, meaning_of, windows_us
-from gateway.core.replay import resource_in, stored_response
+from gateway.core.outcome import CONFLICT, meaning_of, resource_in, stored_response, windows_us
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DropReason, Events, ObservationDropped, RequestObserved
 from gateway.protect.ambiguity import ambiguity
-from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.decoding import read_document
 from gateway.protect.identification import Identifying
 from gateway.protect.reply import Reply, RequestBody, ResponseStream
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, TakenBody, Untouched, WholeBody
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import ObservationStore

@@ -53,8 +53,7 @@ from gateway.core.operation import (
     Result,
     Snapshot,
 )
-from gateway.core.outcome import CONFLICT, end_unused
-from gateway.core.replay import IS_EVENT_STREAM
+from gateway.core.outcome import CONFLICT, IS_EVENT_STREAM, end_unused
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
     EndedUnanswered,
@@ -64,7 +63,7 @@ from gateway.observe.facts import (
     OperationTakenOver,
     WriteRefused,
 )
-from gateway.protect.claiming import Admission, Claiming, Granted, Lease, Leases, Seen, Unavailable
+from gateway.protect.claiming import Admission, Claiming, Granted, Lease, Leases, Limit, Limits, Seen, Unavailable
 from gateway.protect.compose import (
     Conclusion,
     UpstreamStream,
@@ -84,7 +83,7 @@ from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
-from gateway.protect.scheduling import Limit, Limits, Slices
+from gateway.protect.scheduling import Slices
 from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, Unstorable
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
@@ -181,7 +180,7 @@ class Operation:
     record: Record = field(init=False)
     lease: Lease = field(init=False)
     is_first: bool = field(init=False)
-    place: int = field(init=False)
+    place: int = field(init=False, default=NO_PLACE)
     stage: Stage = field(init=False, default=_CLAIMING)
     command: OutcomeCommand = field(init=False)
     result: Conclusion | None = field(init=False, default=None)
@@ -403,7 +402,9 @@ class Operations:
         if delivery is None:
             self.requested += 1
             operation.when = request.arrived + request.route.target.answer_within_seconds
-            self.limits.add(operation)
+            self.limits.due[operation] = None
+            if operation.when < self.limits.sweep.at:
+                self.limits.sweep.by(operation.when)
         return operation
 
     async def _run(self, operation: Operation) -> None:
@@ -444,12 +445,12 @@ class Operations:
                 raise
             finally:
                 self._leases.held.pop(lease, None)
-                if operation.stage is _SETTLED:
-                    self._marks.unmark(operation.place)
         except Exception:  # noqa: BLE001 - whatever it is, there is nobody else to hear of it
             _LOG.exception("an operation failed because of a bug")
         finally:
             self._ended(operation)
+            if operation.stage is _SETTLED:
+                self._marks.unmark(operation.place)
 
     # -- send ---------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.core.identity.body import MISSING
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,
@@ -36,7 +36,7 @@ from gateway.core.operation import (
     State,
     trace_of_attempt,
 )
-from gateway.core.outcome import windows_us
+from gateway.core.outcome import resource_in, stored_response, version_of, windows_us
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -48,7 +48,6 @@ from gateway.core.recovery import (
     pause_us,
     probe_target,
 )
-from gateway.core.replay import resource_in, stored_response, version_of
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.decoding import read_document
 from gateway.protect.route import Route

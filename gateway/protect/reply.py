@@ -23,9 +23,8 @@ import orjson
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers
 from gateway.core.operation import MICROSECONDS, Record
-from gateway.core.outcome import OUTCOME_HEADERS, RETRYABLE_4XX, Meaning, outcome_header
+from gateway.core.outcome import OUTCOME_HEADERS, RETRYABLE_4XX, Meaning, is_address, outcome_header
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
-from gateway.core.replay import is_address
 from gateway.core.verdict import Verdict
 
 REPLAYED_HEADER: Final = (b"Idempotent-Replayed", b"true")

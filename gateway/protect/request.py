@@ -9,17 +9,27 @@ see is short and printable, whatever was sent.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import mmap
+import os
 import re
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar, cast
 from uuid import UUID
 
+from gateway.core.identity.body import Body
 from gateway.core.identity.fingerprint import Digests
-from gateway.core.identity.key import Key, KeyFault
+from gateway.core.identity.key import Key, KeyFault, Scope
 from gateway.core.identity.peer import Hop
-from gateway.core.identity.scope import Scope
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, logged, trace_id_of
 from gateway.core.operation import (
@@ -34,11 +44,303 @@ from gateway.core.operation import (
     is_withdrawn,
     trace_of_attempt,
 )
+from gateway.core.sealing import FileCipher
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.observe.facts import TraceContext
-from gateway.protect.body import TakenBody
-from gateway.protect.reply import RequestBody
+from gateway.protect.reply import Cut, RequestBody, RequestCut
 from gateway.protect.route import Route
+from gateway.upstream.connection import closed_after
+from gateway.upstream.result import FileBody
+
+# -- its body ----------------------------------------------------------------------------------------------------------
+#
+# Receives the whole body of a request before anything is claimed: a short one in memory, a long one in a file.
+#
+# Owns the files. They have mode 0600 and never a name, so nothing is left behind whatever happens; where other things
+# are encrypted at rest, they are too, with a key that is nowhere else. It does not know what a body means. A body
+# over its limit is refused as soon as that is known, and one that is cut short raises, so that half a request has no
+# effect. The last part of the disk is reserved for the journal, and for a store on the same disk: without them, no
+# outcome can be recorded.
+#
+# A body that has not arrived yet needs an upload slot. A slot costs a client only a request head, and a byte now and
+# then. So upload slots are separate from the limit on operations, and when all are taken, a new request takes the
+# slot of one whose body comes too slowly. A body with a good pace keeps its slot: under a load of long uploads,
+# half-received bodies must not make room for others.
+
+# A longer body is read in a thread.
+INLINE_BYTES_MAX: Final = 16 << 10
+
+_WRITE_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 256 * 1024
+# The reserved part of the disk: its last tenth, up to a maximum.
+_LEFT_SHARE: Final = 10
+_LEFT_BYTES_MAX: Final = 256 * 1024 * 1024
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class TakenBody:
+    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of
+    an encrypted file."""
+
+    content: bytes | BinaryIO = field(repr=False)
+    length: int
+    digest: bytes | None = None
+    cipher: FileCipher | None = field(default=None, repr=False)
+    is_closed: bool = field(default=False, init=False)
+
+    def outbound(self) -> bytes | FileBody:
+        """The body as the upstream client takes it, valid until `close`. Raises ValueError after that."""
+        if self.is_closed:
+            raise ValueError("the body was closed")
+        if isinstance(self.content, bytes):
+            return self.content
+        return FileBody(self.content.fileno(), self.length, None if self.cipher is None else self.cipher.apply)
+
+    def close(self) -> None:
+        """Release file and memory. Safe to repeat."""
+        if not isinstance(self.content, bytes):
+            self.content.close()
+        self.content = b""
+        self.is_closed = True
+
+    async def read(self, use: Callable[[Body], Result]) -> Result:
+        """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in
+        a thread. The result depends on the bytes alone, never on where they are kept.
+
+        When this is cancelled, the thread ends by itself. It holds the file's content, not the file, so the body may be
+        closed.
+        """
+        body = self.content
+        if isinstance(body, bytes):
+            return use(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(use, body)
+        if os.fstat(body.fileno()).st_size == 0:
+            return use(b"")
+        # Mapped before the thread starts: the mapping stays valid when the file object is closed.
+        mapped = mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            return await asyncio.to_thread(_use_and_close, mapped, use, self.cipher)
+        except asyncio.CancelledError:
+            # The thread may never start. If it is reading, it closes the mapping itself.
+            with contextlib.suppress(BufferError):
+                mapped.close()
+            raise
+
+
+def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: FileCipher | None) -> Result:
+    with mapped:
+        if cipher is None:
+            return use(mapped)
+        with memoryview(mapped) as view:
+            content = cipher.apply(view, 0)
+        return use(content)
+
+
+class WholeBody:
+    """A taken body as the `RequestBody` of a request that is forwarded unprotected after all."""
+
+    def __init__(self, taken: TakenBody) -> None:
+        self._taken = taken
+        # A descriptor that is closed under a reading thread could give it another request's bytes.
+        self._lock = threading.Lock()
+        self.length: int | None = taken.length
+
+    def whole(self) -> bytes | None:
+        """Its bytes, if they are in memory."""
+        if self._taken.is_closed:
+            raise ValueError("the body was closed")
+        content = self._taken.content
+        return content if isinstance(content, bytes) else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes."""
+        if self._taken.is_closed:
+            raise ValueError("the body was closed")
+        content = self._taken.content
+        if isinstance(content, bytes):
+            yield content
+            return
+        content.seek(0)
+        offset = 0
+        while chunk := await _at_disk(self._read, content, offset):
+            offset += len(chunk)
+            yield chunk
+
+    def _read(self, content: BinaryIO, offset: int) -> bytes:
+        with self._lock:
+            if self._taken.is_closed:
+                raise SpoolFailed("the body is no longer needed")
+            chunk, cipher = content.read(_READ_BYTES), self._taken.cipher
+        return chunk if cipher is None else cipher.apply(chunk, offset)
+
+    def crowd_out(self) -> bool:
+        """Never: the body is here."""
+        return False
+
+    def close(self) -> None:
+        """Close the file, once no thread reads it."""
+        with self._lock:
+            self._taken.close()
+
+
+class SpoolFailed(Exception):
+    """The disk is full or failed. The request had no effect."""
+
+
+class Spool:
+    """Receives bodies. `directory` must exist and belong to this program. With `encrypts`, files are encrypted."""
+
+    def __init__(self, directory: Path, *, encrypts: bool = False) -> None:
+        self._directory = directory
+        self._encrypts = encrypts
+
+    async def take(self, body: RequestBody, *, bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
+        """The body, or None if it is longer than `bytes_max`. When cancelled or cut short, this leaves nothing behind.
+
+        Raises what the body raises when it is cut short, and `SpoolFailed`.
+        """
+        if body.length is not None and body.length > bytes_max:
+            return None
+        async with closed_after(body.stream()) as chunks:
+            return await self._take(chunks, bytes_max, spool_over_bytes)
+
+    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
+        parts: list[bytes] = []
+        length = 0
+        while length <= min(spool_over_bytes, bytes_max):
+            chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            parts.append(chunk)
+            length += len(chunk)
+        if length > bytes_max:
+            return None
+        if length > spool_over_bytes:
+            return await self._take_to_file(b"".join(parts), chunks, bytes_max)
+        return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
+
+    async def _take_to_file(self, prefix: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
+        cipher = FileCipher(os.urandom) if self._encrypts else None
+        file = _GrowingFile(self._directory, cipher)
+        length = len(prefix)
+        buffer = bytearray(prefix)
+        is_whole = False
+        try:
+            async for chunk in chunks:
+                length += len(chunk)
+                if length > bytes_max:
+                    return None
+                buffer += chunk
+                if len(buffer) >= _WRITE_BYTES:
+                    await _at_disk(file.write, bytes(buffer))
+                    buffer.clear()
+            content, digest = await _at_disk(file.finish, bytes(buffer))
+            is_whole = True
+        finally:
+            if not is_whole:
+                file.give_up()
+        return TakenBody(content, length, digest, cipher)
+
+
+class _GrowingFile:
+    """The file of a body that is still coming in, and the hash of its content.
+
+    Threads open and write it. They run on when their caller is cancelled, and after `give_up` they write nothing more.
+    """
+
+    def __init__(self, directory: Path, cipher: FileCipher | None) -> None:
+        self._directory = directory
+        self._cipher = cipher
+        self._length = 0
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._hash = sha256()
+        self._is_given_up = False
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            self._write(data)
+
+    def finish(self, data: bytes) -> tuple[BinaryIO, bytes]:
+        """Write the last bytes; returns the file and the digest of all of it."""
+        with self._lock:
+            return self._write(data), self._hash.digest()
+
+    def give_up(self) -> None:
+        """Close the file, once no thread writes to it."""
+        with self._lock:
+            self._is_given_up = True
+            if self._file is not None:
+                self._file.close()
+
+    def _write(self, data: bytes) -> BinaryIO:
+        if self._is_given_up:
+            raise SpoolFailed("the body is no longer needed")
+        if self._file is None:
+            # Unbuffered, so that closing it writes nothing, and cannot fail.
+            self._file = _unnamed_file(self._directory)
+        _check_room(self._file.fileno())
+        self._hash.update(data)
+        left = memoryview(data if self._cipher is None else self._cipher.apply(data, self._length))
+        self._length += len(data)
+        while left:
+            left = left[self._file.write(left) :]
+        return self._file
+
+
+def _check_room(descriptor: int) -> None:
+    """Raises OSError if only the reserved part is left of the disk that this file is on."""
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
+        raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
+
+
+def _unnamed_file(directory: Path) -> BinaryIO:
+    return cast("BinaryIO", tempfile.TemporaryFile(dir=directory, prefix="body-", buffering=0))
+
+
+async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:
+    """Read or write a file in a thread. Raises `SpoolFailed`."""
+    try:
+        return await asyncio.to_thread(work, *arguments)
+    except OSError as error:
+        raise SpoolFailed(f"the body could not be kept on disk: {error.strerror}") from error
+
+
+class NoSlot(Exception):
+    """There was no slot, or another request took it. This request had no effect."""
+
+
+class UploadSlots:
+    """The upload slots of one gateway process."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._bodies: set[RequestBody] = set()
+
+    @contextmanager
+    def slot(self, body: RequestBody) -> Iterator[None]:
+        """Hold a slot while the body is received. Raises `NoSlot`."""
+        if len(self._bodies) >= self._slots and not self._make_room():
+            raise NoSlot
+        self._bodies.add(body)
+        try:
+            yield
+        except RequestCut as cut:
+            if cut.cut is Cut.CROWDED_OUT:
+                raise NoSlot from None
+            raise
+        finally:
+            self._bodies.discard(body)
+
+    def _make_room(self) -> bool:
+        for body in self._bodies:
+            if body.crowd_out():
+                self._bodies.discard(body)
+                return True
+        return False
+
 
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from gateway.config.models import Cors
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     IdentityUnavailable,
     ScopeMissing,
     ScopeSpec,
@@ -30,7 +30,7 @@ from gateway.core.identity.scope import (
 )
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import Applied, Audit, Record, Snapshot, State, Withdraw, is_withdrawn
-from gateway.core.replay import version_of
+from gateway.core.outcome import version_of
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, StatusAnswered, StatusPart

@@ -20,13 +20,11 @@ from gateway.config.upstream import written_headers
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy
-from gateway.core.identity.key import Key, KeySpec
-from gateway.core.identity.scope import ScopeSpec, single_headers
+from gateway.core.identity.key import Key, KeySpec, ScopeSpec, single_headers
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import microseconds
-from gateway.core.outcome import StatusPolicy
+from gateway.core.outcome import KeepPolicy, StatusPolicy
 from gateway.core.recovery import Hold, Recovery, Resend
-from gateway.core.replay import KeepPolicy
 from gateway.core.webhook import Inbox
 from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
 from gateway.protect.reply import TYPE_PREFIX, Shape

@@ -1,29 +1,24 @@
-"""How requests share the event loop: work in slices, and time limits by one timer."""
+"""How requests share the event loop: in slices.
+
+Work that may come all at once, a little of it in each turn of the event loop.
+
+Between two turns the loop reads what has arrived and runs who was woken, so nobody else waits for longer than a
+slice. Work has a flow: of several flows each has its turn, so that thousands of requests under one key hold up no
+other one. How much is a slice is learned from how long turns take; what the work causes in the next turn counts, too.
+
+Where nobody waits, the work is done at once: `is_free` takes one of many places in this turn, and that is all. Only
+what comes beyond them waits, and as long as something waits, turns are measured, and slices are small. Turns are not
+even counted before the `spare` places are gone, which may be taken by counting them down.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from functools import partial
 from time import thread_time
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
-
-from gateway.upstream.connection import NEVER, Sweep
-
-# -- slices ------------------------------------------------------------------------------------------------------------
-#
-# Work that may come all at once, a little of it in each turn of the event loop.
-#
-# Between two turns the loop reads what has arrived and runs who was woken, so nobody else waits for longer than a
-# slice. Work has a flow: of several flows each has its turn, so that thousands of requests under one key hold up no
-# other one. How much is a slice is learned from how long turns take; what the work causes in the next turn counts, too.
-#
-# Where nobody waits, the work is done at once: `is_free` takes one of many places in this turn, and that is all. Only
-# what comes beyond them waits, and as long as something waits, turns are measured, and slices are small. Turns are not
-# even counted before the `spare` places are gone, which may be taken by counting them down.
+from typing import Any, Final
 
 # How much of the processor a turn may take before slices become smaller: a request has some twenty turns until it has
 # its response. Then how small and large slices are, and the first one.
@@ -129,78 +124,3 @@ class Slices:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-# -- limits ------------------------------------------------------------------------------------------------------------
-#
-# How long steps that every request takes may last: one timer for all of them.
-#
-# `asyncio.timeout` sets a timer and removes it again, which costs a request more than to find its record. Here a limit
-# is a number that one sweep looks at. It is for what nearly always ends long before; rare waits have timers of their
-# own.
-
-
-class _Due(Protocol):
-    when: float
-
-    def end(self) -> object: ...
-
-
-class Limits:
-    """The limits of one kind of work. Lives on one event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.due: dict[_Due, None] = {}
-        """What ends at its time, unless it is taken out before."""
-        self.sweep = Sweep(loop, self._look)
-
-    def add(self, due: _Due) -> None:
-        """End it at its time of the loop's clock."""
-        self.due[due] = None
-        if due.when < self.sweep.at:
-            self.sweep.by(due.when)
-
-    def _look(self) -> float:
-        now = self.loop.time()
-        for due in [each for each in self.due if each.when <= now]:
-            # One of those before may have taken it out.
-            if due in self.due:
-                del self.due[due]
-                due.end()
-        return min((each.when for each in self.due), default=NEVER)
-
-
-@dataclass(slots=True, eq=False)
-class Limit:
-    """A block that is cut off by `TimeoutError` at that time of the loop's clock, as by `asyncio.timeout_at`. Once."""
-
-    limits: Limits
-    when: float
-    _is_over: bool = field(init=False, default=False)
-    _cancelling: int = field(init=False)
-    _task: asyncio.Task[object] = field(init=False)
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a limit is for a task")
-        self._task, self._cancelling = task, task.cancelling()
-        # As `Limits.add` does it: two blocks of each new key come here.
-        limits = self.limits
-        limits.due[self] = None
-        if self.when < limits.sweep.at:
-            limits.sweep.by(self.when)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.limits.due.pop(self, None)
-        # Only the own cancellation becomes a timeout.
-        if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TimeoutError from error
-
-    def end(self) -> None:
-        self._is_over = True
-        self._task.cancel()

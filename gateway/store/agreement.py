@@ -72,7 +72,7 @@ from uuid import UUID
 
 from gateway import PROGRAM, __version__
 from gateway.core.confidential import Sealing
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.operation import MICROSECONDS, State, moment
 from gateway.core.outbox import EventType
 from gateway.core.routing import PathPattern, Rule, ServedRoute, handed_over

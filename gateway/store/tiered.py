@@ -296,8 +296,6 @@ class Tiered(Copies):
 
     def recall(self, operation_id: UUID) -> Snapshot | None:
         """The completed record that a claim's `Fenced` result would carry, if the process cache has it."""
-        if operation_id.int not in self.cached:
-            return None
         copy = self._cache.get(operation_id, self._clock())
         if copy is not None:
             self.stats.cache_hits += 1

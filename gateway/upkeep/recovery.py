@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.operation import Record, Snapshot, State
 from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober

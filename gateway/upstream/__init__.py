@@ -1,14 +1,13 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the interface, and writes the head; `pool` chooses a connection, `connect` opens one, `connection` is one,
-and reads responses; `result` has the result types. `tls` loads certificates, for the edge too.
+`client` is the interface, chooses a connection and writes the head; `connect` opens one, `connection` is one and reads
+responses; `result` has the result types. `tls` loads certificates, for the edge too.
 
 Entered by client.Upstream.exchange. Imports core.
 """
 
-from gateway.upstream.client import Duplex, Upstream, UpstreamResponse
+from gateway.upstream.client import Duplex, Upstream, UpstreamResponse, UpstreamStats
 from gateway.upstream.connect import UpstreamSettings, keep_alive
-from gateway.upstream.pool import UpstreamStats
 from gateway.upstream.result import (
     BodyLost,
     FileBody,

@@ -25,7 +25,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.result import NotSent, SentNothing, Unknown
 
 if TYPE_CHECKING:
-    from gateway.upstream.pool import UpstreamPool
+    from gateway.upstream.client import UpstreamPool
 
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 _Found = list[tuple[socket.AddressFamily, int, tuple[Any, ...]]]

@@ -33,7 +33,7 @@ from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, StreamBody, TooLong, Unknown
 
 if TYPE_CHECKING:
-    from gateway.upstream.pool import UpstreamPool
+    from gateway.upstream.client import UpstreamPool
 
 # -- response ----------------------------------------------------------------------------------------------------------
 #

@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Policies, Refused, RoutePolicy, Treatment
-from gateway.core.identity.key import HeaderKey, Key
-from gateway.core.identity.scope import HeaderScope, Scope, identity_of
+from gateway.core.identity.key import HeaderKey, HeaderScope, Key, Scope, identity_of
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import (
     Abandon,
@@ -28,8 +27,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )  # fmt: skip
-from gateway.core.outcome import Preset, StatusPolicy
-from gateway.core.replay import KeepPolicy
+from gateway.core.outcome import KeepPolicy, Preset, StatusPolicy
 from tests.support.memory_store import Memory, MemoryStore
 
 SETTLE_SECONDS = 600.0

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from gateway.admin import listing, reports
-from gateway.core.identity.scope import HeaderScope, Scope, identity_of
+from gateway.core.identity.key import HeaderScope, Scope, identity_of
 from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
 from gateway.store.operations import SinkBacklog, Tally

@@ -15,13 +15,16 @@ from gateway.admin.resolution import Happened, NoSuch, NothingHappened, Policies
 from gateway.config.scope import PrincipalAuth, TokenIssuer
 from gateway.core.delivery import Delivering
 from gateway.core.identity.body import parse_pointer
-from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, Key
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
+    BodyPart,
     ClientCertificateScope,
+    ComposedKey,
     ComposedScope,
     ForwardAuthScope,
+    HeaderKey,
     HeaderScope,
     JwtScope,
+    Key,
     Scope,
     derive_operation_id,
 )
@@ -38,7 +41,7 @@ from gateway.core.operation import (
     Takeover,
     microseconds,
 )  # fmt: skip
-from gateway.core.replay import KeepPolicy
+from gateway.core.outcome import KeepPolicy
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.memory.epoch import Amnesia, memo_of
 from gateway.store.operations import AuditEntry, Query

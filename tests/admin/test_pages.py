@@ -21,7 +21,7 @@ from gateway.admin.pages.console import Console, Process
 from gateway.admin.resolution import Malformed
 from gateway.core.identity.body import parse_pointer
 from gateway.core.operation import Abandon, Record, State
-from gateway.core.replay import Redaction
+from gateway.core.outcome import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournalFiles

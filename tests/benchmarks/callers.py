@@ -10,8 +10,8 @@ import time
 from gateway.callers.key_set import KeySet, read_keys
 from gateway.callers.tokens import TokenVerifier
 from gateway.config.scope import JwtScope, TokenIssuer
+from gateway.core.identity.key import HeaderScope, ScopeSpec
 from gateway.core.identity.peer import hop_from
-from gateway.core.identity.scope import HeaderScope, ScopeSpec
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.protect.identification import Caller, Callers
 from gateway.protect.request import Request

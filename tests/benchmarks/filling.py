@@ -9,7 +9,7 @@ from typing import Any, Final
 import apsw
 import asyncpg
 
-from gateway.core.identity.scope import derivation_of
+from gateway.core.identity.key import derivation_of
 from gateway.core.operation import microseconds
 
 _DAY_US: Final = microseconds(86_400)

@@ -29,8 +29,7 @@ from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, Heade
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.outbox import Part as EventPart
-from gateway.core.outcome import Meaning
-from gateway.core.replay import VersionHeader
+from gateway.core.outcome import Meaning, VersionHeader
 from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink

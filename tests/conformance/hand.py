@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.delivery import Delivering
 from gateway.core.history import unpacked
-from gateway.core.identity.scope import derive_operation_id
+from gateway.core.identity.key import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     NO_ATTEMPT,

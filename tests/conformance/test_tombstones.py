@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.identity.scope import is_in_scope, is_of
+from gateway.core.identity.key import is_in_scope, is_of
 from gateway.core.operation import Applied, Fenced, Fingerprint, State, microseconds
 from gateway.core.verdict import Refuse, Verdict, judge
 from gateway.store.base import Store

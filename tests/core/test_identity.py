@@ -6,11 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.framing import digest, framed
-from gateway.core.identity.key import ComposedKey, HeaderKey, HeaderPart, Key, KeyFormat
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     ApiKeyScope,
+    ComposedKey,
     ComposedScope,
+    HeaderKey,
+    HeaderPart,
     HeaderScope,
+    Key,
+    KeyFormat,
     Scope,
     SharedScope,
     derive_operation_id,

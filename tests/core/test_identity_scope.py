@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.peer import hop_from
-from gateway.core.identity.scope import (
+from gateway.core.identity.key import (
     ApiKeyScope,
     ClientCertificateScope,
     ComposedScope,
@@ -26,6 +25,7 @@ from gateway.core.identity.scope import (
     Unverified,
     VerifiedSpec,
 )
+from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, IndexedHeaders
 from tests.core.test_identity_token import Named
 

@@ -19,6 +19,7 @@ from gateway.core.outcome import (
     RETENTION_SECONDS_MAX,
     Meaning,
     Preset,
+    ResponseRule,
     StatusPolicy,
     conclude_answered,
     conclude_not_sent,
@@ -26,7 +27,6 @@ from gateway.core.outcome import (
     meaning_of,
     windows_us,
 )
-from gateway.core.replay import ResponseRule
 from gateway.core.verdict import Verdict
 
 STATUSES = range(200, 600)

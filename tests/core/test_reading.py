@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.body import MISSING, parse_json, parse_pointer
 from gateway.core.message import IndexedHeaders
-from gateway.core.replay import (
+from gateway.core.outcome import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
     VersionHeader,

@@ -24,6 +24,7 @@ from gateway.core.operation import (
     State,
     microseconds,
 )
+from gateway.core.outcome import ResponseRule
 from gateway.core.recovery import (
     AskAgain,
     Done,
@@ -45,7 +46,6 @@ from gateway.core.recovery import (
     render_probe,
     retry_after_seconds,
 )
-from gateway.core.replay import ResponseRule
 from gateway.core.routing import PathPattern
 
 RECORD = Record(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.body import MISSING, Pointer, parse_pointer, resolve
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead, StoredResponse
-from gateway.core.replay import REDACTED, REDACTED_HEADER, KeepPolicy, Redaction, stored_response
+from gateway.core.outcome import REDACTED, REDACTED_HEADER, KeepPolicy, Redaction, stored_response
 
 JSON = (b"Content-Type", b"application/json")
 names = st.sampled_from(["a", "b", "", "0", "1", "/", "~", "\ud800", "\u00e9", '"'])

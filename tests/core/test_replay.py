@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead
-from gateway.core.replay import KeepPolicy, accepted_codings, accepts, has_no_body, is_event_stream, stored_response
+from gateway.core.outcome import KeepPolicy, accepted_codings, accepts, has_no_body, is_event_stream, stored_response
 
 FIELDS: Headers = (
     (b"Content-Type", b"application/json"),

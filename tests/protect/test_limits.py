@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.protect.scheduling import Limit, Limits
+from gateway.protect.claiming import Limit, Limits
 
 
 @dataclass(eq=False)
@@ -47,7 +47,9 @@ async def test_what_comes_after_a_step_is_not_cut_off() -> None:
             pass
         with pytest.raises(KeyError), within(limits, 0.01):
             raise KeyError
-        limits.add(Call(limits.loop.time() + 0.03, ended.set))
+        call = Call(limits.loop.time() + 0.03, ended.set)
+        limits.due[call] = None
+        limits.sweep.by(call.when)
         await ended.wait()
 
     task = asyncio.create_task(steps())

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.observe.facts import Events
-from gateway.protect.body import Spool, TakenBody, UploadSlots, WholeBody
 from gateway.protect.identification import (
     Callers,
     Identifying,
@@ -27,7 +26,7 @@ from gateway.protect.identification import (
 )
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request
+from gateway.protect.request import Request, Spool, TakenBody, UploadSlots, WholeBody
 from gateway.protect.route import Route, route_of
 from tests.config.support import read, with_route
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.protect.body import Spool, SpoolFailed, TakenBody, WholeBody
+from gateway.protect.request import Spool, SpoolFailed, TakenBody, WholeBody
 from gateway.upstream import FileBody
 from gateway.upstream.connection import FileReader
 from tests.support.coordination import Pieces

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import MICROSECONDS, Command, Disprove, Prove, Record, Reinstate, Requeue, State, Withdraw
+from gateway.core.outcome import stored_response
 from gateway.core.recovery import Hold
-from gateway.core.replay import stored_response
 from gateway.protect.route import route_of
 from gateway.upstream import Upstream
 from tests.simulation.gateway import configuration

@@ -21,8 +21,8 @@ from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
+from gateway.core.outcome import KeepPolicy
 from gateway.core.recovery import Hold, Resend
-from gateway.core.replay import KeepPolicy
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Fact
 from gateway.protect.claiming import Claiming, Leases

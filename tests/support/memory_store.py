@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.confidential import sealed_by
 from gateway.core.delivery import Delivering, rank, stopped_us, with_turn
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.lifecycle import STEP_US, holds_content, is_due, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509 import DNSName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
 from gateway.core.framing import framed
-from gateway.core.identity.scope import ScopeMissing, ScopeUnsuitable
+from gateway.core.identity.key import ScopeMissing, ScopeUnsuitable
 from gateway.core.immutable import immutable
 
 # -- certificate -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dataclasses import astuple, replace
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.identity.scope import is_of
+from gateway.core.identity.key import is_of
 from gateway.core.lifecycle import settle, written_down
 from gateway.core.operation import (
     EVENT_OF,

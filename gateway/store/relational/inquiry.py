@@ -19,7 +19,7 @@ from uuid import UUID
 
 from gateway.core.confidential import sealed_by
 from gateway.core.delivery import Delivering
-from gateway.core.identity.scope import derive_operation_id
+from gateway.core.identity.key import derive_operation_id
 from gateway.core.lifecycle import leading_to, settle
 from gateway.core.message import pack_headers
 from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, unpack

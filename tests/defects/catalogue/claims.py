@@ -13,9 +13,9 @@ marks-end-before-their-claims: a gateway that is killed in the last seconds of i
     never sent
   protect/operation.py
   tests/protect/test_drain.py::test_what_was_not_sent_stays_marked_until_its_claim_has_ended[not-ended]
--                if operation.stage is _SETTLED:
--                    self._marks.unmark(operation.place)
-+                self._marks.unmark(operation.place)
+-            if operation.stage is _SETTLED:
+-                self._marks.unmark(operation.place)
++            self._marks.unmark(operation.place)
 pursued-claims-are-not-marked: a claim that nobody will use comes into doubt when its gateway ends before the store is
     back
   protect/claiming.py tests/protect/test_drain.py::test_in_the_pursuit_of_a_claim
@@ -42,7 +42,7 @@ pauses-of-a-clock-that-was-set-back: what was accepted before the store's clock 
   core/lifecycle.py tests/conformance/test_set_back.py::test_what_waits_for_its_delivery[sqlite-a day]
 - or max(kept.since_us, record.claimed_us) > now_us + STEP_US
 limits-outlive-their-steps: an attempt is cut off by the limit of a step that has ended long before
-  protect/scheduling.py tests/protect/test_limits.py::test_what_comes_after_a_step_is_not_cut_off
+  protect/claiming.py tests/protect/test_limits.py::test_what_comes_after_a_step_is_not_cut_off
 -        self.limits.due.pop(self, None)
 -
 look-up-then-insert: a claim looks whether the key is free, and then writes whatever is there by then

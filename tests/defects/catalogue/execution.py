@@ -131,11 +131,11 @@ fetch-executes: a header of the caller's makes a write of what is only to be rea
 -(*DEFINING, b"digest",
 +(b"digest",
 reference-leaves-its-segment: what a service calls what it made leads to another path
-  core/replay.py tests/core/test_reading.py::test_a_reference_stays_where_it_is_put
+  core/outcome.py tests/core/test_reading.py::test_a_reference_stays_where_it_is_put
 -escaped(resource.encode())
 +resource.encode()
 fetch-at-a-foreign-host: a path of another host is asked for here
-  core/replay.py tests/core/test_reading.py::test_an_address_is_of_the_service
+  core/outcome.py tests/core/test_reading.py::test_an_address_is_of_the_service
 -if not authority or _normal(authority, scheme) not in known:
 +if not authority:
 drain-forgets: what a shutdown could not finish is left to lapse, with nothing said of it

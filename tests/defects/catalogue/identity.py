@@ -6,16 +6,16 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 scope-left-out: callers share their keys
-  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/key.py tests/core/test_identity.py::test_operation_ids_differ
   tests/http/gateway/test_verdicts.py::test_scopes_never_meet[sqlite]
 -derivation_of(service, operation) + framed(scope_digest)
 +derivation_of(service, operation)
 service-left-out: services on one store share their keys
-  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/key.py tests/core/test_identity.py::test_operation_ids_differ
 -framed(b"operation", _utf8(service), _utf8(operation))
 +framed(b"operation", _utf8(operation))
 operation-left-out: a key on another operation is the same operation
-  core/identity/scope.py tests/core/test_identity.py::test_operation_ids_differ
+  core/identity/key.py tests/core/test_identity.py::test_operation_ids_differ
 -framed(b"operation", _utf8(service), _utf8(operation))
 +framed(b"operation", _utf8(service))
 incomparable-means-different: a caller whose request cannot be compared is told to send it under a new key, and pays
@@ -24,12 +24,12 @@ incomparable-means-different: a caller whose request cannot be compared is told 
 -case=None if why is None else INCOMPARABLE,
 +case=None,
 identity-key-left-out: the digests of callers and keys can be computed without the secret
-  core/identity/scope.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed
+  core/identity/key.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed
   tests/http/gateway/test_identity_change.py::test_guesses_cannot_be_tested[sqlite]
 -return of.digest if secret is None else
 +return of.digest if True else
 identity-key-changes-unseen: a start with another identity key forgets every key
-  core/identity/scope.py tests/http/gateway/test_identity_change.py::test_another_identity_key[sqlite]
+  core/identity/key.py tests/http/gateway/test_identity_change.py::test_another_identity_key[sqlite]
 -return recipe if secret is None else
 +return recipe if True else
 status-of-a-plain-scope: callers are not shown their own operations where there is an identity key
@@ -41,15 +41,15 @@ parts-run-together: a byte can move from one part of a digest into the next
 -        pieces.append(_LENGTHS[length] if
 +        _ = (_LENGTHS[length] if
 scope-kept-in-clear: what a scope was made from can be read in the store
-  core/identity/scope.py tests/core/test_identity_scope.py::test_nothing_in_clear
+  core/identity/key.py tests/core/test_identity_scope.py::test_nothing_in_clear
 -Scope(sha256(_BEFORE + len(found).to_bytes(8, "big") + found).digest())
 +Scope(found)
 any-hop-is-trusted: whoever connects may say which caller it is
-  core/identity/scope.py tests/core/test_identity_scope.py::test_trusted_hop
+  core/identity/key.py tests/core/test_identity_scope.py::test_trusted_hop
 -self.trusted is not None and not
 +self.trusted is None and not
 expiring-token-as-scope: a caller with a fresh token is another caller
-  core/identity/scope.py tests/core/test_identity_scope.py::test_expiring_token
+  core/identity/key.py tests/core/test_identity_scope.py::test_expiring_token
 -if _is_json_web_token(value):
 +if False:
 token-for-others: a token that was made for another API names a caller here
@@ -86,7 +86,9 @@ second-field-line-wins: of two lines of the key's field the last one is the key
 +if not values:
   core/identity/key.py
 -value = values[0].strip(b" \t")
+-    if len(value) > _HEADER_BYTES_MAX:
 +value = values[-1].strip(b" \t")
++    if len(value) > _HEADER_BYTES_MAX:
 repeated-fields-pass: a field that says who calls, or under which key, may be there twice
   protect/ambiguity.py tests/http/edge/test_strictness.py::test_an_ambiguous_field_is_a_fault
 -if len(values) > 1 and (name in _SINGLE or name in once):

@@ -29,11 +29,11 @@ reuse-without-a-look: a connection is used again although its end is there to be
 -return bool(pending) and not self.served and
 +return not pending or not self.served and
 used-connections-are-trusted: a request goes out on a used connection that nobody has seen to last
-  upstream/pool.py tests/http/upstream/test_reuse.py::test_requests_use_fresh_connections_until_one_was_seen_to_last
+  upstream/client.py tests/http/upstream/test_reuse.py::test_requests_use_fresh_connections_until_one_was_seen_to_last
 -return idle_seconds + _CLOSING_MARGIN_SECONDS <= limit
 +return True
 one-deadline-at-a-time: once the pool has looked at its connections, exchanges that were waiting wait for ever
-  upstream/pool.py tests/http/upstream/test_answers.py::test_exchanges_of_one_client_end_each_at_its_own_time[asyncio]
+  upstream/client.py tests/http/upstream/test_answers.py::test_exchanges_of_one_client_end_each_at_its_own_time[asyncio]
 -soonest = min(soonest, due)
 +continue
 truncated-body-is-whole: an answer that broke off is taken for what came of it
@@ -94,7 +94,7 @@ length-copied-upstream: the length that the client declared is passed on beside 
 -{b"content-length", b"expect"}
 +{b"expect"}
 cookies-replayed: whoever repeats a request gets the session that it opened
-  core/replay.py tests/http/gateway/test_outcomes.py::test_personal_fields_are_the_first_callers[sqlite]
+  core/outcome.py tests/http/gateway/test_outcomes.py::test_personal_fields_are_the_first_callers[sqlite]
 -frozenset((b"set-cookie", b"www-authenticate"))
 +frozenset((b"www-authenticate",))
 slow-tls-reader-cut-off: what a client over TLS has not read half a minute after the answer is thrown away
@@ -115,14 +115,14 @@ disconnect-cancels: an attempt is given up when its client goes
 +                        one.task.cancel()
 +                if request.owner is None and not request.is_executed
 kept-unredacted: a response in which no value can be replaced is kept as it is
-  core/replay.py tests/core/test_redaction.py::test_what_cannot_be_looked_into_is_not_kept
+  core/outcome.py tests/core/test_redaction.py::test_what_cannot_be_looked_into_is_not_kept
   tests/http/gateway/test_redaction.py::test_what_cannot_be_redacted_is_not_kept
 -        if parse_json(body) is MISSING:
 -            return None
 +        if parse_json(body) is MISSING:
 +            return body
 digest-of-redacted-kept: a guess of a redacted value can be tested by a digest of the body
-  core/replay.py tests/core/test_redaction.py::test_a_digest_of_what_was_replaced_is_a_guess_away
+  core/outcome.py tests/core/test_redaction.py::test_a_digest_of_what_was_replaced_is_a_guess_away
 -header[0].lower() not in _OF_BODY
 +header[0]
 redacted-for-those-that-wait: callers that wait for the first response do not get its values

@@ -14,7 +14,7 @@ from tests.support.http import Connection, request
 
 async def test_a_slow_upload_gives_way_to_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told that it was too slow, and the newcomer is served."""
-    monkeypatch.setattr("gateway.http.handler._CROWDED_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.http.connection._CROWDED_SECONDS", 0.0)
     has_begun = asyncio.Event()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,9 +16,8 @@ from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
-from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, Untouched
+from gateway.protect.request import Request, TakenBody, Untouched, WholeBody
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange

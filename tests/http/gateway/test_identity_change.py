@@ -11,8 +11,7 @@ from gateway.admin.operations import Operations
 from gateway.app.life import StartError
 from gateway.app.operating import policies_of
 from gateway.config import parse
-from gateway.core.identity.key import HeaderKey, Key
-from gateway.core.identity.scope import HeaderScope, Scope
+from gateway.core.identity.key import HeaderKey, HeaderScope, Key, Scope
 from gateway.core.message import IndexedHeaders
 from gateway.store.memory import guard
 from gateway.store.postgres import store as postgres

@@ -16,11 +16,10 @@ from gateway.app.life import StartError
 from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.observe.facts import Events
-from gateway.protect.body import TakenBody, WholeBody
 from gateway.protect.forwarding import REGION_HEADER
 from gateway.protect.regions import Region, Regions
 from gateway.protect.reply import PROBLEM
-from gateway.protect.request import Request
+from gateway.protect.request import Request, TakenBody, WholeBody
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.house import House, neighbour, sqlite_store, status_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.upstream import SentNothing, Unknown, UpstreamResponse, tls_context
-from gateway.upstream.pool import IdleHistory
+from gateway.upstream.client import IdleHistory
 from tests.http.upstream.wire import (
     DONE,
     Server,

@@ -17,12 +17,45 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from gateway.config.address import Address, Network, PostgresUrl, RedisUrl, SqliteUrl, UpstreamUrl
-from gateway.config.delivery import REMEMBER_SECONDS, Accept, Delivery, Inbox, Order, RouteDelivery
+from gateway.config.delivery import (
+    REMEMBER_SECONDS,
+    TCP_USER_TIMEOUT_SECONDS,
+    Accept,
+    Delivery,
+    Inbox,
+    Order,
+    ProbeRecovery,
+    RouteDelivery,
+    RouteUpstream,
+    Upstream,
+)
 from gateway.config.document import Document, Mistake, Path, path_of
-from gateway.config.events import Egress, EventSettings, KafkaSink, NatsSink, RedisStreamSink, StdoutSink, WebhookSink
-from gateway.config.leaf import duration_text, size_text
-from gateway.config.models import Admin, Config, Listen, Operations, Regions, Status, Store
+from gateway.config.leaf import (
+    Address,
+    Network,
+    PostgresUrl,
+    RedisUrl,
+    SqliteUrl,
+    UpstreamUrl,
+    duration_text,
+    size_text,
+)
+from gateway.config.models import (
+    Admin,
+    Config,
+    Egress,
+    EventSettings,
+    KafkaSink,
+    Listen,
+    NatsSink,
+    Operations,
+    RedisStreamSink,
+    Regions,
+    Status,
+    StdoutSink,
+    Store,
+    WebhookSink,
+)
 from gateway.config.route import (
     Body,
     BodyKey,
@@ -49,7 +82,6 @@ from gateway.config.scope import (
     token_issuers,
 )
 from gateway.config.section import RightValues, Section, repeated, too_long
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery, RouteUpstream, Upstream
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header

@@ -1,7 +1,7 @@
 """The whole configuration as values.
 
-Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section checks that its own
-keys agree; `checks` compares several sections. Attributes have the names of the keys (`from` is `from_`); durations are
+Owns the global sections and the shape of the file. Each section checks that its own keys agree; `checks` compares
+several sections. Attributes have the names of the keys (`from` is `from_`); durations are
 seconds, sizes are bytes. A Config from `load` or `parse` has passed every check; its repr shows no secret.
 """
 
@@ -15,36 +15,59 @@ from typing import Annotated, Final, Literal, assert_never
 
 from pydantic import Field, SecretBytes, SecretStr
 
-from gateway.config.address import (
+from gateway.config.delivery import (
+    KEY,
+    Delivery,
+    EncryptionKey,
+    HeaderValue,
+    IdentityKey,
+    ProbeRecovery,
+    SigningSecret,
+    Upstream,
+    UpstreamTls,
+    encryption_key_bytes,
+)
+from gateway.config.document import Path as KeyPath
+from gateway.config.leaf import (
+    DURABLE_URL,
+    FAST_URL,
+    FORWARD_AUTH_URL,
+    PUBLIC_URL,
     RESERVED_PATH,
+    SERVICE_URL,
+    STREAM_URL,
+    TYPE_BASE,
+    WEB_ORIGIN,
+    WEBHOOK_URL,
     AbsolutePath,
     Address,
+    AnyHeader,
+    AnyNetwork,
     AuthorizationUrl,
-    DurableUrl,
-    FastUrl,
-    ForwardAuthUrl,
-    HostName,
+    Bool,
+    Count,
+    Duration,
+    File,
+    HeaderName,
+    Host,
     ListenAddress,
-    Network,
-    NetworkRange,
+    Name,
     PostgresUrl,
-    PublicUrl,
     RedisUrl,
-    ServiceUrl,
+    Scalar,
+    SecretText,
+    Size,
     SqliteUrl,
-    TypeBase,
     UpstreamUrl,
-    WebOrigin,
+    plain_text,
+    secret_text,
+    text_leaf,
 )
-from gateway.config.delivery import KEY, Delivery, EncryptionKey, IdentityKey, encryption_key_bytes
-from gateway.config.document import Path as KeyPath
-from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, SecretText, Size, plain_text, secret_text
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, taken, written
-from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream, UpstreamTls
-from gateway.core.egress import is_loopback
+from gateway.core.egress import EgressPolicy, is_loopback
+from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
 
 ROUTES_MAX = 1000
@@ -57,9 +80,9 @@ ROUTES_MAX = 1000
 class Region(Section):
     """One region, and where its gateways are."""
 
-    name: Annotated[str, NAME]
+    name: Name
     """The name of the region."""
-    url: Annotated[UpstreamUrl, ServiceUrl()]
+    url: Annotated[UpstreamUrl, SERVICE_URL]
     """Where gateways of other regions reach those of this one. https, unless it is loopback: credentials cross it."""
     tls: UpstreamTls | None = None
     """TLS to its gateways."""
@@ -73,7 +96,7 @@ class Regions(Section):
     """Regions with a store each. An operation is at home in one of them, and its requests are sent there from the
     others."""
 
-    here: Annotated[str, NAME]
+    here: Name
     """The name of the region that this gateway is in."""
     homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16)]
     """All regions, the same and in the same order in each of them. An operation's home follows from its id, so a change
@@ -137,7 +160,7 @@ class Roles(Section):
 class ProxySignIn(Section):
     """A proxy that authenticates people, and names them in a header of its own."""
 
-    from_: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(alias="from", min_length=1, max_length=64)]
+    from_: Annotated[tuple[AnyNetwork, ...], Field(alias="from", min_length=1, max_length=64)]
     """The networks of the proxy. From any other address its headers are ignored, and noted as a sign-in that was
     refused."""
     name: _NamingHeader
@@ -187,6 +210,213 @@ class SignIn(Section):
             yield (), "say who names people: proxy or jwt"
 
 
+# -- events ---
+
+_TYPE_NAMES = Literal[
+    "operation.completed",
+    "operation.in_doubt",
+    "operation.resolved",
+    "operation.dead_lettered",
+    "operation.requeued",
+    "operation.withdrawn",
+    "operation.accepted",
+]
+_PARTS = Literal["key", "scope", "location", "response"]
+_Include = Annotated[tuple[_PARTS, ...], Field(max_length=4)]
+_Types = Annotated[tuple[_TYPE_NAMES, ...], Field(min_length=1, max_length=len(EventType))]
+_DEFAULT_TYPES: Final[tuple[_TYPE_NAMES, ...]] = tuple(type_.value for type_ in EventType if type_ in DEFAULT_TYPES)
+# Without blanks and controls; a URI reference (CloudEvents 1.0, `source`).
+_SOURCE = r"[!-~]{1,256}"
+_STREAM_KEY = r"[!-~]{1,256}"
+_STREAM_NAME = r"[A-Za-z0-9_-]{1,128}"
+_SUBJECT = r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*"
+_TOPIC = r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}"
+_KAFKA_SERVER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
+_NATS_URL = r"(nats|tls)://[^/?#@\s]+"
+
+
+def _text(pattern: str, what: str) -> Scalar:
+    return text_leaf(what, pattern, {"minLength": 1})
+
+
+_PROXY = text_leaf("a URL such as http://proxy:3128", r"http://[^/?#@\s]+/?", {"pattern": "^http://[^/?#@]+/?$"})
+
+
+class _SinkSettings(Section):
+    name: Name
+    """The name of the sink, in metrics and for operators."""
+    routes: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
+    """The routes whose events it receives; all of them if left out."""
+    types: _Types | None = None
+    """The events that it receives: events.types if left out."""
+    include: _Include | None = None
+    """What its events contain: events.include if left out."""
+    ordered: Bool = False
+    """Whether it receives the events of an operation, or of its lane, one after the other in the order of the changes.
+    One that fails holds up those behind it; a dead one is passed. Each completion then takes several statements."""
+
+
+class WebhookSink(_SinkSettings):
+    """Each event is posted to a URL, signed by Standard Webhooks."""
+
+    kind: Literal["webhook"]
+    """webhook."""
+    url: Annotated[SecretStr, WEBHOOK_URL]
+    """Where events are posted."""
+    secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8)]
+    """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
+    format: Literal["cloudevents", "standard"] = "cloudevents"
+    """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from taken("secrets", "secret", "id", self.secrets)
+
+
+class RedisStreamSink(_SinkSettings):
+    """Each event is added to a stream on a Redis."""
+
+    kind: Literal["redis_stream"]
+    """redis_stream."""
+    url: Annotated[RedisUrl, STREAM_URL]
+    """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
+    stream: Annotated[str, _text(_STREAM_KEY, "the key of a stream such as operations")]
+    """The key of the stream."""
+    shares_fast: Bool = False
+    """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
+    fsync: Bool = False
+    """Whether an event counts as published only once it is on the disk of the server (Redis 7.2 and later)."""
+    window: Annotated[float, Duration("1m", "30d")] = written("24h")
+    """How long an event that is published again is not added again."""
+    max_length: Annotated[int, Count(1, 1_000_000_000)] | None = None
+    """After how many events the oldest are removed, read or not. Never if left out."""
+    max_age: Annotated[float, Duration("1m", "3650d")] | None = None
+    """After how long events are removed, read or not. Never if left out."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.max_length is not None and self.max_age is not None:
+            yield "max_age", "only one of max_length and max_age can be used"
+
+
+class NatsSink(_SinkSettings):
+    """Each event is published to a JetStream stream of NATS."""
+
+    kind: Literal["nats"]
+    """nats."""
+    servers: Annotated[
+        tuple[Annotated[str, _text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """The servers of the cluster."""
+    stream: Annotated[str, _text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
+    """The stream that has to acknowledge events."""
+    subject: Annotated[str, _text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
+        "operations.{route}.{type}"
+    )
+    """The subject of an event, with {route} and {type}."""
+    user: Name | None = None
+    """The user, if the servers ask for one."""
+    password: SecretStr | None = None
+    """Its password."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
+
+
+class KafkaSink(_SinkSettings):
+    """Each event is sent to a topic of Kafka, under the operation as its key."""
+
+    kind: Literal["kafka"]
+    """kafka."""
+    servers: Annotated[
+        tuple[Annotated[str, _text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """Some brokers of the cluster."""
+    topic: Annotated[str, _text(_TOPIC, "a topic such as operations or operations.{route}")]
+    """The topic of an event, perhaps with {route} and {type}."""
+    idempotence: Bool = True
+    """Whether the producer is idempotent, so that its own repeats write nothing twice. Some brokers cannot."""
+    tls: Bool = False
+    """Whether the connection is encrypted."""
+    ca: File | None = None
+    """The trusted certificates for it; the system's if left out."""
+    user: Name | None = None
+    """The user, if the brokers ask for one (SASL)."""
+    password: SecretStr | None = None
+    """Its password."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """How the password is shown. PLAIN needs tls."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
+        if self.ca is not None and not self.tls:
+            yield "ca", "needs tls: true"
+        if self.user is not None and self.mechanism == "PLAIN" and not self.tls:
+            yield "mechanism", "PLAIN shows the password to the network; it needs tls: true"
+
+
+class StdoutSink(_SinkSettings):
+    """Each event is a line on standard output. For trying: nobody acknowledges a line."""
+
+    kind: Literal["stdout"]
+    """stdout."""
+
+
+Sink = Annotated[
+    WebhookSink | RedisStreamSink | NatsSink | KafkaSink | StdoutSink,
+    Forms("a mapping with kind: webhook, redis_stream, nats, kafka or stdout"),
+]
+
+
+class EventSettings(Section):
+    """Events about operations, for other systems. Without sinks there are none."""
+
+    source: Annotated[str, _text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
+    """The `source` of the events, part of their identity: urn:idempotency-gateway: and the service if left out."""
+    types: _Types = _DEFAULT_TYPES
+    """Which events there are; all but operation.accepted if left out."""
+    include: _Include = ()
+    """What events contain by choice: key, scope (as digests where the store has no clear ones), location (with
+    resource: what the operation made, as a URL and as the reference that the route keeps), response."""
+    keep: Annotated[float, Duration("1h", "90d")] = written("7d")
+    """How long an event is tried before it is dead, and waits for an operator."""
+    max_event_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
+    """The longest response that an event contains; of a longer one it says that it is truncated."""
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=32)] = ()
+    """The systems that receive them."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from taken("sinks", "sink", "name", self.sinks)
+
+    def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
+        return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
+
+    def include_for(self, sink: _SinkSettings) -> tuple[str, ...]:
+        """What the events of a sink contain by choice."""
+        return self.include if sink.include is None else sink.include
+
+
+class Egress(Section):
+    """Where webhooks may lead: to public addresses alone, unless they are written here. Brokers are not concerned."""
+
+    allow: Annotated[tuple[AnyNetwork, ...], Field(max_length=256)] = ()
+    """Networks that are not public and may be connected to all the same."""
+    deny: Annotated[tuple[AnyNetwork, ...], Field(max_length=256)] = ()
+    """Networks that may not be connected to, whatever else is written."""
+    ports: Annotated[tuple[Annotated[int, Count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
+    """The ports that may be connected to."""
+    proxy: Annotated[str, _PROXY] | None = None
+    """A proxy for all webhooks. It then has to check the addresses: the gateway does not see them."""
+    https_only: Bool = True
+    """Whether webhooks have to use TLS."""
+
+    @property
+    def policy(self) -> EgressPolicy:
+        return EgressPolicy(self.allow, self.deny, frozenset(self.ports), self.https_only, self.proxy)
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
@@ -196,11 +426,11 @@ WORKERS_MAX = 64
 class ServerTls(Section):
     """TLS for callers."""
 
-    cert: Annotated[Path, AbsolutePath()]
+    cert: File
     """The certificate chain, as a PEM file."""
-    key: Annotated[Path, AbsolutePath()]
+    key: File
     """The private key, as a PEM file."""
-    client_ca: Annotated[Path, AbsolutePath()] | None = None
+    client_ca: File | None = None
     """The authorities that sign callers' certificates, as a PEM file; callers are asked for one if it is written."""
     client_certificate: Literal["optional", "required"] = "optional"
     """Whether a caller without a certificate can connect. One whose certificate is not valid never can."""
@@ -236,7 +466,7 @@ class Status(Section):
 class AdminToken(Section):
     """The token of one person or program."""
 
-    name: Annotated[str, NAME]
+    name: Name
     """Who it is; audits show it."""
     token: AdminSecret
     """The secret, at least 16 characters; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -254,7 +484,7 @@ class Admin(Section):
     """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
     tokens: Annotated[tuple[AdminToken, ...], Field(max_length=100)] = ()
     """Tokens of several people and programs, each with its role: a list of {name, token, role}."""
-    hosts: Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=100)] = ()
+    hosts: Annotated[tuple[Host, ...], Field(max_length=100)] = ()
     """Host names under which browsers reach the console, besides the host of `listen`, localhost and addresses."""
     sign_in: SignIn | None = None
     """How people sign in to the console besides tokens; with tokens alone if left out."""
@@ -275,7 +505,7 @@ class Admin(Section):
 class Store(Section):
     """Where operations are stored."""
 
-    durable: Annotated[SqliteUrl | PostgresUrl | RedisUrl, DurableUrl()]
+    durable: Annotated[SqliteUrl | PostgresUrl | RedisUrl, DURABLE_URL]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways, or a Redis
     that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
     replicas: Annotated[int | None, Count(0, 16)] = None
@@ -284,7 +514,7 @@ class Store(Section):
     dialect: Literal["postgres", "portable"] = "postgres"
     """The SQL that a postgresql:// store is spoken to in. `portable` is what CockroachDB, YugabyteDB, Citus and
     Postgres have in common. A start on one of the first three says that it needs it."""
-    fast: Annotated[RedisUrl, FastUrl()] | None = None
+    fast: Annotated[RedisUrl, FAST_URL] | None = None
     """A Redis, alone, behind sentinels or as a cluster, that serves replays and wakes waiters; its data may be lost at
     any moment."""
     lease: Annotated[float, Duration("3s", "10m")] = written("30s")
@@ -311,7 +541,7 @@ class Store(Section):
     standbys."""
     synchronous: Literal["require", "prefer"] = "prefer"
     """require: grant keys only while Postgres has a synchronous standby; prefer: also without one."""
-    clear_keys: Annotated[bool, Flag()] = False
+    clear_keys: Bool = False
     """Whether keys are stored in clear for operators, besides their digests."""
     cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
     """How old a response in the memory of the process may be; 0s caches none."""
@@ -373,7 +603,7 @@ class Shutdown(Section):
 class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
-    id: Annotated[str, NAME]
+    id: Name
     """The name of this key, stored with its fingerprints. A new key needs a new name."""
     key: Annotated[SecretBytes, SecretText(lambda text: secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -461,9 +691,9 @@ class Log(Section):
 class Traces(Section):
     """Spans of requests on protected routes, for an OpenTelemetry collector. Needs the extra `otel`."""
 
-    endpoint: Annotated[AuthorizationUrl, ForwardAuthUrl()]
+    endpoint: Annotated[AuthorizationUrl, FORWARD_AUTH_URL]
     """Where the collector takes OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces."""
-    headers: Annotated[dict[Annotated[str, HeaderName()], HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
+    headers: Annotated[dict[AnyHeader, HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
     """Headers for the collector, such as its credential."""
     sample: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """The share of requests that are traced, from 0 to 1, where no caller decides it."""
@@ -483,7 +713,7 @@ class Operations(Section):
 class Errors(Section):
     """The gateway's own errors."""
 
-    type_base: Annotated[str, TypeBase()] | None = None
+    type_base: Annotated[str, TYPE_BASE] | None = None
     """What stands before the name in the `type` of a problem: a URL of your own documentation that ends with / or #.
     If left out, the type is a URN."""
 
@@ -492,11 +722,11 @@ class Cors(Section):
     """What pages of other origins may read of the gateway's own responses, in a browser."""
 
     origins: Annotated[
-        Literal["any"] | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64)],
+        Literal["any"] | Annotated[tuple[Annotated[str, WEB_ORIGIN], ...], Field(max_length=64)],
         Forms("a list of origins such as [https://app.example.com], or any"),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
-    credentials: Annotated[bool, Flag()] = False
+    credentials: Bool = False
     """Whether the service allows them to send cookies (`Access-Control-Allow-Credentials`)."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -511,20 +741,20 @@ class Cors(Section):
 class Observe(Section):
     """How requests on observed routes are observed."""
 
-    header: Annotated[bool, Flag()] = False
+    header: Bool = False
     """Whether responses carry `Idempotency-Status: observed;would=VERDICT`, as far as the gateway knows by then."""
 
 
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
-    service: Annotated[str, NAME] = "default"
+    service: Name = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
         Annotated[Listen, _PlainListen()] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
-    public_url: Annotated[str, PublicUrl()] | None = None
+    public_url: Annotated[str, PUBLIC_URL] | None = None
     """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
     status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""
@@ -561,7 +791,7 @@ class Config(Holder):
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
     workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
-    trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    trusted_proxies: Annotated[tuple[AnyNetwork, ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
     other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
     regions: Regions | None = None

@@ -12,34 +12,47 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from gateway.config.address import HostName
-from gateway.config.delivery import REMEMBER_SECONDS, Accept, DeadLetter, Inbox, Order, RouteDelivery
+from gateway.config.delivery import (
+    RECOVERY_FORMS,
+    REMEMBER_SECONDS,
+    Accept,
+    DeadLetter,
+    Inbox,
+    Order,
+    ProbeRecovery,
+    Recovery,
+    ResponseRule,
+    RouteDelivery,
+    RouteUpstream,
+    reference_of,
+)
 from gateway.config.leaf import (
-    JSON_POINTER,
-    NAME,
+    FETCH_PATH,
+    JSON_SCALAR,
+    METHOD,
+    PERCENTAGE,
     PROBE_FOLLOW,
+    REDACTED,
+    ROUTE_PATH,
+    STATUS_SET,
     VERSION_NAME,
+    AnyHeader,
+    Bool,
     Count,
     Duration,
-    FetchPath,
-    Flag,
     HeaderName,
-    JsonScalar,
-    Method,
-    Percentage,
-    Redacted,
-    RoutePath,
+    Host,
+    JsonPointer,
+    Name,
     Size,
-    StatusChoice,
-    StatusSet,
     encoded,
     lowered,
     redacted_header,
     size_text,
+    status_choice,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
-from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
 from gateway.core import replay
 from gateway.core.identity import key as keys
@@ -62,11 +75,10 @@ _KEY_REFUSED = (
     ("user-agent", FRAMING),
 )
 _KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
-_Pointer = Annotated[str, JSON_POINTER]
 
 
 class _KeySettings(Section):
-    required: Annotated[bool, Flag()] = False
+    required: Bool = False
     """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
 
     @property
@@ -108,7 +120,7 @@ class HeadersKey(_HeaderKeySettings):
 class BodyKey(_KeySettings):
     """The key is a value of the JSON body."""
 
-    body: _Pointer
+    body: JsonPointer
     """A JSON pointer to the value that is the key."""
 
 
@@ -122,7 +134,7 @@ class HeaderPart(Section):
 class BodyPart(Section):
     """A part of a composed key that is a value of the JSON body."""
 
-    body: _Pointer
+    body: JsonPointer
     """A JSON pointer to the value that is this part."""
 
 
@@ -163,14 +175,14 @@ def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
 class Match(Section):
     """Which requests the route protects. The first route of the file that matches decides."""
 
-    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, RoutePath()]
+    path: Annotated[PathPattern, ROUTE_PATH]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. What a service may read as this path in
     another spelling is refused, unless it is listed under `also` or `unprotected`."""
-    also: Annotated[tuple[Annotated[PathPattern, RoutePath()], ...], Field(max_length=16)] = ()
+    also: Annotated[tuple[Annotated[PathPattern, ROUTE_PATH], ...], Field(max_length=16)] = ()
     """Other spellings that the route protects as well, such as /v1/payments.json."""
-    host: Annotated[str, HostName()] | None = None
+    host: Host | None = None
     """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -193,11 +205,11 @@ class Match(Section):
 class Unprotected(Section):
     """A path that is not protected although it can be read as one that is."""
 
-    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, RoutePath()]
+    path: Annotated[PathPattern, ROUTE_PATH]
     """The path, with {name} for a segment. It counts in this very spelling alone."""
-    host: Annotated[str, HostName()] | None = None
+    host: Host | None = None
     """The request's host, as in the match of a route. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -221,16 +233,16 @@ class Fingerprint(Section):
 
     body: Literal["json", "form", "multipart", "raw", "none"] | None = None
     """The form in which bodies are compared; by media type if left out."""
-    ignore: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    ignore: Annotated[tuple[JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to values that a retry may change."""
-    only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    only: Annotated[tuple[JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to the values that are compared; everything if left out."""
     headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
-    explain: Annotated[bool, Flag()] = False
+    explain: Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
     members, four levels deep. Needs secrets.fingerprint_key."""
-    defaults: Annotated[dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
+    defaults: Annotated[dict[JsonPointer, Annotated[str, JSON_SCALAR]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
@@ -274,7 +286,7 @@ def _is_within(pointer: str, other: str) -> bool:
 
 
 RepeatsBy = Annotated[
-    Literal["fingerprint"] | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16)],
+    Literal["fingerprint"] | Annotated[tuple[JsonPointer, ...], Field(min_length=1, max_length=16)],
     Forms("fingerprint, or a list of JSON pointers such as [/account, /reference]"),
 ]
 
@@ -309,13 +321,13 @@ class InFlight(Section):
     """How long a duplicate waits for the first request, unless it asks for another time. At most max_wait."""
     max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
-    status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
+    status: Annotated[Literal[409, 429], status_choice(409, 429)] = 409
     """The status of the reply when the wait is over."""
     max_waiters: Annotated[int, Count(0, 100_000), DIVIDED] = 1000
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
-StatusSelector = Annotated[int | str, StatusSet()]
+StatusSelector = Annotated[int | str, STATUS_SET]
 Meaning = Literal["final", "retryable", "in_doubt"]
 
 
@@ -395,11 +407,11 @@ class ResponsePolicy(Section):
 
     max_stored_bytes: Annotated[int, Size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
-    strip: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=64)] = ()
+    strip: Annotated[tuple[AnyHeader, ...], Field(max_length=64)] = ()
     """Headers that are not stored."""
-    keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
+    keep: Annotated[tuple[AnyHeader, ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
-    redact: Annotated[tuple[Annotated[str, Redacted()], ...], Field(max_length=64)] = ()
+    redact: Annotated[tuple[Annotated[str, REDACTED], ...], Field(max_length=64)] = ()
     """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
     which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
     reference: Annotated[str, PROBE_FOLLOW] = "location"
@@ -407,7 +419,7 @@ class ResponsePolicy(Section):
     replay: Literal["stored", "fetch"] = "stored"
     """What a repeat gets: the stored response, or one that is fetched from the service with the caller's own headers.
     With fetch, nothing of a response is stored but its status and what it made."""
-    fetch: Annotated[str, FetchPath()] = "location"
+    fetch: Annotated[str, FETCH_PATH] = "location"
     """Where a repeat is fetched: at the `location` that the first response named, or at a path with {reference}."""
     version: Annotated[
         Version | None, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")
@@ -489,7 +501,7 @@ class Retention(Section):
     """How long the response is kept. At most as long as the key."""
     remember: Annotated[float, Duration("1s", "3650d")] = written("7d")
     """How long the key is kept; after that, a request with it executes again."""
-    expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
+    expired_status: Annotated[Literal[410, 409, 204], status_choice(410, 409, 204)] = 410
     """The status of the reply when the key is remembered but the response has expired."""
 
     @cached_property
@@ -526,9 +538,9 @@ class Route(Holder):
 
     model_config = ConfigDict(json_schema_extra=_key_or_inbox)
 
-    name: Annotated[str, NAME]
+    name: Name
     """The name of the route in logs and metrics."""
-    operation: Annotated[str, NAME] = Field(default_factory=lambda known: known.get("name", ""))
+    operation: Name = Field(default_factory=lambda known: known.get("name", ""))
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
     """Which requests the route protects: {path}, and optionally methods and host."""
@@ -567,16 +579,16 @@ class Route(Holder):
     """Where this route differs from the global upstream."""
     errors: Literal["problem", "stripe"] = "problem"
     """The form of the gateway's own errors: RFC 9457 problem documents, or errors as Stripe's SDKs expect them."""
-    mismatch_status: Annotated[Literal[422, 409, 400], StatusChoice((422, 409, 400))] = 422
+    mismatch_status: Annotated[Literal[422, 409, 400], status_choice(422, 409, 400)] = 422
     """The status of the reply to a different request with a used key."""
-    status_header: Annotated[bool, Flag()] = True
+    status_header: Bool = True
     """Whether replies carry `Idempotency-Status`."""
     store_unavailable: Literal["refuse", "forward"] = "refuse"
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
     mode: Literal["enforce", "observe"] | None = None
     """Whether its requests are protected, or only observed; as the top-level `mode` says if left out. An observed
     request is forwarded as if no route matched, and what enforcement would have done is counted."""
-    enforce_share: Annotated[float, Percentage()] = written("0%")
+    enforce_share: Annotated[float, PERCENTAGE] = written("0%")
     """Of an observed route, for which share of the keys it is enforced all the same. All repeats of a key are on one
     side. Requests without a key are observed."""
     mode_change: Literal["refuse", "accept"] = "refuse"

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, run
-from gateway.config.address import UpstreamUrl
+from gateway.config.leaf import UpstreamUrl
 from gateway.core.message import bracketed
 from gateway.demo import setting, triangle
 from gateway.demo.story import Scenario, Traffic, UnexpectedResult

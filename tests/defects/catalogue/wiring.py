@@ -11,7 +11,7 @@ encryption-left-out: a gateway with keys has its store keep everything in clear
 -        sealing=sealing,
 +        serving,
 no-time-to-settle: a probe's 404 frees the key as soon as the lease ends, with the request still on its way
-  config/upstream.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
+  config/delivery.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
 -settle_us=microseconds(upstream.settle if self.settle is None else self.settle),
 +settle_us=0,
 no-grace-for-journals: a lapsed claim is taken over at once, with its outcome in its owner's journal

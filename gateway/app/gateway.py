@@ -50,7 +50,7 @@ from gateway.app.stores import (
 )
 from gateway.app.traffic import Upstreams, tracing_of
 from gateway.config import Config
-from gateway.config.address import Address
+from gateway.config.leaf import Address
 from gateway.core.confidential import Sealing
 from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings

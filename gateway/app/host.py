@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from gateway.config import Config
-from gateway.config.address import PLACEHOLDER_DIRECTORY
 from gateway.config.checks import Notice
-from gateway.config.events import KafkaSink
-from gateway.config.models import ServerTls
+from gateway.config.leaf import PLACEHOLDER_DIRECTORY
+from gateway.config.models import KafkaSink, ServerTls
 from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from gateway.app.stores import (
 )
 from gateway.callers.tokens import TokenVerifier
 from gateway.config import Config, digest_of
-from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.effective import effective
+from gateway.config.leaf import PostgresUrl, RedisUrl
 from gateway.config.models import SignIn
 from gateway.config.route import Route
 from gateway.core.confidential import Sealing

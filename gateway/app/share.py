@@ -15,11 +15,10 @@ from typing import Any, Final, TypeVar
 
 from gateway.app.life import StartError
 from gateway.config import Config
-from gateway.config.address import Address
-from gateway.config.delivery import RouteDelivery
+from gateway.config.delivery import RouteDelivery, RouteUpstream
+from gateway.config.leaf import Address
 from gateway.config.models import WORKERS_MAX, Admin
 from gateway.config.section import DIVIDED, Section
-from gateway.config.upstream import RouteUpstream
 from gateway.http.server import Edge, Listener, ListenError, listen_fault
 from gateway.upkeep.activity import Save
 

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 from gateway.config import Config
-from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
-from gateway.config.events import KafkaSink as KafkaConfig
-from gateway.config.events import NatsSink as NatsConfig
-from gateway.config.events import RedisStreamSink as RedisStreamConfig
-from gateway.config.events import Sink as SinkConfig
-from gateway.config.events import StdoutSink as StdoutConfig
-from gateway.config.events import WebhookSink as WebhookConfig
+from gateway.config.leaf import PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config.models import KafkaSink as KafkaConfig
+from gateway.config.models import NatsSink as NatsConfig
+from gateway.config.models import RedisStreamSink as RedisStreamConfig
+from gateway.config.models import Sink as SinkConfig
+from gateway.config.models import StdoutSink as StdoutConfig
+from gateway.config.models import WebhookSink as WebhookConfig
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed

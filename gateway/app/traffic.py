@@ -26,11 +26,11 @@ from gateway.callers.key_set import (
 )
 from gateway.callers.tokens import ClientCertificates, TokenVerifier
 from gateway.config import Config
-from gateway.config.address import PostgresUrl, RedisUrl, SqliteUrl
+from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
+from gateway.config.delivery import Upstream as UpstreamConfig
+from gateway.config.leaf import PostgresUrl, RedisUrl, SqliteUrl
 from gateway.config.scope import ClientCertificateScope, ForwardAuthScope, JwtScope, TokenIssuer, TokenSecret, parts_of
 from gateway.config.scope import ForwardAuth as Service
-from gateway.config.upstream import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
-from gateway.config.upstream import Upstream as UpstreamConfig
 from gateway.core.identity.key import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.key import VerifiedSpec
 from gateway.http.handler import ReservedHeaders

@@ -26,9 +26,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from gateway import __version__
-from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.document import NOTHING, Document, Mistake, Path, alternatives, nearest, path_of, path_text
-from gateway.config.leaf import Leaf, placeholder
+from gateway.config.leaf import Leaf, PostgresUrl, RedisUrl, placeholder
 from gateway.config.models import Config
 from gateway.config.route import Route
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms, Section

@@ -1,7 +1,7 @@
 """The whole configuration as values.
 
-Owns the global sections and the shape of the file; `route` and `upstream` own theirs. Each section checks that its own
-keys agree; `checks` compares several sections. Attributes have the names of the keys (`from` is `from_`); durations are
+Owns the global sections and the shape of the file. Each section checks that its own keys agree; `checks` compares
+several sections. Attributes have the names of the keys (`from` is `from_`); durations are
 seconds, sizes are bytes. A Config from `load` or `parse` has passed every check; its repr shows no secret.
 """
 
@@ -15,36 +15,25 @@ from typing import Annotated, Final, Literal, assert_never
 
 from pydantic import Field, SecretBytes, SecretStr
 
-from gateway.config.address import (
-    RESERVED_PATH,
-    AbsolutePath,
-    Address,
-    AuthorizationUrl,
-    DurableUrl,
-    FastUrl,
-    ForwardAuthUrl,
-    HostName,
-    ListenAddress,
-    Network,
-    NetworkRange,
-    PostgresUrl,
-    PublicUrl,
-    RedisUrl,
-    ServiceUrl,
-    SqliteUrl,
-    TypeBase,
-    UpstreamUrl,
-    WebOrigin,
+from gateway.config import leaf
+from gateway.config.delivery import (
+    KEY,
+    Delivery,
+    EncryptionKey,
+    HeaderValue,
+    IdentityKey,
+    ProbeRecovery,
+    SigningSecret,
+    Upstream,
+    UpstreamTls,
+    encryption_key_bytes,
 )
-from gateway.config.delivery import KEY, Delivery, EncryptionKey, IdentityKey, encryption_key_bytes
 from gateway.config.document import Path as KeyPath
-from gateway.config.events import Egress, EventSettings
-from gateway.config.leaf import NAME, Count, Duration, Flag, HeaderName, SecretText, Size, plain_text, secret_text
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, taken, written
-from gateway.config.upstream import HeaderValue, ProbeRecovery, Upstream, UpstreamTls
-from gateway.core.egress import is_loopback
+from gateway.core.egress import EgressPolicy, is_loopback
+from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
 
 ROUTES_MAX = 1000
@@ -57,9 +46,9 @@ ROUTES_MAX = 1000
 class Region(Section):
     """One region, and where its gateways are."""
 
-    name: Annotated[str, NAME]
+    name: leaf.Name
     """The name of the region."""
-    url: Annotated[UpstreamUrl, ServiceUrl()]
+    url: Annotated[leaf.UpstreamUrl, leaf.SERVICE_URL]
     """Where gateways of other regions reach those of this one. https, unless it is loopback: credentials cross it."""
     tls: UpstreamTls | None = None
     """TLS to its gateways."""
@@ -73,7 +62,7 @@ class Regions(Section):
     """Regions with a store each. An operation is at home in one of them, and its requests are sent there from the
     others."""
 
-    here: Annotated[str, NAME]
+    here: leaf.Name
     """The name of the region that this gateway is in."""
     homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16)]
     """All regions, the same and in the same order in each of them. An operation's home follows from its id, so a change
@@ -104,15 +93,15 @@ def _admin_token(text: str) -> str:
     return text
 
 
-AdminSecret = Annotated[SecretStr, SecretText(_admin_token)]
+AdminSecret = Annotated[SecretStr, leaf.SecretText(_admin_token)]
 
 _OF_A_BROWSER: Final = ("host", "origin", "cookie", "content-", "sec-")
 _REFUSED: Final = tuple((name, "this header is the browser's own") for name in _OF_A_BROWSER)
-_TokenHeader = Annotated[str, HeaderName(refused=_REFUSED, is_trusted=True)]
+_TokenHeader = Annotated[str, leaf.HeaderName(refused=_REFUSED, is_trusted=True)]
 _NamingHeader = Annotated[
-    str, HeaderName(refused=(("authorization", "this header holds a credential"), *_REFUSED), is_trusted=True)
+    str, leaf.HeaderName(refused=(("authorization", "this header holds a credential"), *_REFUSED), is_trusted=True)
 ]
-_Listed = Annotated[tuple[Annotated[str, plain_text(256)], ...], Field(max_length=1000)]
+_Listed = Annotated[tuple[Annotated[str, leaf.plain_text(256)], ...], Field(max_length=1000)]
 
 
 class Roles(Section):
@@ -137,7 +126,7 @@ class Roles(Section):
 class ProxySignIn(Section):
     """A proxy that authenticates people, and names them in a header of its own."""
 
-    from_: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(alias="from", min_length=1, max_length=64)]
+    from_: Annotated[tuple[leaf.AnyNetwork, ...], Field(alias="from", min_length=1, max_length=64)]
     """The networks of the proxy. From any other address its headers are ignored, and noted as a sign-in that was
     refused."""
     name: _NamingHeader
@@ -161,7 +150,7 @@ class JwtSignIn(TokenIssuer):
 
     header: _TokenHeader
     """The header that has the token, such as X-Forwarded-Access-Token; Authorization as a bearer token."""
-    groups: Annotated[str, plain_text(128)]
+    groups: Annotated[str, leaf.plain_text(128)]
     """The claim that lists the person's groups: texts, or one."""
     roles: Roles
     """The role of each group."""
@@ -187,6 +176,213 @@ class SignIn(Section):
             yield (), "say who names people: proxy or jwt"
 
 
+# -- events ---
+
+_TYPE_NAMES = Literal[
+    "operation.completed",
+    "operation.in_doubt",
+    "operation.resolved",
+    "operation.dead_lettered",
+    "operation.requeued",
+    "operation.withdrawn",
+    "operation.accepted",
+]
+_PARTS = Literal["key", "scope", "location", "response"]
+_Include = Annotated[tuple[_PARTS, ...], Field(max_length=4)]
+_Types = Annotated[tuple[_TYPE_NAMES, ...], Field(min_length=1, max_length=len(EventType))]
+_DEFAULT_TYPES: Final[tuple[_TYPE_NAMES, ...]] = tuple(type_.value for type_ in EventType if type_ in DEFAULT_TYPES)
+# Without blanks and controls; a URI reference (CloudEvents 1.0, `source`).
+_SOURCE = r"[!-~]{1,256}"
+_STREAM_KEY = r"[!-~]{1,256}"
+_STREAM_NAME = r"[A-Za-z0-9_-]{1,128}"
+_SUBJECT = r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{type\})+)*"
+_TOPIC = r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}"
+_KAFKA_SERVER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
+_NATS_URL = r"(nats|tls)://[^/?#@\s]+"
+
+
+def _text(pattern: str, what: str) -> leaf.Scalar:
+    return leaf.text_leaf(what, pattern, {"minLength": 1})
+
+
+_PROXY = leaf.text_leaf("a URL such as http://proxy:3128", r"http://[^/?#@\s]+/?", {"pattern": "^http://[^/?#@]+/?$"})
+
+
+class _SinkSettings(Section):
+    name: leaf.Name
+    """The name of the sink, in metrics and for operators."""
+    routes: Annotated[tuple[leaf.Name, ...], Field(min_length=1, max_length=1000)] | None = None
+    """The routes whose events it receives; all of them if left out."""
+    types: _Types | None = None
+    """The events that it receives: events.types if left out."""
+    include: _Include | None = None
+    """What its events contain: events.include if left out."""
+    ordered: leaf.Bool = False
+    """Whether it receives the events of an operation, or of its lane, one after the other in the order of the changes.
+    One that fails holds up those behind it; a dead one is passed. Each completion then takes several statements."""
+
+
+class WebhookSink(_SinkSettings):
+    """Each event is posted to a URL, signed by Standard Webhooks."""
+
+    kind: Literal["webhook"]
+    """webhook."""
+    url: Annotated[SecretStr, leaf.WEBHOOK_URL]
+    """Where events are posted."""
+    secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8)]
+    """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
+    format: Literal["cloudevents", "standard"] = "cloudevents"
+    """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from taken("secrets", "secret", "id", self.secrets)
+
+
+class RedisStreamSink(_SinkSettings):
+    """Each event is added to a stream on a Redis."""
+
+    kind: Literal["redis_stream"]
+    """redis_stream."""
+    url: Annotated[leaf.RedisUrl, leaf.STREAM_URL]
+    """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
+    stream: Annotated[str, _text(_STREAM_KEY, "the key of a stream such as operations")]
+    """The key of the stream."""
+    shares_fast: leaf.Bool = False
+    """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
+    fsync: leaf.Bool = False
+    """Whether an event counts as published only once it is on the disk of the server (Redis 7.2 and later)."""
+    window: Annotated[float, leaf.Duration("1m", "30d")] = written("24h")
+    """How long an event that is published again is not added again."""
+    max_length: Annotated[int, leaf.Count(1, 1_000_000_000)] | None = None
+    """After how many events the oldest are removed, read or not. Never if left out."""
+    max_age: Annotated[float, leaf.Duration("1m", "3650d")] | None = None
+    """After how long events are removed, read or not. Never if left out."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.max_length is not None and self.max_age is not None:
+            yield "max_age", "only one of max_length and max_age can be used"
+
+
+class NatsSink(_SinkSettings):
+    """Each event is published to a JetStream stream of NATS."""
+
+    kind: Literal["nats"]
+    """nats."""
+    servers: Annotated[
+        tuple[Annotated[str, _text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """The servers of the cluster."""
+    stream: Annotated[str, _text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
+    """The stream that has to acknowledge events."""
+    subject: Annotated[str, _text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
+        "operations.{route}.{type}"
+    )
+    """The subject of an event, with {route} and {type}."""
+    user: leaf.Name | None = None
+    """The user, if the servers ask for one."""
+    password: SecretStr | None = None
+    """Its password."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
+
+
+class KafkaSink(_SinkSettings):
+    """Each event is sent to a topic of Kafka, under the operation as its key."""
+
+    kind: Literal["kafka"]
+    """kafka."""
+    servers: Annotated[
+        tuple[Annotated[str, _text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
+        Field(min_length=1, max_length=16),
+    ]
+    """Some brokers of the cluster."""
+    topic: Annotated[str, _text(_TOPIC, "a topic such as operations or operations.{route}")]
+    """The topic of an event, perhaps with {route} and {type}."""
+    idempotence: leaf.Bool = True
+    """Whether the producer is idempotent, so that its own repeats write nothing twice. Some brokers cannot."""
+    tls: leaf.Bool = False
+    """Whether the connection is encrypted."""
+    ca: leaf.File | None = None
+    """The trusted certificates for it; the system's if left out."""
+    user: leaf.Name | None = None
+    """The user, if the brokers ask for one (SASL)."""
+    password: SecretStr | None = None
+    """Its password."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """How the password is shown. PLAIN needs tls."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if (self.user is None) is not (self.password is None):
+            yield ("user",) if self.password is None else ("password",), "user and password go together"
+        if self.ca is not None and not self.tls:
+            yield "ca", "needs tls: true"
+        if self.user is not None and self.mechanism == "PLAIN" and not self.tls:
+            yield "mechanism", "PLAIN shows the password to the network; it needs tls: true"
+
+
+class StdoutSink(_SinkSettings):
+    """Each event is a line on standard output. For trying: nobody acknowledges a line."""
+
+    kind: Literal["stdout"]
+    """stdout."""
+
+
+Sink = Annotated[
+    WebhookSink | RedisStreamSink | NatsSink | KafkaSink | StdoutSink,
+    Forms("a mapping with kind: webhook, redis_stream, nats, kafka or stdout"),
+]
+
+
+class EventSettings(Section):
+    """Events about operations, for other systems. Without sinks there are none."""
+
+    source: Annotated[str, _text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
+    """The `source` of the events, part of their identity: urn:idempotency-gateway: and the service if left out."""
+    types: _Types = _DEFAULT_TYPES
+    """Which events there are; all but operation.accepted if left out."""
+    include: _Include = ()
+    """What events contain by choice: key, scope (as digests where the store has no clear ones), location (with
+    resource: what the operation made, as a URL and as the reference that the route keeps), response."""
+    keep: Annotated[float, leaf.Duration("1h", "90d")] = written("7d")
+    """How long an event is tried before it is dead, and waits for an operator."""
+    max_event_bytes: Annotated[int, leaf.Size("1KiB", "1MiB")] = written("64KiB")
+    """The longest response that an event contains; of a longer one it says that it is truncated."""
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=32)] = ()
+    """The systems that receive them."""
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from taken("sinks", "sink", "name", self.sinks)
+
+    def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
+        return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
+
+    def include_for(self, sink: _SinkSettings) -> tuple[str, ...]:
+        """What the events of a sink contain by choice."""
+        return self.include if sink.include is None else sink.include
+
+
+class Egress(Section):
+    """Where webhooks may lead: to public addresses alone, unless they are written here. Brokers are not concerned."""
+
+    allow: Annotated[tuple[leaf.AnyNetwork, ...], Field(max_length=256)] = ()
+    """Networks that are not public and may be connected to all the same."""
+    deny: Annotated[tuple[leaf.AnyNetwork, ...], Field(max_length=256)] = ()
+    """Networks that may not be connected to, whatever else is written."""
+    ports: Annotated[tuple[Annotated[int, leaf.Count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
+    """The ports that may be connected to."""
+    proxy: Annotated[str, _PROXY] | None = None
+    """A proxy for all webhooks. It then has to check the addresses: the gateway does not see them."""
+    https_only: leaf.Bool = True
+    """Whether webhooks have to use TLS."""
+
+    @property
+    def policy(self) -> EgressPolicy:
+        return EgressPolicy(self.allow, self.deny, frozenset(self.ports), self.https_only, self.proxy)
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
@@ -196,11 +392,11 @@ WORKERS_MAX = 64
 class ServerTls(Section):
     """TLS for callers."""
 
-    cert: Annotated[Path, AbsolutePath()]
+    cert: leaf.File
     """The certificate chain, as a PEM file."""
-    key: Annotated[Path, AbsolutePath()]
+    key: leaf.File
     """The private key, as a PEM file."""
-    client_ca: Annotated[Path, AbsolutePath()] | None = None
+    client_ca: leaf.File | None = None
     """The authorities that sign callers' certificates, as a PEM file; callers are asked for one if it is written."""
     client_certificate: Literal["optional", "required"] = "optional"
     """Whether a caller without a certificate can connect. One whose certificate is not valid never can."""
@@ -213,13 +409,13 @@ class ServerTls(Section):
 class Listen(Section):
     """Where callers reach the gateway."""
 
-    address: Annotated[Address, ListenAddress()]
+    address: Annotated[leaf.Address, leaf.ListenAddress()]
     """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
     tls: ServerTls | None = None
     """TLS for callers; plain HTTP if left out."""
 
 
-class _PlainListen(ListenAddress):
+class _PlainListen(leaf.ListenAddress):
     """The short form of `listen`: an address alone."""
 
     def _validate(self, value: object) -> Listen:
@@ -229,14 +425,14 @@ class _PlainListen(ListenAddress):
 class Status(Section):
     """The port for probes and metrics. It is read-only."""
 
-    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8081")
+    listen: Annotated[leaf.Address, leaf.ListenAddress()] = written("127.0.0.1:8081")
     """The address of /livez, /readyz and /metrics."""
 
 
 class AdminToken(Section):
     """The token of one person or program."""
 
-    name: Annotated[str, NAME]
+    name: leaf.Name
     """Who it is; audits show it."""
     token: AdminSecret
     """The secret, at least 16 characters; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
@@ -248,13 +444,13 @@ class Admin(Section):
     """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token, or
     `sign_in`."""
 
-    listen: Annotated[Address, ListenAddress()] = written("127.0.0.1:8082")
+    listen: Annotated[leaf.Address, leaf.ListenAddress()] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
     token: AdminSecret | None = None
     """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
     tokens: Annotated[tuple[AdminToken, ...], Field(max_length=100)] = ()
     """Tokens of several people and programs, each with its role: a list of {name, token, role}."""
-    hosts: Annotated[tuple[Annotated[str, HostName()], ...], Field(max_length=100)] = ()
+    hosts: Annotated[tuple[leaf.Host, ...], Field(max_length=100)] = ()
     """Host names under which browsers reach the console, besides the host of `listen`, localhost and addresses."""
     sign_in: SignIn | None = None
     """How people sign in to the console besides tokens; with tokens alone if left out."""
@@ -275,25 +471,25 @@ class Admin(Section):
 class Store(Section):
     """Where operations are stored."""
 
-    durable: Annotated[SqliteUrl | PostgresUrl | RedisUrl, DurableUrl()]
+    durable: Annotated[leaf.SqliteUrl | leaf.PostgresUrl | leaf.RedisUrl, leaf.DURABLE_URL]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways, or a Redis
     that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
-    replicas: Annotated[int | None, Count(0, 16)] = None
+    replicas: Annotated[int | None, leaf.Count(0, 16)] = None
     """Of a durable Redis: how many replicas of a master may be promoted. All of them have a change before it is
     acknowledged. Required for sentinels; a server without replicas needs none."""
     dialect: Literal["postgres", "portable"] = "postgres"
     """The SQL that a postgresql:// store is spoken to in. `portable` is what CockroachDB, YugabyteDB, Citus and
     Postgres have in common. A start on one of the first three says that it needs it."""
-    fast: Annotated[RedisUrl, FastUrl()] | None = None
+    fast: Annotated[leaf.RedisUrl, leaf.FAST_URL] | None = None
     """A Redis, alone, behind sentinels or as a cluster, that serves replays and wakes waiters; its data may be lost at
     any moment."""
-    lease: Annotated[float, Duration("3s", "10m")] = written("30s")
+    lease: Annotated[float, leaf.Duration("3s", "10m")] = written("30s")
     """How long the claim of a gateway that died or was cut off blocks its operation."""
-    amnesia_window: Annotated[float, Duration("0s", "3650d")] | None = None
+    amnesia_window: Annotated[float, leaf.Duration("0s", "3650d")] | None = None
     """How long absent keys are refused after the store lost data: the longest `remember` if left out."""
-    journal_grace: Annotated[float, Duration("0s", "1h")] = written("30s")
+    journal_grace: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
     """How long recovery leaves a lapsed claim alone, because its holder may still have the outcome in its journal."""
-    connections: Annotated[int, Count(2, 4)] = 3
+    connections: Annotated[int, leaf.Count(2, 4)] = 3
     """How many connections each worker keeps open to Postgres. With 4, renewals of leases do not wait for responses
     that are written; with 2, claims do."""
     durability: Literal["server", "external"] = "server"
@@ -304,34 +500,34 @@ class Store(Section):
     """Which promotions of a standby are believed to have lost nothing. refuse: none; proven: those for which every
     gateway vouches that what was acknowledged to it is there; trusted: all of the same system, for storage that
     replicates below Postgres."""
-    promotion_wait: Annotated[float, Duration("1s", "1h")] = written("30s")
+    promotion_wait: Annotated[float, leaf.Duration("1s", "1h")] = written("30s")
     """How long gateways that have not vouched are waited for; then it is a lost memory."""
-    probation: Annotated[float, Duration("3s", "5m")] = written("5s")
+    probation: Annotated[float, leaf.Duration("3s", "5m")] = written("5s")
     """How long a gateway grants keys after its last successful beat in Postgres, and how long a new one waits for its
     standbys."""
     synchronous: Literal["require", "prefer"] = "prefer"
     """require: grant keys only while Postgres has a synchronous standby; prefer: also without one."""
-    clear_keys: Annotated[bool, Flag()] = False
+    clear_keys: leaf.Bool = False
     """Whether keys are stored in clear for operators, besides their digests."""
-    cache_max_age: Annotated[float, Duration("0s", "1h")] = written("30s")
+    cache_max_age: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
     """How old a response in the memory of the process may be; 0s caches none."""
-    cache_bytes: Annotated[int, Size("0", "64GiB"), DIVIDED] = written("64MiB")
+    cache_bytes: Annotated[int, leaf.Size("0", "64GiB"), DIVIDED] = written("64MiB")
     """How much memory cached responses may take, divided evenly among the workers."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         for name, what in (("durability", "a server"), ("connections", "connections")):
-            if name in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+            if name in self.model_fields_set and not isinstance(self.durable, leaf.PostgresUrl):
                 yield name, f"only a postgresql:// store has {what}"
         if "connections" in self.model_fields_set and self.dialect == "portable":
             yield "connections", "a worker with a portable store has five"
         for name in ("promotion", "promotion_wait", "probation", "synchronous"):
-            may = PostgresUrl if name == "synchronous" else (PostgresUrl, RedisUrl)
+            may = leaf.PostgresUrl if name == "synchronous" else (leaf.PostgresUrl, leaf.RedisUrl)
             if name in self.model_fields_set and not isinstance(self.durable, may):
                 yield name, "only a postgresql:// store has standbys that can be promoted"
         yield from self._of_redis()
-        if "dialect" in self.model_fields_set and not isinstance(self.durable, PostgresUrl):
+        if "dialect" in self.model_fields_set and not isinstance(self.durable, leaf.PostgresUrl):
             yield "dialect", "only a postgresql:// store has a dialect"
-        if self.dialect == "portable" and isinstance(self.durable, PostgresUrl) and self.durable.is_pooled:
+        if self.dialect == "portable" and isinstance(self.durable, leaf.PostgresUrl) and self.durable.is_pooled:
             yield "dialect", "portable needs sessions of its own: give the server's address without ?pgbouncer=true"
         if self.dialect == "portable":
             for name in ("promotion", "promotion_wait", "probation", "synchronous"):
@@ -340,7 +536,7 @@ class Store(Section):
 
     def _of_redis(self) -> Iterator[Disagreement]:
         """What a durable Redis needs, and what only such a one has."""
-        if not isinstance(self.durable, RedisUrl):
+        if not isinstance(self.durable, leaf.RedisUrl):
             if self.replicas:
                 yield "replicas", "only a durable redis:// store has replicas to be waited for"
             return
@@ -354,28 +550,30 @@ class Store(Section):
 class Limits(Section):
     """Limits of concurrent requests and of heads."""
 
-    max_in_flight: Annotated[int, Count(1, 1_000_000), DIVIDED] = 1000
+    max_in_flight: Annotated[int, leaf.Count(1, 1_000_000), DIVIDED] = 1000
     """How many requests may be in flight at once, and how many may be sending their body; more are refused with 503.
     Divided evenly among the workers."""
-    max_header_bytes: Annotated[int, Size("1KiB", "1MiB")] = written("64KiB")
+    max_header_bytes: Annotated[int, leaf.Size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
 
 
 class Shutdown(Section):
     """How the gateway stops after SIGTERM."""
 
-    delay: Annotated[float, Duration("0s", "10m")] = written("5s")
+    delay: Annotated[float, leaf.Duration("0s", "10m")] = written("5s")
     """How long it keeps serving while it reports that it is not ready, so that load balancers notice."""
-    drain_timeout: Annotated[float, Duration("0s", "1h")] = written("30s")
+    drain_timeout: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
     """How long operations in flight may take to finish."""
 
 
 class FingerprintKey(Section):
     """A secret that fingerprints are keyed with, so that a stolen table cannot be used to guess bodies."""
 
-    id: Annotated[str, NAME]
+    id: leaf.Name
     """The name of this key, stored with its fingerprints. A new key needs a new name."""
-    key: Annotated[SecretBytes, SecretText(lambda text: secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())]
+    key: Annotated[
+        SecretBytes, leaf.SecretText(lambda text: leaf.secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())
+    ]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
@@ -461,9 +659,9 @@ class Log(Section):
 class Traces(Section):
     """Spans of requests on protected routes, for an OpenTelemetry collector. Needs the extra `otel`."""
 
-    endpoint: Annotated[AuthorizationUrl, ForwardAuthUrl()]
+    endpoint: Annotated[leaf.AuthorizationUrl, leaf.FORWARD_AUTH_URL]
     """Where the collector takes OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces."""
-    headers: Annotated[dict[Annotated[str, HeaderName()], HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
+    headers: Annotated[dict[leaf.AnyHeader, HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
     """Headers for the collector, such as its credential."""
     sample: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """The share of requests that are traced, from 0 to 1, where no caller decides it."""
@@ -476,14 +674,14 @@ class Traces(Section):
 class Operations(Section):
     """The resource that shows callers what became of a request that was accepted."""
 
-    path: Annotated[str, RESERVED_PATH] = "/_operations"
+    path: Annotated[str, leaf.RESERVED_PATH] = "/_operations"
     """Its path on the public listener; below it are the ids of operations. No route may match it."""
 
 
 class Errors(Section):
     """The gateway's own errors."""
 
-    type_base: Annotated[str, TypeBase()] | None = None
+    type_base: Annotated[str, leaf.TYPE_BASE] | None = None
     """What stands before the name in the `type` of a problem: a URL of your own documentation that ends with / or #.
     If left out, the type is a URN."""
 
@@ -492,11 +690,11 @@ class Cors(Section):
     """What pages of other origins may read of the gateway's own responses, in a browser."""
 
     origins: Annotated[
-        Literal["any"] | Annotated[tuple[Annotated[str, WebOrigin()], ...], Field(max_length=64)],
+        Literal["any"] | Annotated[tuple[Annotated[str, leaf.WEB_ORIGIN], ...], Field(max_length=64)],
         Forms("a list of origins such as [https://app.example.com], or any"),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
-    credentials: Annotated[bool, Flag()] = False
+    credentials: leaf.Bool = False
     """Whether the service allows them to send cookies (`Access-Control-Allow-Credentials`)."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -511,26 +709,28 @@ class Cors(Section):
 class Observe(Section):
     """How requests on observed routes are observed."""
 
-    header: Annotated[bool, Flag()] = False
+    header: leaf.Bool = False
     """Whether responses carry `Idempotency-Status: observed;would=VERDICT`, as far as the gateway knows by then."""
 
 
 class Config(Holder):
     """Configuration of the idempotency gateway."""
 
-    service: Annotated[str, NAME] = "default"
+    service: leaf.Name = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
         Annotated[Listen, _PlainListen()] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
-    public_url: Annotated[str, PublicUrl()] | None = None
+    public_url: Annotated[str, leaf.PUBLIC_URL] | None = None
     """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
     status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
-    state_dir: Annotated[Path, AbsolutePath("/var/lib/idempotency-gateway")] = written("/var/lib/idempotency-gateway")
+    state_dir: Annotated[Path, leaf.AbsolutePath("/var/lib/idempotency-gateway")] = written(
+        "/var/lib/idempotency-gateway"
+    )
     """The only directory that the gateway writes to: on a disk of its host, because locks in it are not seen over every
     network."""
     upstream: Upstream
@@ -559,9 +759,9 @@ class Config(Holder):
     """What is logged."""
     traces: Traces | None = None
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
-    workers: Annotated[int | Literal["auto"], Count(1, WORKERS_MAX, may_be_auto=True)] = 1
+    workers: Annotated[int | Literal["auto"], leaf.Count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
-    trusted_proxies: Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(max_length=256)] = ()
+    trusted_proxies: Annotated[tuple[leaf.AnyNetwork, ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
     other peers all of them are dropped, and X-Forwarded-For, -Proto and -Host written anew."""
     regions: Regions | None = None

@@ -12,34 +12,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from gateway.config.address import HostName
-from gateway.config.delivery import REMEMBER_SECONDS, Accept, DeadLetter, Inbox, Order, RouteDelivery
-from gateway.config.leaf import (
-    JSON_POINTER,
-    NAME,
-    PROBE_FOLLOW,
-    VERSION_NAME,
-    Count,
-    Duration,
-    FetchPath,
-    Flag,
-    HeaderName,
-    JsonScalar,
-    Method,
-    Percentage,
-    Redacted,
-    RoutePath,
-    Size,
-    StatusChoice,
-    StatusSet,
-    encoded,
-    lowered,
-    redacted_header,
-    size_text,
+from gateway.config import leaf
+from gateway.config.delivery import (
+    RECOVERY_FORMS,
+    REMEMBER_SECONDS,
+    Accept,
+    DeadLetter,
+    Inbox,
+    Order,
+    ProbeRecovery,
+    Recovery,
+    ResponseRule,
+    RouteDelivery,
+    RouteUpstream,
+    reference_of,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
 from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
-from gateway.config.upstream import RECOVERY_FORMS, ProbeRecovery, Recovery, ResponseRule, RouteUpstream, reference_of
 from gateway.core import outcome as outcomes
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
@@ -60,12 +49,11 @@ _KEY_REFUSED = (
     ("date", "this header changes with every retry"),
     ("user-agent", FRAMING),
 )
-_KeyHeader = Annotated[str, HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
-_Pointer = Annotated[str, JSON_POINTER]
+_KeyHeader = Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
 
 
 class _KeySettings(Section):
-    required: Annotated[bool, Flag()] = False
+    required: leaf.Bool = False
     """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
 
     @property
@@ -107,7 +95,7 @@ class HeadersKey(_HeaderKeySettings):
 class BodyKey(_KeySettings):
     """The key is a value of the JSON body."""
 
-    body: _Pointer
+    body: leaf.JsonPointer
     """A JSON pointer to the value that is the key."""
 
 
@@ -121,7 +109,7 @@ class HeaderPart(Section):
 class BodyPart(Section):
     """A part of a composed key that is a value of the JSON body."""
 
-    body: _Pointer
+    body: leaf.JsonPointer
     """A JSON pointer to the value that is this part."""
 
 
@@ -146,7 +134,7 @@ Key = Annotated[HeaderKey | HeadersKey | BodyKey | ComposedKey, Forms(KEY_FORMS)
 def key_spec(key: Key) -> keys.KeySpec:
     """Where the key is, as requests are searched for it."""
     if isinstance(key, HeaderKey | HeadersKey):
-        return keys.HeaderKey(encoded(key.header_names), keys.KeyFormat(key.format))
+        return keys.HeaderKey(leaf.encoded(key.header_names), keys.KeyFormat(key.format))
     return keys.ComposedKey(tuple(map(_part, key.compose if isinstance(key, ComposedKey) else (key,))))
 
 
@@ -162,14 +150,14 @@ def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
 class Match(Section):
     """Which requests the route protects. The first route of the file that matches decides."""
 
-    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, leaf.METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, RoutePath()]
+    path: Annotated[PathPattern, leaf.ROUTE_PATH]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. What a service may read as this path in
     another spelling is refused, unless it is listed under `also` or `unprotected`."""
-    also: Annotated[tuple[Annotated[PathPattern, RoutePath()], ...], Field(max_length=16)] = ()
+    also: Annotated[tuple[Annotated[PathPattern, leaf.ROUTE_PATH], ...], Field(max_length=16)] = ()
     """Other spellings that the route protects as well, such as /v1/payments.json."""
-    host: Annotated[str, HostName()] | None = None
+    host: leaf.Host | None = None
     """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -192,11 +180,11 @@ class Match(Section):
 class Unprotected(Section):
     """A path that is not protected although it can be read as one that is."""
 
-    methods: Annotated[tuple[Annotated[str, Method()], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, leaf.METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, RoutePath()]
+    path: Annotated[PathPattern, leaf.ROUTE_PATH]
     """The path, with {name} for a segment. It counts in this very spelling alone."""
-    host: Annotated[str, HostName()] | None = None
+    host: leaf.Host | None = None
     """The request's host, as in the match of a route. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -220,16 +208,16 @@ class Fingerprint(Section):
 
     body: Literal["json", "form", "multipart", "raw", "none"] | None = None
     """The form in which bodies are compared; by media type if left out."""
-    ignore: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    ignore: Annotated[tuple[leaf.JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to values that a retry may change."""
-    only: Annotated[tuple[_Pointer, ...], Field(max_length=64)] = ()
+    only: Annotated[tuple[leaf.JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to the values that are compared; everything if left out."""
-    headers: Annotated[tuple[Annotated[str, HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
+    headers: Annotated[tuple[Annotated[str, leaf.HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
-    explain: Annotated[bool, Flag()] = False
+    explain: leaf.Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
     members, four levels deep. Needs secrets.fingerprint_key."""
-    defaults: Annotated[dict[Annotated[str, JSON_POINTER], Annotated[str, JsonScalar()]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
+    defaults: Annotated[dict[leaf.JsonPointer, Annotated[str, leaf.JSON_SCALAR]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
@@ -252,7 +240,7 @@ class Fingerprint(Section):
             body=BodyForm.AUTO if self.body is None else BodyForm(self.body),
             ignore=tuple(map(parse_pointer, self.ignore)) + (() if is_whole else ignored),
             only=tuple(map(parse_pointer, self.only)),
-            headers=encoded(self.headers),
+            headers=leaf.encoded(self.headers),
             explains=self.explain,
             defaults=tuple((parse_pointer(pointer), value) for pointer, value in self.defaults.items()),
         )
@@ -273,7 +261,7 @@ def _is_within(pointer: str, other: str) -> bool:
 
 
 RepeatsBy = Annotated[
-    Literal["fingerprint"] | Annotated[tuple[_Pointer, ...], Field(min_length=1, max_length=16)],
+    Literal["fingerprint"] | Annotated[tuple[leaf.JsonPointer, ...], Field(min_length=1, max_length=16)],
     Forms("fingerprint, or a list of JSON pointers such as [/account, /reference]"),
 ]
 
@@ -284,7 +272,7 @@ class Repeats(Section):
     by: RepeatsBy = "fingerprint"
     """What makes it the same: all that the fingerprint compares, or the values at these places of the JSON body. A
     request that lacks one of them is never taken for a repeat."""
-    within: Annotated[float, Duration("1s", "3650d")] = written("10m")
+    within: Annotated[float, leaf.Duration("1s", "3650d")] = written("10m")
     """For how long, counted from the first request. Refused repeats are also those of a request in doubt."""
     action: Literal["count", "refuse"] = "count"
     """Whether repeats are only counted and logged, or refused with 409 unless they say `Idempotency-Distinct: true`."""
@@ -304,17 +292,17 @@ class InFlight(Section):
 
     ORDERED = (("wait", "max_wait"),)
 
-    wait: Annotated[float, Duration("0s", "10m")] = written("5s")
+    wait: Annotated[float, leaf.Duration("0s", "10m")] = written("5s")
     """How long a duplicate waits for the first request, unless it asks for another time. At most max_wait."""
-    max_wait: Annotated[float, Duration("0s", "10m")] = written("30s")
+    max_wait: Annotated[float, leaf.Duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
-    status: Annotated[Literal[409, 429], StatusChoice((409, 429))] = 409
+    status: Annotated[Literal[409, 429], leaf.status_choice(409, 429)] = 409
     """The status of the reply when the wait is over."""
-    max_waiters: Annotated[int, Count(0, 100_000), DIVIDED] = 1000
+    max_waiters: Annotated[int, leaf.Count(0, 100_000), DIVIDED] = 1000
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
-StatusSelector = Annotated[int | str, StatusSet()]
+StatusSelector = Annotated[int | str, leaf.STATUS_SET]
 Meaning = Literal["final", "retryable", "in_doubt"]
 
 
@@ -378,7 +366,7 @@ _VERSIONS = "a version such as v3, or {header: NAME}"
 class VersionHeader(Section):
     """A header of the request names the version of its response."""
 
-    header: Annotated[str, HeaderName(refused=_KEY_REFUSED)]
+    header: Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED)]
     """The header that names the version."""
 
     @property
@@ -386,27 +374,27 @@ class VersionHeader(Section):
         return outcomes.VersionHeader(self.header.lower().encode())
 
 
-Version = Annotated[Annotated[str, VERSION_NAME] | VersionHeader, Forms(_VERSIONS)]
+Version = Annotated[Annotated[str, leaf.VERSION_NAME] | VersionHeader, Forms(_VERSIONS)]
 
 
 class ResponsePolicy(Section):
     """What is stored of a response, and what a repeat gets."""
 
-    max_stored_bytes: Annotated[int, Size("0", "64MiB")] = written("1MiB")
+    max_stored_bytes: Annotated[int, leaf.Size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
-    strip: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=64)] = ()
+    strip: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=64)] = ()
     """Headers that are not stored."""
-    keep: Annotated[tuple[Annotated[str, HeaderName()], ...], Field(max_length=2)] = ()
+    keep: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
-    redact: Annotated[tuple[Annotated[str, Redacted()], ...], Field(max_length=64)] = ()
+    redact: Annotated[tuple[Annotated[str, leaf.REDACTED], ...], Field(max_length=64)] = ()
     """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
     which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
-    reference: Annotated[str, PROBE_FOLLOW] = "location"
+    reference: Annotated[str, leaf.PROBE_FOLLOW] = "location"
     """Where a response names what it made: `location`, or a JSON pointer into its body. Kept as long as the key."""
     replay: Literal["stored", "fetch"] = "stored"
     """What a repeat gets: the stored response, or one that is fetched from the service with the caller's own headers.
     With fetch, nothing of a response is stored but its status and what it made."""
-    fetch: Annotated[str, FetchPath()] = "location"
+    fetch: Annotated[str, leaf.FETCH_PATH] = "location"
     """Where a repeat is fetched: at the `location` that the first response named, or at a path with {reference}."""
     version: Annotated[
         Version | None, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")
@@ -425,7 +413,7 @@ class ResponsePolicy(Section):
         for index in repeated(part.lower() if part.startswith("header:") else part for part in self.redact):
             yield ("redact", index), "this is listed already"
         for index, part in enumerate(self.redact):
-            if part.startswith("header:") and redacted_header(part).lower() in stripped:
+            if part.startswith("header:") and leaf.redacted_header(part).lower() in stripped:
                 yield ("redact", index), "this header is listed under strip, so it is not stored at all"
         if self.redact and self.max_stored_bytes == 0 and all(part.startswith("/") for part in self.redact):
             yield "redact", "no body is stored, because max_stored_bytes is 0"
@@ -441,19 +429,19 @@ class ResponsePolicy(Section):
         if self.reference != "location":
             pointers = [part for part in self.redact if part.startswith("/")]
             return not any(_is_within(self.reference, part) or _is_within(part, self.reference) for part in pointers)
-        redacted = {redacted_header(part).lower() for part in self.redact if part.startswith("header:")}
+        redacted = {leaf.redacted_header(part).lower() for part in self.redact if part.startswith("header:")}
         return "location" not in {*redacted, *(header.lower() for header in self.strip)}
 
     def compiled(self, *, reads_bodies: bool) -> KeepPolicy:
         """What is kept of responses. `reads_bodies`: they mean something by their bodies."""
         is_fetched, version = self.replay == "fetch", self.version
-        headers = [redacted_header(part) for part in self.redact if not part.startswith("/")]
+        headers = [leaf.redacted_header(part) for part in self.redact if not part.startswith("/")]
         pointers = tuple(parse_pointer(part) for part in self.redact if part.startswith("/"))
         return KeepPolicy(
             body_bytes_max=0 if is_fetched else self.max_stored_bytes,
-            strip=lowered(self.strip),
-            keep=lowered(self.keep),
-            redaction=Redaction(pointers, lowered(headers)) if self.redact else None,
+            strip=leaf.lowered(self.strip),
+            keep=leaf.lowered(self.keep),
+            redaction=Redaction(pointers, leaf.lowered(headers)) if self.redact else None,
             reference=reference_of(self.reference) if self.keeps_reference else None,
             version=version.encode() if isinstance(version, str) else None if version is None else version.compiled,
             is_version_strict=self.on_version_change == "gone",
@@ -484,11 +472,11 @@ class Retention(Section):
 
     ORDERED = (("replay", "remember"),)
 
-    replay: Annotated[float, Duration("1s", "3650d")] = written("24h")
+    replay: Annotated[float, leaf.Duration("1s", "3650d")] = written("24h")
     """How long the response is kept. At most as long as the key."""
-    remember: Annotated[float, Duration("1s", "3650d")] = written("7d")
+    remember: Annotated[float, leaf.Duration("1s", "3650d")] = written("7d")
     """How long the key is kept; after that, a request with it executes again."""
-    expired_status: Annotated[Literal[410, 409, 204], StatusChoice((410, 409, 204))] = 410
+    expired_status: Annotated[Literal[410, 409, 204], leaf.status_choice(410, 409, 204)] = 410
     """The status of the reply when the key is remembered but the response has expired."""
 
     @cached_property
@@ -503,14 +491,14 @@ class Retention(Section):
 class Body(Section):
     """Limits of request bodies."""
 
-    max_bytes: Annotated[int, Size("0", "16GiB")] = written("10MiB")
+    max_bytes: Annotated[int, leaf.Size("0", "16GiB")] = written("10MiB")
     """The longest body of a request."""
-    spool_over: Annotated[int, Size("0", "16GiB")] = written("256KiB")
+    spool_over: Annotated[int, leaf.Size("0", "16GiB")] = written("256KiB")
     """Longer bodies are held in a file while they are compared."""
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.spool_over > self.max_bytes and {"spool_over", "max_bytes"} <= self.model_fields_set:
-            limits = f"{size_text(self.spool_over)} is more than {size_text(self.max_bytes)}"
+            limits = f"{leaf.size_text(self.spool_over)} is more than {leaf.size_text(self.max_bytes)}"
             yield "spool_over", f"spool_over must be at most max_bytes; {limits}"
 
 
@@ -525,9 +513,9 @@ class Route(Holder):
 
     model_config = ConfigDict(json_schema_extra=_key_or_inbox)
 
-    name: Annotated[str, NAME]
+    name: leaf.Name
     """The name of the route in logs and metrics."""
-    operation: Annotated[str, NAME] = Field(default_factory=lambda known: known.get("name", ""))
+    operation: leaf.Name = Field(default_factory=lambda known: known.get("name", ""))
     """The name in the identity of its operations: the route's name if left out. Routes may share one."""
     match: Match
     """Which requests the route protects: {path}, and optionally methods and host."""
@@ -566,16 +554,16 @@ class Route(Holder):
     """Where this route differs from the global upstream."""
     errors: Literal["problem", "stripe"] = "problem"
     """The form of the gateway's own errors: RFC 9457 problem documents, or errors as Stripe's SDKs expect them."""
-    mismatch_status: Annotated[Literal[422, 409, 400], StatusChoice((422, 409, 400))] = 422
+    mismatch_status: Annotated[Literal[422, 409, 400], leaf.status_choice(422, 409, 400)] = 422
     """The status of the reply to a different request with a used key."""
-    status_header: Annotated[bool, Flag()] = True
+    status_header: leaf.Bool = True
     """Whether replies carry `Idempotency-Status`."""
     store_unavailable: Literal["refuse", "forward"] = "refuse"
     """What happens to a request while the durable store is down: refused, or forwarded unprotected."""
     mode: Literal["enforce", "observe"] | None = None
     """Whether its requests are protected, or only observed; as the top-level `mode` says if left out. An observed
     request is forwarded as if no route matched, and what enforcement would have done is counted."""
-    enforce_share: Annotated[float, Percentage()] = written("0%")
+    enforce_share: Annotated[float, leaf.PERCENTAGE] = written("0%")
     """Of an observed route, for which share of the keys it is enforced all the same. All repeats of a key are on one
     side. Requests without a key are observed."""
     mode_change: Literal["refuse", "accept"] = "refuse"

@@ -5,27 +5,15 @@ There is no default: under another scope a request is another operation, and eve
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, assert_never
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
-from gateway.config.address import (
-    PLACEHOLDER_URL,
-    AbsolutePath,
-    AuthorizationUrl,
-    ForwardAuthUrl,
-    Network,
-    NetworkRange,
-    is_host,
-)
-from gateway.config.leaf import SUBSTITUTED, Duration, HeaderName, Leaf, SecretText, plain_text, secret_text, shaped
+from gateway.config import leaf
 from gateway.config.section import Disagreement, Forms, Section, listed_twice, repeated, written
-from gateway.core.egress import is_loopback
 from gateway.core.identity import key as scopes
 from gateway.core.identity.token import SECRET_ALGORITHMS
 
@@ -44,24 +32,24 @@ _NAMED_REFUSED = (
     ("date", _OF_THE_RESPONSE),
     ("set-cookie", "this header is for browsers; hand on another one"),
 )
-_AskedHeader = Annotated[str, HeaderName(refused=_ASKED_REFUSED)]
-_NamedHeader = Annotated[str, HeaderName(refused=_NAMED_REFUSED, is_trusted=True)]
+_AskedHeader = Annotated[str, leaf.HeaderName(refused=_ASKED_REFUSED)]
+_NamedHeader = Annotated[str, leaf.HeaderName(refused=_NAMED_REFUSED, is_trusted=True)]
 
 
 class ForwardAuth(Section):
     """An authorising service. It is asked by a GET without body, and sees method, URI and origin in X-Forwarded-*."""
 
-    url: Annotated[AuthorizationUrl, ForwardAuthUrl()]
+    url: Annotated[leaf.AuthorizationUrl, leaf.FORWARD_AUTH_URL]
     """Where it is asked, such as http://127.0.0.1:4180/oauth2/auth."""
     headers: Annotated[tuple[_AskedHeader, ...], Field(max_length=16)] = ("Authorization", "Cookie")
     """The caller's headers that it sees."""
     copy_: Annotated[tuple[_NamedHeader, ...], Field(alias="copy", max_length=16)] = ()
     """Headers of its response that the service behind the gateway gets. A caller's own are dropped."""
-    timeout: Annotated[float, Duration("10ms", "1m")] = written("2s")
+    timeout: Annotated[float, leaf.Duration("10ms", "1m")] = written("2s")
     """How long a decision may take, connecting included; then the request is refused with 503."""
-    cache: Annotated[float, Duration("0s", "1h")] = written("0s")
+    cache: Annotated[float, leaf.Duration("0s", "1h")] = written("0s")
     """How long a permission counts for the very same method, URI and headers. While it does, it cannot be withdrawn."""
-    ca: Annotated[Path, AbsolutePath()] | None = None
+    ca: leaf.File | None = None
     """The authorities that sign its certificate, as a PEM file; the system's if left out."""
 
     @property
@@ -138,13 +126,13 @@ _SCOPE_REFUSED = (
     ("authorization", "this header holds a credential: write {api_key: Authorization}"),
     *_API_KEY_REFUSED,
 )
-_ScopeHeader = Annotated[str, HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
-_ApiKeyHeader = Annotated[str, HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
+_ScopeHeader = Annotated[str, leaf.HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, leaf.HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 Sources = Annotated[
-    Literal["any"] | Annotated[tuple[Annotated[Network, NetworkRange()], ...], Field(min_length=1, max_length=256)],
+    Literal["any"] | Annotated[tuple[leaf.AnyNetwork, ...], Field(min_length=1, max_length=256)],
     Forms("a list of networks such as [10.0.0.0/8], or any"),
 ]
 
@@ -175,7 +163,6 @@ class ApiKeyScope(Section):
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
-_KEYS = "discover, the https URL of a key set, an absolute path to one or to PEM, or {secret: ...}"
 _Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
 ]  # fmt: skip
@@ -188,57 +175,22 @@ _CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
 class TokenSecret(Section):
     """A secret that the issuer and this gateway share. Anyone who has it can make tokens."""
 
-    secret: Annotated[SecretStr, SecretText(secret_text(min(SECRET_ALGORITHMS.values())))]
+    secret: Annotated[SecretStr, leaf.SecretText(leaf.secret_text(min(SECRET_ALGORITHMS.values())))]
     """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this
     file."""
-
-
-class _KeyPlace(Leaf):
-    """Where keys are: `discover`, a URL or a path. The value is the text."""
-
-    expected = _KEYS
-    schema = shaped(pattern=f"^(discover|/.*|https?://.*{SUBSTITUTED})$")
-    stand_in = PLACEHOLDER_URL
-
-    def read(self, text: str) -> str:
-        if text == "discover" or (text.startswith("/") and "\0" not in text):
-            return text
-        if _has_tls(text):
-            return text
-        hint = "write https://; plain http is for this machine alone" if text.startswith("http://") else ""
-        raise self.unexpected(hint, is_secret=True)
-
-    def write(self, value: str) -> str:
-        return re.sub(r"\?.*", "?placeholder", value)
-
-
-def _has_tls(url: str) -> bool:
-    """Whether this is a URL that may be fetched: by https, or from this machine."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return False
-    is_plain = url.isascii() and url.isprintable() and " " not in url and "@" not in parts.netloc and "#" not in url
-    return (
-        is_plain
-        and is_host(host)
-        and port != 0
-        and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
-    )
 
 
 class TokenIssuer(Section):
     """Whose tokens are accepted, and which of their claims name the caller."""
 
-    issuer: Annotated[str, plain_text(512, PLACEHOLDER_URL)]
+    issuer: Annotated[str, leaf.ISSUER]
     """The `iss` of its tokens, to the letter."""
-    audience: Annotated[str, plain_text(512)]
+    audience: Annotated[str, leaf.plain_text(512)]
     """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
-    keys: Annotated[Annotated[str, _KeyPlace()] | TokenSecret, Forms(_KEYS)]
+    keys: Annotated[Annotated[str, leaf.KEY_PLACE] | TokenSecret, Forms(leaf.KEY_PLACES)]
     """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
     or of public keys as PEM, or {secret: ...}."""
-    claims: Annotated[tuple[Annotated[str, plain_text(128)], ...], Field(min_length=1, max_length=8)]
+    claims: Annotated[tuple[Annotated[str, leaf.plain_text(128)], ...], Field(min_length=1, max_length=8)]
     """The claims that name the caller, such as [sub]: the same in each of its tokens, and no other caller's."""
     algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1, max_length=16)] = (
         "RS256",
@@ -247,11 +199,11 @@ class TokenIssuer(Section):
         "EdDSA",
     )
     """The algorithms that a token may be signed by. With a secret, HS256, HS384 or HS512 has to be written."""
-    ca: Annotated[Path, AbsolutePath("/etc/idempotency-gateway/ca.pem")] | None = None
+    ca: Annotated[Path, leaf.AbsolutePath("/etc/idempotency-gateway/ca.pem")] | None = None
     """The certificates to trust where its keys are fetched; the system's if left out."""
-    leeway: Annotated[float, Duration("0s", "5m")] = written("30s")
+    leeway: Annotated[float, leaf.Duration("0s", "5m")] = written("30s")
     """How far its clock and this one may differ."""
-    stale_for: Annotated[float, Duration("0s", "30d")] = written("24h")
+    stale_for: Annotated[float, leaf.Duration("0s", "30d")] = written("24h")
     """How long its keys are used after they should have been fetched anew, while they cannot be."""
 
     @property
@@ -274,7 +226,7 @@ class TokenIssuer(Section):
             if name in SECRET_ALGORITHMS:
                 message = f"{name} is for a shared secret: with a public key, everybody could make tokens"
                 yield ("algorithms", index), message
-        if self.keys == "discover" and not _has_tls(self.issuer):
+        if self.keys == "discover" and not leaf.has_tls(self.issuer):
             yield "issuer", "discover needs an issuer with an https URL; plain http is for this machine alone"
         if self.ca is not None and not self.is_fetched:
             yield "ca", "has no effect: these keys are not fetched"

@@ -1,11 +1,9 @@
 """The gateway on the embedded store, in front of a demo service or the user's own, without any set-up.
 
-It is the real program with a real configuration (`setting`), in one process with those around it (`world`): a
-service that charges cards, a consumer of events, and a caller. It keeps everything in a temporary directory, so each
-demonstration starts from nothing, and opens the console on loopback, with a token of its own. `story` has what is sent
-by itself: traffic that gives the console something to show, and scenes.
-
-`triangle` plays requests that are kept, webhooks and events, and kills the gateway, a process of its own.
+It is the real program with a real configuration, in one process with those around it (`world`): a service that charges
+cards, a consumer of events, and a caller. It keeps everything in a temporary directory, so each demonstration starts
+from nothing, and opens the console on loopback, with a token of its own. `story` has what is sent by itself: traffic
+that gives the console something to show, and scenes, in some of which the gateway is a process of its own and killed.
 
 Entered by demo.
 Imports app, config, core, http, observe, store.
@@ -17,19 +15,20 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, run
-from gateway.config.address import UpstreamUrl
+from gateway.config.leaf import UpstreamUrl
 from gateway.core.message import bracketed
-from gateway.demo import setting, triangle
-from gateway.demo.story import Scenario, Traffic, UnexpectedResult
-from gateway.demo.world import Caller, CardService, Consumer
+from gateway.demo import world as demonstration
+from gateway.demo.story import Scenario, Traffic, Triangle, UnexpectedResult
+from gateway.demo.world import Caller, CardService, Consumer, Keys
 from gateway.http.server import ListenError, listen_fault
 from gateway.observe.logs import Logs
 from gateway.store.base import end_tasks
@@ -57,7 +56,7 @@ def demo(
     if upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
     if corners:
-        return run(triangle.play(_print))
+        return run(_play_corners())
     if story:
         return run(_play(host, 0 if port is None else port))
     admin_port = _ADMIN_PORT if port is None else 0
@@ -89,7 +88,7 @@ async def _serve(host: str, port: int, admin_port: int, *, with_traffic: bool) -
 async def _serve_upstream(upstream: str, host: str, port: int, admin_port: int) -> int:
     with _Stop() as stop:
         places = {"host": host, "port": port, "admin_port": admin_port, "upstream": upstream}
-        async with _gateway(setting.ANYTHING, {}, **places) as gateway:
+        async with _gateway(demonstration.OF_ANYTHING, Keys.new(), consumer_port=0, **places) as gateway:
             service = gateway.config.upstream.url
             _print(_WHERE.format(what=service, **_places(gateway)))
             _print(_UPSTREAM_INSTRUCTIONS.format(**_places(gateway)))
@@ -103,11 +102,33 @@ async def _play(host: str, port: int) -> int:
         gateway = world.gateway
         _print(f"A service that charges cards is on {world.service_url}. It knows nothing of idempotency.")
         _print(f"The gateway is in front of it, on {_url(gateway.address)}. Its store is empty.")
+        return await _told(Scenario(Caller(*gateway.address), _print).play())
+
+
+async def _play_corners() -> int:
+    """Play in a temporary directory. SIGINT and SIGTERM end it, and leave nothing."""
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="idempotency-gateway-triangle-")
+    except OSError as error:
+        raise StartError(f"no temporary directory can be made: {error}. Name a place for it in TMPDIR.") from error
+    with _Stop() as stop, temporary as directory:
+        scenes = asyncio.create_task(_told(Triangle(Path(directory), _print).play()))
         try:
-            await Scenario(Caller(*gateway.address), _print).play()
-        except (UnexpectedResult, OSError) as error:
-            _print(f"\nThis is not what should have happened: {error}")
-            return EXIT_FAILED
+            await asyncio.wait((stop.requested, scenes), return_when=asyncio.FIRST_COMPLETED)
+            if scenes.done():
+                return scenes.result()
+        finally:
+            await end_tasks((scenes,))
+    _print("\nStopped. Nothing is left.")
+    return EXIT_FAILED
+
+
+async def _told(scenes: Coroutine[Any, Any, None]) -> int:
+    try:
+        await scenes
+    except (UnexpectedResult, OSError) as error:
+        _print(f"\nThis is not what should have happened: {str(error) or 'nothing came in time'}")
+        return EXIT_FAILED
     return EXIT_OK
 
 
@@ -130,18 +151,19 @@ class World:
     service: CardService
     service_url: str
     consumer: Consumer
-    keys: setting.Keys
+    keys: Keys
 
 
 @asynccontextmanager
 async def in_front_of_cards(host: str, port: int, admin_port: int = 0, log_level: str = "info") -> AsyncIterator[World]:
     """A gateway in front of a service that charges cards, with a consumer of its events."""
-    keys = setting.Keys.new()
+    keys = Keys.new()
     async with CardService(_LOOPBACK, 0) as service, Consumer(_LOOPBACK, 0, keys.consumer) as consumer:
         url = f"http://{_LOOPBACK}:{service.port}"
         async with _gateway(
-            setting.CARDS,
-            keys.variables(consumer.port),
+            demonstration.OF_CARDS,
+            keys,
+            consumer_port=consumer.port,
             host=host,
             port=port,
             admin_port=admin_port,
@@ -152,11 +174,11 @@ async def in_front_of_cards(host: str, port: int, admin_port: int = 0, log_level
 
 
 @asynccontextmanager
-async def _gateway(text: str, further: Mapping[str, str], **variables: Any) -> AsyncIterator[Gateway]:
+async def _gateway(text: str, keys: Keys, **variables: Any) -> AsyncIterator[Gateway]:
     """A gateway that serves inside the context, on an empty store, and stops in order at its end. `variables` are those
-    of `setting.variables`, `further` all others of the text."""
+    of `world.variables`."""
     with tempfile.TemporaryDirectory(prefix="idempotency-gateway-demo-") as directory:
-        config = setting.config(text, {**setting.variables(directory=directory, **variables), **further})
+        config = demonstration.config(text, demonstration.variables(keys, directory=directory, **variables))
         logs = Logs(level=config.log.level, format=config.log.format, requests=config.log.requests)
         try:
             gateway = Gateway(config, (logs,), lambda: logs.dropped)

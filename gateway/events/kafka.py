@@ -13,7 +13,7 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from gateway.config.events import KafkaSink as KafkaSettings
+from gateway.config.models import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
 from gateway.upstream.tls import PemError, client_context

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.config.events import RedisStreamSink as RedisStreamSettings
+from gateway.config.models import RedisStreamSink as RedisStreamSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, reason
 

@@ -29,7 +29,7 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway import __version__
-from gateway.config.events import WebhookSink as WebhookSettings
+from gateway.config.models import WebhookSink as WebhookSettings
 from gateway.core.delivery import retry_after_us
 from gateway.core.egress import EgressPolicy, check_address
 from gateway.core.outbox import PublishedEvent

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gateway.config import Config
-from gateway.config.delivery import Accept, Order
+from gateway.config.delivery import Accept, Order, written_headers
+from gateway.config.delivery import Upstream as UpstreamConfig
 from gateway.config.leaf import lowered
 from gateway.config.route import ComposedKey, InFlight, Retention
 from gateway.config.route import Route as RouteConfig
 from gateway.config.scope import ForwardAuth
-from gateway.config.upstream import Upstream as UpstreamConfig
-from gateway.config.upstream import written_headers
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy

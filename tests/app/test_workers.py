@@ -25,7 +25,7 @@ from gateway.app.share import (
 )
 from gateway.app.supervisor import Channel
 from gateway.config import Config, parse
-from gateway.config.address import Address
+from gateway.config.leaf import Address
 from gateway.http.server import ListenError
 from tests.support.house import config_text
 

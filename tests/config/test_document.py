@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Config, ConfigError, load, parse
-from gateway.config.address import RedisUrl
+from gateway.config.leaf import RedisUrl
 from tests.config.support import MINIMAL, ROUTE_LINE, read, report, rows, with_global, with_route
 
 SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2

@@ -7,8 +7,8 @@ import pytest
 from pydantic import SecretBytes, SecretStr
 
 from gateway.config import Config, Placeholders, load, parse
-from gateway.config.address import PostgresUrl, RedisUrl
 from gateway.config.effective import differences, effective
+from gateway.config.leaf import PostgresUrl, RedisUrl
 from gateway.config.section import Section
 
 EXAMPLE = Path("config/gateway.example.yaml")

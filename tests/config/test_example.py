@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from gateway.config import Config, ConfigError, load, notices, parse
-from gateway.config.address import PostgresUrl
 from gateway.config.effective import forms_of, schema_text
+from gateway.config.leaf import PostgresUrl
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import RouteTable

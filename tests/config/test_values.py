@@ -19,9 +19,20 @@ from gateway.app.life import StartError
 from gateway.app.stores import outbox_of, settings_of, sink_of
 from gateway.app.traffic import callers_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
-from gateway.config.address import Address, PostgresUrl, SqliteUrl, UpstreamUrl
 from gateway.config.effective import effective
-from gateway.config.leaf import Count, Duration, Size, duration_seconds, duration_text, size_bytes, size_text
+from gateway.config.leaf import (
+    Address,
+    Count,
+    Duration,
+    PostgresUrl,
+    Size,
+    SqliteUrl,
+    UpstreamUrl,
+    duration_seconds,
+    duration_text,
+    size_bytes,
+    size_text,
+)
 from gateway.core.confidential import NO_SEALING
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.egress import EgressPolicy

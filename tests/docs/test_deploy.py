@@ -18,8 +18,7 @@ import yaml
 
 from gateway import EXIT_WRONG, __version__, config
 from gateway.config import Config, Placeholders
-from gateway.config.address import PostgresUrl, RedisUrl
-from gateway.config.leaf import duration_seconds
+from gateway.config.leaf import PostgresUrl, RedisUrl, duration_seconds
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from gateway.options import CONFIG_PATH, parser

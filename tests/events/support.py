@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
-from gateway.config.events import KafkaSink, NatsSink, RedisStreamSink, WebhookSink
+from gateway.config.models import KafkaSink, NatsSink, RedisStreamSink, WebhookSink
 from gateway.core.lifecycle import step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Record, RequestInfo, Snapshot, State

@@ -21,7 +21,7 @@ from cloudevents.v1.http import CloudEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from standardwebhooks import Webhook
 
-from gateway.config.events import WebhookSink as WebhookSettings
+from gateway.config.models import WebhookSink as WebhookSettings
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, Secret, Verified, sign, signing_key, verify

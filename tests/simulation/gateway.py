@@ -17,7 +17,7 @@ from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
 from gateway.app.stores import key_ring
 from gateway.config import Config, parse
-from gateway.config import upstream as asked
+from gateway.config import delivery as asked
 from gateway.http.connection import ClientGone
 from gateway.observe.facts import (
     Events,

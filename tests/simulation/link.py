@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from gateway.config import upstream as asked
+from gateway.config import delivery as asked
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import NotSent, SentNothing, Unknown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from gateway.config import upstream as asked
+from gateway.config import delivery as asked
 from gateway.core.message import Headers, IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import (
     FileBody,

@@ -121,7 +121,7 @@ class Access:
 
 
 def parse(url: str) -> Access:
-    """Raises ValueError when the URL is none of Redis's. `gateway.config.address` has the rules, and better errors."""
+    """Raises ValueError when the URL is none of Redis's. `gateway.config.leaf` has the rules, and better errors."""
     parts = urlsplit(url)
     scheme, _, kind = parts.scheme.partition("+")
     query = dict(parse_qsl(parts.query))

@@ -58,7 +58,7 @@ redis-alone-by-one-who-may-flush: the gateway's user may delete everything
 +if False:
 redis-alone-for-payments: payments are recorded in a memory
   config/checks.py tests/config/test_mistakes.py::test_what_a_durable_redis_does_not_keep[payments]
--if outcome and outcome.preset == "payments":
+-if route.outcome and route.outcome.preset == "payments":
 +if False:
 a-refusal-of-one-gateway-is-an-outage: a store that grants nothing to one gateway counts as away
   store/tiered.py tests/store/test_tiered.py::test_a_part_that_is_missing

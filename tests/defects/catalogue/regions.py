@@ -27,7 +27,7 @@ homes-outside-the-identity: living keys get another home, and run again there
 +where: list[bytes] = []
 order-over-regions: an order is promised over keys that are at home in several regions, and kept in each alone
   config/checks.py tests/config/test_mistakes.py::test_no_promise_over_keys_that_have_different_homes[order]
--if route.part(Order):
+-if route.order:
 +if False:
 home-away-claimed-here: while an operation's home cannot be reached, the region that got its request claims it
   protect/coordinator.py tests/simulation/test_simulation.py::test_no_invariant_breaks_between_regions

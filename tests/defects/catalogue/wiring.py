@@ -11,7 +11,7 @@ encryption-left-out: a gateway with keys has its store keep everything in clear
 -        sealing=sealing,
 +        serving,
 no-time-to-settle: a probe's 404 frees the key as soon as the lease ends, with the request still on its way
-  config/upstream.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
+  config/delivery.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
 -settle_us=microseconds(upstream.settle if self.settle is None else self.settle),
 +settle_us=0,
 no-grace-for-journals: a lapsed claim is taken over at once, with its outcome in its owner's journal
@@ -98,8 +98,8 @@ anybody-names-the-caller: the field that names the caller is believed from every
 +None
 settle-shorter-than-the-wire: a time to settle is taken in which a request may still arrive
   config/checks.py tests/config/test_mistakes.py::test_a_time_to_settle_in_which_the_request_may_still_arrive
--least = merged.response_timeout + TCP_USER_TIMEOUT_SECONDS
-+least = merged.response_timeout
+-probe.settle < merged.settle:
++probe.settle < merged.response_timeout:
 nobody-probes-in-the-background: what is in doubt stays so until somebody asks for it again
   app/parts.py tests/http/gateway/test_recovery.py::test_background_probe[sqlite]
 -            self._recovery.run(),

@@ -138,7 +138,7 @@ class Generations(Server):
             self._handed,
             is_public=self._is_public,
             reload=self._reload,
-            before=None if before is None else before.heritage,
+            before=before,
         )
 
     def _watch(self, gateway: Gateway) -> None:

@@ -18,9 +18,10 @@ dropped before anything else, because there is no end to them while a doubt last
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, fields
 from typing import Final
+
+import orjson
 
 from gateway.core.immutable import immutable
 
@@ -33,11 +34,9 @@ TEXT_CHARACTERS_MAX: Final = 200
 
 @immutable
 class Entry:
-    """That something happened, at `at_us` of the store's clock and under this token.
-
-    If it ended an attempt: by which `method` of which `holder`, which was claimed at `began_us`; 0 otherwise. `detail`
-    is why, as short words, with the status if there was one (`recovery.answered_doubt`).
-    """
+    """That something happened, at `at_us` of the store's clock and under this token. If it ended an attempt: by which
+    `method` of which `holder`, which was claimed at `began_us`; 0 otherwise. `detail` is why, as short words, with the
+    status if there was one (`recovery.answered_doubt`)."""
 
     event: str
     at_us: int
@@ -67,14 +66,14 @@ def appended(packed: bytes | None, entry: Entry) -> bytes:
         probes = (place for place in range(FIRST, len(entries) - 1) if entries[place].event == PROBE)
         del entries[next(probes, FIRST)]
         dropped += 1
-    return json.dumps([dropped, *map(_cut, entries)], separators=(",", ":")).encode()
+    return orjson.dumps([dropped, *map(_cut, entries)])
 
 
 def unpacked(packed: bytes | None) -> History:
     """Undo `appended`; None is the history of an operation with nothing to tell."""
     if packed is None:
         return NO_HISTORY
-    dropped, *entries = json.loads(packed)
+    dropped, *entries = orjson.loads(packed)
     # A newer program may have more to tell.
     return History(tuple(Entry(*each[:_FIELDS]) for each in entries), dropped)
 

@@ -145,10 +145,8 @@ class Verifying:
 
 
 def _handshake(inbox: Inbox, head: RequestHead) -> Reply | None:
-    """The reply to a sender that asks whether it may deliver here; None for any other OPTIONS request.
-
-    CloudEvents web hooks, section 4. Without the granted origin, the reply is no consent, whatever its status.
-    """
+    """The reply to a sender that asks whether it may deliver here; None for any other OPTIONS request. CloudEvents web
+    hooks, section 4. Without the granted origin, the reply is no consent, whatever its status."""
     if not header_values(head.headers, b"webhook-request-origin"):
         return None
     allow = (b"Allow", b"OPTIONS, POST")
@@ -217,10 +215,8 @@ class Receiving:
         self._recall = recall
 
     async def receive(self, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
-        """The reply to a genuine event. The caller closes the request's body.
-
-        When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
-        """
+        """The reply to a genuine event. The caller closes the request's body. When this is cancelled, the event may
+        have been accepted all the same: the sender repeats it, and learns that."""
         snapshot = self._recall(request.identity.operation_id)
         if snapshot is None or snapshot.record is None:
             found = await self._accepting.accept(request, policy)

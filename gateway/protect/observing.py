@@ -314,10 +314,8 @@ _REMEMBERED_REQUESTS_MAX: Final = 20
 
 class Observing:
     """Observes requests of one service in one process. Lives on one event loop. `run` it, and `close` it at the end.
-
     `wall_us` is this host's time, `clock` counts seconds. With `shows_header`, responses carry what enforcement would
-    have done as far as this process knows.
-    """
+    have done as far as this process knows."""
 
     def __init__(
         self,

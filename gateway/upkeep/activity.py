@@ -127,9 +127,7 @@ class ActivitySampler:
 
     async def save(self, *, is_last: bool = False) -> None:
         """Have the store keep the earliest minute that it lacks and that is over; with `is_last`, all that it lacks.
-
-        Where it cannot, the minute is tried again, and pictures have a mark.
-        """
+        Where it cannot, the minute is tried again, and pictures have a mark."""
         now_us = microseconds(self._wall_seconds())
         for writer, minute_us in list(self._unsaved):
             # The times of another writer are of another clock.

@@ -21,10 +21,8 @@ _LOG = logging.getLogger("gateway")
 
 class TallyTaker:
     """Takes the tally of one store every `pass_seconds`, while it `has_turn`, and publishes it; the backlog too, where
-    a route accepts.
-
-    `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the configured ones.
-    """
+    a route accepts. `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the
+    configured ones."""
 
     def __init__(
         self,

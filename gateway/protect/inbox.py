@@ -202,11 +202,7 @@ class Receiving:
     """The inboxes of one gateway process."""
 
     def __init__(
-        self,
-        accepting: Accepting,
-        journaling: Journaling,
-        events: Events,
-        recall: Callable[[UUID], Snapshot | None],
+        self, accepting: Accepting, journaling: Journaling, events: Events, recall: Callable[[UUID], Snapshot | None]
     ) -> None:
         """`recall` returns the record of a completed operation if this process remembers it."""
         self._accepting = accepting

@@ -1,19 +1,17 @@
-"""A gateway, which serves one configuration: start, succession and shutdown.
+"""A gateway, which serves one configuration: start, succession and shutdown. Decides nothing about a request.
 
-Owns the listeners, and the order of start and shutdown. Decides nothing about a request.
+Starting: first what can be wrong with this machine (directories, certificates, the journal), then the stores, to which
+the journal is flushed, then the listeners. If the durable store cannot be reached, the gateway serves all the same: it
+refuses requests that need the store, passes everything else, and tries the store until it responds. A store that must
+not be used ends the process.
 
-The order of starting: first what can be wrong with this machine (directories, certificates, the journal), then the
-stores, to which the journal is flushed, then the listeners. If the durable store cannot be reached, the gateway serves
-all the same: it refuses requests that need the store, passes everything else, and tries the store until it responds. A
-store that must not be used ends the process.
+Stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes, operations in
+flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of them, and the
+stores close last.
 
-The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes,
-operations in flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of
-them, and the stores close last.
-
-The order of a succession: the next gateway starts beside this one, with parts and stores of its own, as it would in
-another process. Then it takes over the listeners and the open connections, in one step of the event loop. A request
-stays with the gateway that it began with, which ends after its last one.
+Succession: the next gateway starts beside this one, with parts and stores of its own, as it would in another process.
+Then it takes over the listeners and the open connections, in one step of the event loop. A request stays with the
+gateway that it began with, which ends after its last one.
 """
 
 from __future__ import annotations
@@ -144,7 +142,7 @@ class Gateway:
             lambda: self.metrics.take(METRICS_READ),
             self._store.cold,
             config.service,
-            save=None if handed is None else handed.save,
+            ask_to_save=None if handed is None else handed.save,
             wall_seconds=environment.wall_seconds,
         )
         self.status = StatusServer(self.health, self.metrics.render, self.parts.ask_store)
@@ -222,7 +220,6 @@ class Gateway:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, as text."""
         count = self.coordinator.in_flight
         return f"{count} {'operation' if count == 1 else 'operations'} in flight"
 
@@ -456,7 +453,6 @@ class Gateway:
 
 
 def environment_of(config: Config) -> Environment:
-    """This machine, and the configured stores."""
     witness = WitnessFiles(config.state_dir / "witness")
     ring = key_ring(config)
     durable = bare_store(config, Sealing(ring), witness)

@@ -180,7 +180,6 @@ class Report:
 
     @property
     def document(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 
@@ -234,7 +233,6 @@ class Server(ABC):
         return 0 if self._logs is None else self._logs.dropped
 
     def _log_as(self, config: Config) -> None:
-        """Has the log follow what is put in force."""
         if self._logs is not None:
             self._logs.adopt(config.log.level, config.log.format, config.log.requests)
 
@@ -346,7 +344,6 @@ class Reloading:
             await self.renew_certificates()
 
     async def _respond(self, command: str) -> dict[str, Any]:
-        """To a command on the socket."""
         if command == _RELOAD:
             # The caller may leave; the reload goes on.
             return (await asyncio.shield(self.spawn(self.reload()))).document

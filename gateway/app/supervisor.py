@@ -4,15 +4,13 @@ It handles no requests, so no request can crash it. It owns what exists once: th
 connections, and the status port. Workers are separate processes, started by exec; they inherit the seats and a channel
 each.
 
-The order of starting: one worker starts first, because a mistake is the same for all and should be reported once. The
-others follow together. A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile
-another one listens on its seat. When none serves and a new one cannot start either, the gateway gives up.
+One worker starts first, because a mistake is the same for all and should be reported once; the others follow together.
+A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile another one listens on its
+seat. When none serves and a new one cannot start either, the gateway gives up.
 
-The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
-in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
-
-The order of a reload: all workers prepare the configuration; if each of them can, all have to switch. No worker
-starts in between.
+All workers get SIGTERM at once, and those that have not ended in time are killed. The supervisor ends last; if it dies
+early, the kernel kills the workers. For a reload all workers prepare the configuration; if each of them can, all have
+to switch. No worker starts in between.
 """
 
 from __future__ import annotations
@@ -183,7 +181,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def ask_report(self) -> asyncio.Future[None]:
@@ -200,7 +197,6 @@ class WorkerProcess:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a report has been pending for too long."""
         is_pending = self.report is not None and not self.report.done()
         return is_pending and asyncio.get_running_loop().time() - self._asked_seconds >= _SILENT_SECONDS
 
@@ -220,7 +216,6 @@ class WorkerProcess:
     # -- called by the worker -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """It serves."""
         self.has_served = True
         self._on_change()
 
@@ -480,7 +475,6 @@ class Supervisor(Server):
         return end_of(code, worker.why_failed, has_served=worker.has_served)
 
     async def _spawn(self, number: int) -> WorkerProcess:
-        """Start a process and have it begin."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         async with self._switching:
@@ -621,7 +615,6 @@ class Supervisor(Server):
         return False
 
     async def _update_health(self) -> None:
-        """Bring the health that the status port shows up to date."""
         responsive = await self._collect_reports()
         self._health.take_over([worker.health for worker in responsive], are_all=len(responsive) == self._count)
         numbers = {worker.number for worker in responsive}

@@ -1,12 +1,9 @@
 """How a kept request is delivered, as decisions: when the next attempt starts, and when there is none.
 
-Owns the route's delivery policy. It decides about attempts that are known to have had no effect, and about those in
-doubt on a route that sends again. What an attempt comes to is decided by `outcome`.
-
-An outage of the upstream is no failure of the request: an attempt under which nothing was sent does not count, and
-never ends the delivery. Only responses count, until the operation is in doubt.
-
-Each pause is drawn from its second half, so that what failed together is not repeated together.
+Decides about attempts that are known to have had no effect, and about those in doubt on a route that sends again. What
+an attempt comes to is decided by `outcome`. An outage of the upstream is no failure of the request: an attempt under
+which nothing was sent does not count, and never ends the delivery. Only responses count, until the operation is in
+doubt. Each pause is drawn from its second half, so that what failed together is not repeated together.
 """
 
 from __future__ import annotations
@@ -84,7 +81,6 @@ class Delivering:
         return identity.route not in self.names and identity.operation in self.alone
 
     def only(self, names: Collection[str]) -> Delivering:
-        """What the routes of these names deliver of it."""
         accepting = frozenset(each for each in self.accepting if each[0] in names)
         return Delivering(accepting, self.names, self.alone & {operation for _, operation in accepting})
 
@@ -205,7 +201,6 @@ def http_date_seconds(text: bytes, now_seconds: float) -> float | None:
 
 
 def _scheduled_us(policy: DeliveryPolicy, attempts: int) -> int:
-    """The pause after so many attempts."""
     return policy.schedule_us[min(max(attempts, 1), len(policy.schedule_us)) - 1]
 
 
@@ -387,20 +382,18 @@ def _is_failing(breaker: Breaker) -> bool:
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
 #
-# Lanes: operations that are delivered in the order of their acceptance, one at a time.
-#
-# A lane is one ordering value of one scope under one operation name. Its *line* consists of the operations that others
-# have to wait for: `rank` says where each one stands, and the lowest is the *head*. Only the head may be dispatched,
-# and only where it is accepted. So a lane waits while its head is under way, stops where the head is in doubt or a dead
-# letter (`stopped_us`), and goes on once the head is completed, withdrawn or disproved.
+# A lane is one ordering value of one scope under one operation name: its operations are delivered in the order of their
+# acceptance, one at a time. Its *line* consists of the operations that others have to wait for: `rank` says where each
+# one stands, and the lowest is the *head*. Only the head may be dispatched, and only where it is accepted. So a lane
+# waits while its head is under way, stops where the head is in doubt or a dead letter (`stopped_us`), and goes on once
+# the head is completed, withdrawn or disproved.
 #
 # A store gives out numbers and changes the line under a lock of the lane, so numbers are in the order of the commits.
 # In the change that moves a record, it marks the head as not behind, and every other one as behind.
 #
-# What keeps the order: retries, `pause`, `reinstate`, `takeover`, lapses, a late `complete`, and an outcome that waited
-# in a journal: none of them lets a later operation pass. A requeued dead letter takes its old place. What gives it up:
-# a dead letter that does not stop its lane is passed, and, requeued, is next of what is still waiting. An operation
-# that was withdrawn or disproved leaves the line; accepted again, it is the last.
+# Nothing lets a later operation pass but a dead letter that does not stop its lane; requeued, it is next of what is
+# still waiting, and one that stopped it takes its old place. An operation that was withdrawn or disproved leaves the
+# line; accepted again, it is the last.
 
 _UNDER_WAY: Final = (State.CLAIMED, State.IN_DOUBT)
 

@@ -1,13 +1,9 @@
 """What an operation has been through, kept beside its record.
 
-Owns what an entry says, how many are kept, and their bytes. Knows neither the table nor what it looks like to people.
-
-Theory of operation
--------------------
-A record tells of its last attempt: when it was claimed, by whom, under which token, and how it was completed. So an
-operation that was completed by its first attempt has no entry, and the verbs of a new key write none. An entry has what
-a later change would overwrite: how an attempt ended otherwise, and what was decided about the operation (`lifecycle`
-makes these), and what a probe found that changed nothing (the stores, when the probe gives back its lease).
+A record tells of its last attempt. So an operation that was completed by its first attempt has no entry, and the verbs
+of a new key write none. An entry has what a later change would overwrite: how an attempt ended otherwise, what was
+decided about the operation (`lifecycle` makes these), and what a probe found that changed nothing (the stores, when the
+probe gives back its lease).
 
 What has an audit has no entry: the audit tells who and why, and is encrypted. An entry quotes nobody. It has words of
 this program, statuses, methods, and the names of gateways, as the record itself has them in clear.

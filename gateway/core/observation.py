@@ -290,7 +290,6 @@ def pack(seen: Observation) -> bytes:
 
 
 def unpack(entry: UUID, route: str, began_us: int, operation_id: UUID, content: bytes, packed: bytes) -> Observation:
-    """The observation with an identity that `pack` packed."""
     kept: dict[str, Any] = orjson.loads(packed)
     ended_us, result, *rest = kept["exchange"]
     fingerprints = tuple(

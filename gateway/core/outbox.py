@@ -1,16 +1,10 @@
 """The events that consumers receive about operations: which change has which event, and how it is rendered.
 
-Owns the types, the identity and the rendering of events, and which sinks receive them. It does not know how a store
-keeps them or a sink publishes them.
-
-Theory of operation
--------------------
 A store writes one row per event and sink in the transaction that makes the change (the transactional outbox). An event
 is made from nothing but the record before and after its change, so its id is the same for every publication, and
-another one after the key was forgotten and used again. The time is the store's clock at the change: the store adds it,
-because a statement that makes a change has that time before anybody else does. Everything else is in the `content` of
-the row but what an event has nothing of, which `_NOTHING` fills in. So later publications are equal byte for byte,
-whatever became of the record, the configuration or the program.
+another one after the key was forgotten and used again. The store adds the time, its clock's at the change. Everything
+else is in the `content` of the row but what an event has nothing of, which `_NOTHING` fills in. So later publications
+are equal byte for byte, whatever became of the record, the configuration or the program.
 
 Of an ordered sink's events, those of one *line* have places, in the order in which their changes were written. Only the
 first may be published. A dead event leaves its line, so the others pass it; delivered again, it is the last.
@@ -130,7 +124,6 @@ class Outbox:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether any sink is."""
         return any(each.is_ordered for each in self.subscriptions)
 
     def rows(self, before: Record | None, after: Record | None) -> tuple[OutboxRow, ...]:
@@ -419,7 +412,6 @@ class PublishedEvent:
         return attributes
 
     def data(self) -> bytes:
-        """The `data` member as JSON."""
         return orjson.dumps(self._data(self._fields))
 
     def _data(self, fields: dict[str, Any]) -> dict[str, Any]:

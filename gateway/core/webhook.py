@@ -272,7 +272,6 @@ class Secret:
 
 
 def living(secrets: Sequence[Secret], now: float) -> list[Secret]:
-    """The secrets that are used at `now`, in Unix time."""
     return [secret for secret in secrets if secret.until is None or now < secret.until]
 
 

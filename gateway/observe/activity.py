@@ -214,7 +214,6 @@ class Activity:
         return Activity(window, self.since_us, parts, self.why_own)
 
     def document(self) -> dict[str, Any]:
-        """As the admin API shows it."""
         return {
             "window": self.window.name,
             "span_seconds": self.window.span_us // MICROSECONDS,

@@ -167,7 +167,6 @@ E = TypeVar("E", bound=Fact)
 
 @dataclass_transform(frozen_default=True)
 def event(cls: type[E]) -> type[E]:
-    """Make the class a value, and read what it declares."""
     cls = immutable(cls)
     hints = {each.name: str(each.type) for each in fields(cast("Any", cls))}
     cls.changes = declare(cls.counts, cls.series, hints)
@@ -219,7 +218,6 @@ def _said(declared: str) -> list[Said]:
 
 
 def _field(declared: str) -> str:
-    """A field as an item of a dictionary."""
     name, _, path = declared.rstrip("?*").partition("=")
     value = "round(self.duration_seconds * 1000, 3)" if name == "duration_ms" else f"self.{path or name}"
     if declared.endswith("*"):

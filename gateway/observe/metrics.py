@@ -43,10 +43,9 @@ from gateway.observe.facts import Metric as Declared
 # -- exposition --------------------------------------------------------------------------------------------------------
 # Metric families: kept in tables, merged over workers, and written for Prometheus.
 #
-# Knows nothing of what is measured. `prometheus_client` writes the formats; its own counters are not used. Its
-# multiprocess counters lie in memory-mapped files: when the disk is full, the process dies by SIGBUS, and a request
-# costs 20 µs more. Its counters of one process cannot be sent to a supervisor without blocking the event loop: 35 ms
-# for a hundred routes, where these tables take 0.3 ms.
+# `prometheus_client` writes the formats; its own counters are not used. Its multiprocess counters lie in memory-mapped
+# files: when the disk is full, the process dies by SIGBUS, and a request costs 20 µs more. Its counters of one process
+# cannot be sent to a supervisor without blocking the event loop: 35 ms for a hundred routes, where these take 0.3 ms.
 #
 # Only the event loop changes a family, so it needs no lock. A thread writes the scrape, from rows that may change
 # meanwhile: what is counted then may or may not be in it.
@@ -119,7 +118,6 @@ class Family:
         return rows
 
     def written(self, rows: Rows) -> Metric:
-        """The rows as a metric of `prometheus_client`."""
         if self._bounds:
             histogram = HistogramMetricFamily(self.name, self.text, labels=self.label_names)
             le = (*map(str, self._bounds), "+Inf")
@@ -307,7 +305,6 @@ class Metrics:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def counting(self, kind: type[Fact]) -> Counting:
-        """How events of this kind are counted."""
         found = self._counting.get(kind)
         if found is None:
             one = [each for each in kind.changes if not each.how]
@@ -342,7 +339,6 @@ class Metrics:
             self._families[change.metric.name].take(_numbers(change, fact), is_put=is_put)
 
     def add_routes(self, routes: Iterable[str]) -> None:
-        """Have the series of these routes, too."""
         names = tuple(routes)
         for family in self._families.values():
             if "route" in family.label_names:
@@ -365,7 +361,6 @@ class Metrics:
         return found
 
     def put_configuration(self, digest: str, at_seconds: float) -> None:
-        """The configuration in force, read just now."""
         self._put("config_last_reload_successful", 1)
         self._put("config_last_reload_success_timestamp_seconds", at_seconds)
         self._families["idempotency_config_info"].rows.clear()
@@ -437,12 +432,10 @@ class Metrics:
         return {name: self._families[name].merged(numbers.get(name, {}), [rows]) for name, rows in more.items()}
 
     def count_workers(self, **states: int) -> None:
-        """Set how many workers are in each state."""
         for state, number in states.items():
             self._put("workers", number, state)
 
     def count_restart(self) -> None:
-        """Count a worker that replaces one that died."""
         self._row("worker_restarts_total")[0] += 1
 
     # -- families -----------------------------------------------------------------------------------------------------
@@ -466,7 +459,6 @@ def _labels(attributes: Sequence[str], fact: Any) -> Labels:
 
 
 def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
-    """The numbers of several series."""
     found = getattr(fact, change.items) if change.items else [fact]
     if change.how == "all":
         return {tuple(labels): number for *labels, number in found}
@@ -474,7 +466,6 @@ def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
 
 
 def _read_numbers(name: str, readings: Readings) -> dict[Labels, float]:
-    """Those of one metric."""
     found = readings.get(name.removeprefix("idempotency_"), {})
     if not isinstance(found, Mapping):
         return {(): found}

@@ -16,7 +16,6 @@ to switch. No worker starts in between.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import pickle
@@ -210,7 +209,7 @@ class WorkerProcess:
             async with asyncio.timeout(_EXIT_SECONDS):
                 return await self._process.wait()
         except TimeoutError:
-            self.kill()
+            self.end_by(signal.SIGKILL)
             return await self._process.wait()
 
     # -- called by the worker -----------------------------------------------------------------------------------------
@@ -227,15 +226,9 @@ class WorkerProcess:
         """It cannot start, or must not go on."""
         self.why_failed = why
 
-    # -- its end ------------------------------------------------------------------------------------------------------
-
-    def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+    def end_by(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
 
 def end_of(code: int, why: str | None, *, has_served: bool) -> tuple[int, str]:
@@ -418,7 +411,7 @@ class Supervisor(Server):
         """Have all workers stop, close the seats when they do, and kill those that have not ended in time."""
         self._is_stopping = True
         for worker in self._workers.values():
-            worker.terminate()
+            worker.end_by(signal.SIGTERM)
         for number in self._pausing:
             self._keepers[number].cancel()
         keepers = list(self._keepers.values())
@@ -433,7 +426,7 @@ class Supervisor(Server):
         finally:
             closing.cancel()
             for worker in self._workers.values():
-                worker.kill()
+                worker.end_by(signal.SIGKILL)
             await asyncio.wait(keepers)
 
     async def _keep(self, number: int) -> None:
@@ -484,7 +477,7 @@ class Supervisor(Server):
             # What is in force, and never the file: the others serve with that.
             channel.call("start", number, share_of(self.config, number, self._count), seats)
         if self._is_stopping:
-            worker.terminate()
+            worker.end_by(signal.SIGTERM)
         return worker
 
     # -- reload -------------------------------------------------------------------------------------------------------
@@ -528,8 +521,7 @@ class Supervisor(Server):
         done, late = await asyncio.wait(prepared, timeout=_PREPARE_SECONDS)
         if late:
             numbers = sorted(prepared[each].number for each in late)
-            text = f"workers did not prepare the configuration in time: {numbers}"
-            raise ReloadLate(text)
+            raise ReloadLate(f"workers did not prepare the configuration in time: {numbers}")
         refusals = dict.fromkeys(why for each in done if (why := each.result()) is not None)
         if refusals:
             raise StartError("; ".join(refusals))

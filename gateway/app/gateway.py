@@ -1,19 +1,17 @@
-"""A gateway, which serves one configuration: start, succession and shutdown.
+"""A gateway, which serves one configuration: start, succession and shutdown. Decides nothing about a request.
 
-Owns the listeners, and the order of start and shutdown. Decides nothing about a request.
+Starting: first what can be wrong with this machine (directories, certificates, the journal), then the stores, to which
+the journal is flushed, then the listeners. If the durable store cannot be reached, the gateway serves all the same: it
+refuses requests that need the store, passes everything else, and tries the store until it responds. A store that must
+not be used ends the process.
 
-The order of starting: first what can be wrong with this machine (directories, certificates, the journal), then the
-stores, to which the journal is flushed, then the listeners. If the durable store cannot be reached, the gateway serves
-all the same: it refuses requests that need the store, passes everything else, and tries the store until it responds. A
-store that must not be used ends the process.
+Stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes, operations in
+flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of them, and the
+stores close last.
 
-The order of stopping: readiness falls, `shutdown.delay` passes so that load balancers notice, the listener closes,
-operations in flight are finished and recorded within `shutdown.drain_timeout`, the others end with what is known of
-them, and the stores close last.
-
-The order of a succession: the next gateway starts beside this one, with parts and stores of its own, as it would in
-another process. Then it takes over the listeners and the open connections, in one step of the event loop. A request
-stays with the gateway that it began with, which ends after its last one.
+Succession: the next gateway starts beside this one, with parts and stores of its own, as it would in another process.
+Then it takes over the listeners and the open connections, in one step of the event loop. A request stays with the
+gateway that it began with, which ends after its last one.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -77,20 +74,6 @@ _EDGE_GRACE_SECONDS: Final = 1.0
 _STORE_CLOSE_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Heritage:
-    """What a gateway leaves to the one that follows it."""
-
-    parts: Parts
-    metrics: Metrics
-    edge: Edge
-    seating: Seating | None
-    address: tuple[str, int]
-    status: SidePort
-    admin: AdminApi | None
-    activity: ActivitySampler
-
-
 class Gateway:
     """A gateway in this process: `start` it, `stop` it. Lives on one event loop."""
 
@@ -104,14 +87,15 @@ class Gateway:
         *,
         is_public: bool = True,
         reload: Callable[[], Awaitable[Report]] | None = None,
-        before: Heritage | None = None,
+        before: Gateway | None = None,
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. Raises `StartError`. `observers` get every
         event; `lines_dropped` counts the log lines that were lost, for the metrics. A worker listens on the seats that
         it is `handed`, and has no status port: its supervisor has it. `environment` is this machine by default. One
         that is not `is_public` has no listener for clients, and only delivers. The admin port offers to `reload`. One
         that follows another, `before`, stands by after its start until it is to `take_over`."""
-        self.config, self._is_public, self._before = config, is_public, before
+        self.config, self._is_public = config, is_public
+        self._before: Gateway | None = before
         self._check_purpose(config)
         self._lines_dropped = lines_dropped
         make_state_dir(config)
@@ -134,7 +118,7 @@ class Gateway:
         self._partitions_late = environment.partitions_late
         self._journal = environment.journal
         self._attempt_files = environment.attempt_files
-        self._parts = Parts(
+        self.parts: Parts = Parts(
             config,
             environment,
             self.events,
@@ -142,33 +126,33 @@ class Gateway:
             self._tracing,
             None if before is None else before.parts,
         )
-        relay_waker.relay = self._parts.relay
-        self._store = self._parts.store
-        self.coordinator = self._parts.coordinator
+        relay_waker.relay = self.parts.relay
+        self._store = self.parts.store
+        self.coordinator = self.parts.coordinator
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
-        self.ask_store = self._parts.ask_store
+        self.ask_store = self.parts.ask_store
         if before is None:
-            self._edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
-            self.seating = Seating(self._edge, handed) if handed is not None else None
+            self.edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
+            self.seating = Seating(self.edge, handed) if handed is not None else None
         else:
-            self._edge, self.seating = before.edge, before.seating
+            self.edge, self.seating = before.edge, before.seating
         self.activity = ActivitySampler(
             lambda: self.metrics.take(METRICS_READ),
             self._store.cold,
             config.service,
-            save=None if handed is None else handed.save,
+            ask_to_save=None if handed is None else handed.save,
             wall_seconds=environment.wall_seconds,
         )
-        self._status = StatusServer(self.health, self.metrics.render, self._parts.ask_store)
-        self._admin = admin_api(
+        self.status = StatusServer(self.health, self.metrics.render, self.parts.ask_store)
+        self.admin: AdminApi | None = admin_api(
             config,
             self._store,
             self.events,
             self.health,
             self.metrics,
-            callers=self._parts.policy.callers,
+            callers=self.parts.callers,
             observations=environment.observations,
             counted=self.activity.remembered,
             reload=reload,
@@ -193,9 +177,9 @@ class Gateway:
                 await self._listen_aside()
             self._is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
-            self._spawn(self._parts.leases.run())
+            self._spawn(self.parts.leases.run())
             if self._is_public:
-                self._parts.policy.start_callers()
+                self.parts.start_callers()
             if self._before is None:
                 if self._is_public:
                     self.address = await self._listen(self.config.listen.address)
@@ -217,10 +201,10 @@ class Gateway:
         before, self._before = self._before, None
         if before is None:
             raise RuntimeError("it serves already")
-        self._edge.serve_by(self._served, self.events, _edge_settings(self.config), self._tls)
-        self._status.port.take_over()
-        if self._admin is not None:
-            self._admin.port.take_over()
+        self.edge.serve_by(self._served, self.events, _edge_settings(self.config), self._tls)
+        self.status.port.take_over()
+        if self.admin is not None:
+            self.admin.port.take_over()
         self.address = before.address
         self.metrics.follow(before.metrics)
         self.activity.follow(before.activity)
@@ -228,7 +212,7 @@ class Gateway:
 
     def _serve(self) -> None:
         self.events.ask_again()
-        for work in (*self._parts.upkeep(), self.activity.run()):
+        for work in (*self.parts.upkeep(), self.activity.run()):
             self._spawn(work)
         if not self._is_store_up:
             self._spawn(self._keep_starting_store())
@@ -236,7 +220,6 @@ class Gateway:
 
     @property
     def in_flight(self) -> str:
-        """What a stop waits for, as text."""
         count = self.coordinator.in_flight
         return f"{count} {'operation' if count == 1 else 'operations'} in flight"
 
@@ -249,13 +232,13 @@ class Gateway:
         the journal or nowhere, and when Redis was not notified of a purge."""
         self.health.draining = True
         # At once, not after the delay: nobody waits for these here, and another gateway delivers them.
-        self._parts.delivery.stop()
+        self.parts.delivery.stop()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.shutdown.delay):
                     await self._skips_delay.wait()
-            self._parts.stop_upkeep()
-            self._edge.stop_listening()
+            self.parts.stop_upkeep()
+            self.edge.stop_listening()
             if self.seating is not None:
                 self.seating.close()
         except BaseException:
@@ -267,7 +250,7 @@ class Gateway:
         """End after its last request, when another gateway has taken over; returns the exit code, as `stop`. That takes
         as long as the requests do. After `hurry`, what is left gets the time that it has at a stop."""
         await self._stop_aside()
-        await self._parts.leave_work()
+        await self.parts.leave_work()
         finishing = asyncio.get_running_loop().create_task(self._finish())
         hurrying = asyncio.get_running_loop().create_task(self._hurries.wait())
         try:
@@ -288,16 +271,8 @@ class Gateway:
             await self._before.parts.guard.remember_again()
 
     @property
-    def heritage(self) -> Heritage:
-        """For the gateway that follows."""
-        return Heritage(
-            *(self._parts, self.metrics, self._edge, self.seating, self.address, self._status.port, self._admin),
-            self.activity,
-        )
-
-    @property
     def _owns_edge(self) -> bool:
-        return self._edge.handler.served is self._served
+        return self.edge.handler.served is self._served
 
     async def _finish(self) -> None:
         """Wait for the last request, and for operations whose callers have left."""
@@ -308,7 +283,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         grace_seconds, until = 0.0, loop.time() + self.config.shutdown.drain_timeout
         try:
-            drained, waiting = await self._parts.drain()
+            drained, waiting = await self.parts.drain()
             # Unprotected requests may be in flight, too.
             grace_seconds = max(_EDGE_GRACE_SECONDS, until - loop.time())
             if not self._owns_edge:
@@ -337,19 +312,19 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
-            stack.push_async_callback(self._parts.policy.close_callers)
+            stack.push_async_callback(self.parts.close_callers)
             stack.push_async_callback(self._stop_aside)
             if self._tracing is not None:
                 stack.push_async_callback(self._tracing.close)
             stack.push_async_callback(self._cancel_tasks)
             if self._owns_edge:
-                await self._edge.close(grace_seconds)
+                await self.edge.close(grace_seconds)
 
     async def _close_store(self) -> None:
         """Give up on a store that does not respond: outcomes that could be kept are in it, or in the journal."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STORE_CLOSE_SECONDS):
-                await self._parts.end_asking()
+                await self.parts.end_asking()
                 await self._store.close()
 
     async def _cancel_tasks(self) -> None:
@@ -361,7 +336,7 @@ class Gateway:
         upstreams = self._upstreams.stats.items()
         return {
             "store_up": self.health.stores_up,
-            "in_flight": dict.fromkeys(self._parts.policy.by_name, 0) | self.coordinator.operations.by_route,
+            "in_flight": dict.fromkeys(self.parts.by_name, 0) | self.coordinator.operations.by_route,
             "oldest_in_flight_seconds": self.coordinator.oldest_in_flight_seconds,
             "copy_lookups_total": {
                 ("cache", "hit"): stats.cache_hits,
@@ -370,10 +345,10 @@ class Gateway:
                 ("fast", "failure"): stats.fast_failures,
             },
             "fast_writes_dropped_total": stats.shed,
-            "store_upkeep_owner": {duty.value: self._parts.turns.has(duty) for duty in Duty},
+            "store_upkeep_owner": {duty.value: self.parts.turns.has(duty) for duty in Duty},
             "partition_late_total": self._partitions_late(),
             "purges_pending": self._store.purges_pending,
-            "shared_note_lag_seconds": self._parts.guard.unshared_seconds,
+            "shared_note_lag_seconds": self.parts.guard.unshared_seconds,
             "log_lines_dropped_total": self._lines_dropped(),
             "journal_waiting": journaled.waiting,
             "journal_refused": journaled.refused,
@@ -398,19 +373,19 @@ class Gateway:
 
     def _served_now(self) -> Served:
         """What the listener for clients protects or forwards their requests by."""
-        config, policy = self.config, self._parts.policy
+        config, parts = self.config, self.parts
         return Served(
             routes=RouteTable(
-                [(rule, route) for route in policy.edge_routes for rule in route.settings.rules],
+                [(rule, route) for route in parts.edge_routes for rule in route.settings.rules],
                 config.upstream.default_host,
                 [each.rule for each in config.unprotected],
             ),
             protect=self.coordinator.respond,
-            forward=policy.forward,
-            resource=policy.resource,
-            reserved=policy.reserved,
+            forward=parts.forward,
+            resource=parts.resource,
+            reserved=parts.reserved,
             cors=config.cors,
-            key_headers=frozenset().union(*(route.key.headers for route in policy.edge_routes)),
+            key_headers=frozenset().union(*(route.key.headers for route in parts.edge_routes)),
             shape=shape_of(config),
         )
 
@@ -432,18 +407,18 @@ class Gateway:
     async def _start_store(self) -> bool:
         before = self._before
         try:
-            is_up = await self._parts.start_store()
+            is_up = await self.parts.start_store()
         except StartRefused as error:
             raise _must_not_be_used(error) from error
         if is_up or before is None:
             return is_up
-        if self.config.store == before.parts.config.store and is_same(self._parts.serving, before.parts.serving):
+        if self.config.store == before.config.store and is_same(self.parts.serving, before.parts.serving):
             return False
         raise StartError("the store has to be asked about this change, and cannot be reached")
 
     async def _keep_starting_store(self) -> None:
         try:
-            await self._parts.keep_starting()
+            await self.parts.keep_starting()
         except StartRefused as error:
             self.failed.set_result(_must_not_be_used(error))
 
@@ -452,7 +427,7 @@ class Gateway:
             if self.seating is not None:
                 await self.seating.take()
                 return address.host, address.port
-            return await self._edge.start(host=address.host, port=address.port)
+            return await self.edge.start(host=address.host, port=address.port)
         except ListenError as error:
             raise StartError(f"{error} (listen)") from error
 
@@ -460,14 +435,14 @@ class Gateway:
         """Listen for operators, on new ports; those that the gateway before has are taken over with the rest."""
         config, before = self.config, self._before
         if self.seating is None:
-            known = None if before is None else before.status
-            self.status_address = await start_aside("status", self._status.port, config.status.listen, known)
-        if self._admin is not None:
+            known = None if before is None else before.status.port
+            self.status_address = await start_aside("status", self.status.port, config.status.listen, known)
+        if self.admin is not None:
             known = None if before is None or before.admin is None else before.admin.port
-            self.admin_address = await start_aside("admin", self._admin.port, config.admin.listen, known)
+            self.admin_address = await start_aside("admin", self.admin.port, config.admin.listen, known)
 
     async def _stop_aside(self) -> None:
-        ports = [self._status.port] if self._admin is None else [self._status.port, self._admin.port]
+        ports = [self.status.port] if self.admin is None else [self.status.port, self.admin.port]
         await asyncio.gather(*(port.stop() for port in ports))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -478,7 +453,6 @@ class Gateway:
 
 
 def environment_of(config: Config) -> Environment:
-    """This machine, and the configured stores."""
     witness = WitnessFiles(config.state_dir / "witness")
     ring = key_ring(config)
     durable = bare_store(config, Sealing(ring), witness)

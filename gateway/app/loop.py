@@ -2,19 +2,16 @@
 
 A turn of the loop that takes long (a burst of requests, a process that was frozen) holds up what has arrived in the
 meantime, and the timers of those who wait for it are over at the same moment. Whoever set such a timer would blame the
-neighbour: the service, the store, the authorization service, a sink. So the time that the loop was held counts for
-nobody: `time` leaves it out, and a timer that is over by another clock alone goes on.
+neighbour: the service, the store, a sink. So the time that the loop was held counts for nobody: `time` leaves it out,
+and a timer that is over by another clock alone goes on. What has to be true by everybody's clock, as the trust in a
+lease, is not measured by the loop's.
 
-What has to be true by everybody's clock, as the trust in a lease, is not measured by the loop's.
+A tick is due a few times a second, and the loop was held for as long as the tick is late. What is less than a tick may
+remain unnoticed. So a timer that is over looks once more, for a few turns of the loop: what has arrived by then is
+read, and those who wait for it run. At least the time up to the next tick counts in each turn, so that every wait ends.
 
-How it is measured: a tick is due a few times a second, and the loop was held for as long as the tick is late. What is
-less than a tick may remain unnoticed. So a timer that is over looks once more, for a few turns of the loop: what has
-arrived by then is read, and those who wait for it run. At least the time up to the next tick counts in each turn, so
-that every wait ends, however often the loop is held.
-
-Names that drivers connect to, those of stores and brokers, are looked up in threads of each name's own. By itself the
-loop does that in four threads that all of them share: a name server that does not respond for a broker would keep the
-stores from being found.
+Names that drivers connect to are looked up in threads of each name's own. By itself the loop does that in four threads
+that all of them share: a name server that does not respond for a broker would keep the stores from being found.
 """
 
 from __future__ import annotations

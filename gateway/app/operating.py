@@ -60,7 +60,6 @@ from gateway.store.tiered import Tiered
 
 
 def policies_of(config: Config) -> Policies:
-    """What operators' actions need to know about the routes."""
     secret = config.secrets.identity_secret
     # The identity key is never rotated; encryption keys are.
     rotated = [key.key.get_secret_value() for key in config.secrets.encryption]
@@ -117,7 +116,6 @@ def operations_on(
 
 
 def journal_view(config: Config) -> ViewJournals:
-    """Reads the journals of this host."""
     return partial(view_journals, journal_directory(config), name_of(config))
 
 

@@ -24,7 +24,6 @@ from gateway.config import Config
 from gateway.core.operation import Snapshot, microseconds
 from gateway.core.sealing import KeyRing
 from gateway.deliver.worker import DeliveryWorker, Places
-from gateway.events.relay import Relay
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events
 from gateway.observe.tracing import Tracing
@@ -41,7 +40,7 @@ from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
 from gateway.protect.request import Request, Spool, UploadSlots
 from gateway.protect.resource import StatusResource
-from gateway.protect.route import ClientFor, Route, edge_route, route_of, shape_of, target_of
+from gateway.protect.route import ClientFor, edge_route, route_of, shape_of, target_of
 from gateway.store.base import (
     WORK,
     FastTier,
@@ -58,8 +57,7 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile, SharedNote, WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
-from gateway.store.operations import ObservationStore, Serving
-from gateway.store.tiered import Tiered
+from gateway.store.operations import ObservationStore
 from gateway.upkeep.leftover import Flusher, UnsentWorker
 from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name
 from gateway.upkeep.sweeper import Sweeper
@@ -83,13 +81,11 @@ _ASK_SECONDS: Final = 0.3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """What the parts of one process run on. None of it is open yet; the caller opens and closes the journal and the
-    attempt files.
-
-    `holder` names the process in records. `durable` is the bare durable store, without its guard, and `fleet` the same
-    if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock` counts seconds,
-    also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with. `partitions_late` counts
-    the responses that had to wait for room in the store; `on_purge` is the durable store's, if it tells of purges.
-    """
+    attempt files. `holder` names the process in records. `durable` is the bare durable store, without its guard, and
+    `fleet` the same if it can be promoted; `ring` has the keys of whatever is encrypted, None if nothing is. `clock`
+    counts seconds, also while the machine sleeps; `wall_seconds` is Unix time, which tokens are compared with.
+    `partitions_late` counts the responses that had to wait for room in the store; `on_purge` is the durable store's, if
+    it tells of purges."""
 
     holder: str
     durable: Store
@@ -108,8 +104,8 @@ class Environment:
     on_purge: OnPurge | None = None
 
 
-class Policy:
-    """What the configuration decides about requests."""
+class Parts:
+    """The parts of one process. Lives on one event loop, which must be running."""
 
     def __init__(
         self,
@@ -117,14 +113,68 @@ class Policy:
         environment: Environment,
         events: Events,
         client_for: ClientFor,
-        store: Tiered,
-        journaling: Journaling,
-        waiting: Waiting,
-        before: Policy | None,
+        tracing: Tracing | None = None,
+        before: Parts | None = None,
     ) -> None:
-        clock, wall_seconds = environment.clock, environment.wall_seconds
+        """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
+        learn to open what these seal. Raises `StartError`, and what `client_for` raises. They are made in the order of
+        starting, each with what was made before it."""
+        if before is not None:
+            before.learn(config)
+        self.config, self._environment, self._events = config, environment, events
+        self._clock, self._ring, self._journal = environment.clock, environment.ring, environment.journal
+        self.serving = serving_of(config)
+        self._make_stores()
+        self._make_policy(client_for, before)
+        self._make_traffic(tracing)
+        self._make_delivery()
+        self._make_upkeep()
+        self._asker = uuid4()
+        self._asking: asyncio.Task[None] | None = None
+
+    def _make_stores(self) -> None:
+        """The durable store behind its guard and its copies, what ends the claims of killed processes, and what keeps
+        an outcome that the store does not take."""
+        config, environment, events, clock = self.config, self._environment, self._events, self._clock
+        settings, fast = config.store, environment.fast
+        sealing = reporting_sealing(environment.ring, events, clock)
+        self.guard = EpochGuard(
+            environment.durable,
+            events,
+            self.serving,
+            sealing=sealing,
+            seen_file=environment.seen_file,
+            amnesia_window_us=amnesia_window_us(config),
+            shared_note=environment.shared_note,
+            witness_files=environment.witness_files,
+            fleet=environment.fleet,
+            conditions=Conditions(
+                settings.promotion, settings.promotion_wait, settings.probation, settings.synchronous
+            ),
+            # The fast tier has copies of this very store.
+            on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
+        )
+        self.store = tiered_store(config, self.guard, fast, events, clock, environment.on_purge)
+        remembered = {route.operation: route.retention.remember_us for route in config.routes}
+        self._unsent = UnsentWorker(
+            self.store,
+            environment.attempt_files,
+            events,
+            remember_us=lambda identity: remembered.get(identity.operation),
+            arrival_seconds=settings.lease,
+            clock=clock,
+        )
+        memory_of, unsent_of = self.guard.noted_memory, self._unsent.unsent_of
+        self._journaling = Journaling(
+            self._journal, self.store, events, sealing, memory_of=memory_of, unsent_of=unsent_of
+        )
+        self._waiting = Waiting(self.store)
+
+    def _make_policy(self, client_for: ClientFor, before: Parts | None) -> None:
+        """What the configuration decides about requests."""
+        config, environment, events, clock = self.config, self._environment, self._events, self._clock
         service, identity_secret = config.service, config.secrets.identity_secret
-        spool, in_flight_max = config.state_dir / "spool", config.limits.max_in_flight
+        wall_seconds, spool = environment.wall_seconds, config.state_dir / "spool"
         # What is only observed changes none of the numbers of what is protected.
         silent = Events()
         known, known_observed = (None, None) if before is None else (before.callers, before.observed_callers)
@@ -148,10 +198,10 @@ class Policy:
             clock=clock,
             shows_header=config.observe.header,
         )
-        self.identifying = Identifying(
+        self._identifying = Identifying(
             service,
             Spool(spool, encrypts=bool(config.secrets.encryption)),
-            UploadSlots(in_flight_max),
+            UploadSlots(config.limits.max_in_flight),
             Verifying(events, clock),
             self.callers,
             identity_secret=identity_secret,
@@ -161,7 +211,7 @@ class Policy:
             route_of(config, route, client_for(config.upstream_for(route))) for route in config.routes
         ]
         self.by_name = {route.name: route for route in routes}
-        self.accepting = {route.name: route.operation for route in routes if route.accept is not None}
+        self._accepting = {route.name: route.operation for route in routes if route.accept is not None}
         # What the listener for clients looks for: `routes`, or what observes their requests.
         self.edge_routes = [edge_route(config, route, client_for) for route in routes]
         key_names = frozenset(name for route in routes for name in route.key.headers) | {b"idempotency-key"}
@@ -174,22 +224,123 @@ class Policy:
         self.resource: StatusResource | None = None
         if any(route.accept is not None for route in shown):
             self.resource = StatusResource(
-                store,
-                journaling,
-                waiting,
+                self.store,
+                self._journaling,
+                self._waiting,
                 self.callers,
                 shown,
                 service=service,
                 identity_secret=identity_secret,
                 path=config.operations.path,
                 prefix=config.status_prefix,
-                in_flight_max=in_flight_max,
+                in_flight_max=config.limits.max_in_flight,
                 events=events,
                 clock=clock,
                 shape=shape_of(config),
                 cors=config.cors,
                 regions=self.regions,
             )
+
+    def _make_traffic(self, tracing: Tracing | None) -> None:
+        """What decides about a request."""
+        config, environment, events, clock = self.config, self._environment, self._events, self._clock
+        store, journaling, fast, lease_seconds = self.store, self._journaling, environment.fast, config.store.lease
+        self.claiming = claiming = Claiming(
+            store,
+            environment.attempt_files,
+            holder=environment.holder,
+            lease_seconds=lease_seconds,
+            grace_seconds=config.store.journal_grace,
+            reachable_seconds=lambda: store.durable_reachable_seconds,
+            is_known=journaling.knows,
+            clock=clock,
+        )
+        self.leases = Leases(store, events, lease_seconds=lease_seconds, clock=clock)
+        self.prober = Prober(
+            store,
+            events,
+            service=config.service,
+            may_recover=claiming.may_recover,
+            is_known=journaling.knows,
+            who=f"probe by {environment.holder}",
+            steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
+        )
+        self.coordinator = Coordinator(
+            identifying=self._identifying,
+            store=store,
+            journaling=journaling,
+            claiming=claiming,
+            leases=self.leases,
+            waiting=self._waiting,
+            prober=self.prober,
+            accepting=Accepting(
+                store, events, service=config.service, ring=self._ring, hand_over=self._hand_over, clock=clock
+            ),
+            repeats=Repeats(events, None if fast is None else fast.first_of, clock),
+            events=events,
+            in_flight_max=config.limits.max_in_flight,
+            recall=store.recall,
+            cached=store.cached,
+            look_up=None if fast is None else store.look_up,
+            regions=self.regions,
+            tracing=tracing,
+        )
+
+    def _make_delivery(self) -> None:
+        """What sends accepted requests, and what publishes events; None without sinks."""
+        config, events, clock = self.config, self._events, self._clock
+        self.delivery = DeliveryWorker(
+            self.store,
+            self.coordinator.operations,
+            Places(config.delivery.breaker.compiled, events, clock),
+            self.routes,
+            self._ring if config.delivery.workers else None,
+            service=config.service,
+            is_stalled=self.leases.is_stalled,
+            clock=clock,
+        )
+        self.relay = relay_of(config, self.store.cold, events, clock)
+
+    def _make_upkeep(self) -> None:
+        """What is done in the background, and whose turn it is."""
+        config, events, clock, store = self.config, self._events, self._clock, self.store
+        service, sinks = config.service, [sink.name for sink in config.events.sinks]
+        resend = self.delivery.resend if config.delivery.workers else None
+        # Gateways with other routes or sinks have turns of their own: each of these is some gateway's work.
+        recovered = recovered_by_name(self.by_name, resends=resend is not None)
+        counted = [f"{name} {operation}" for name, operation in self._accepting.items()]
+        counted += [f"sink {name}" for name in sinks]
+        turn_names = {
+            Duty.SWEEP: "sweep",
+            Duty.RECOVERY: f"recovery {service} {_digest_of(recovered)}",
+            Duty.TALLY: f"tally {service} {_digest_of(counted)}",
+        }
+        self.turns = turns = Turns(store.cold, turn_names, clock=clock)
+        self._flusher = Flusher(store, self._journal, events, clock=clock)
+        self._sweeper = Sweeper(
+            store.cold,
+            events,
+            has_turn=partial(turns.has, Duty.SWEEP),
+            clock_steps=lambda: store.steadiness.steps,
+            clock=clock,
+        )
+        self._tally_taker = TallyTaker(
+            store.cold,
+            events,
+            service=service,
+            accepting=self._accepting,
+            sinks=sinks,
+            has_turn=partial(turns.has, Duty.TALLY),
+        )
+        self._recovery = RecoveryWorker(
+            store.cold,
+            self.prober,
+            self.by_name,
+            service=service,
+            may_recover=self.claiming.may_recover,
+            resend=resend,
+            has_turn=partial(turns.has, Duty.RECOVERY),
+        )
 
     def start_callers(self) -> None:
         """Start what verifies callers. Waits for nothing. Safe to repeat."""
@@ -200,46 +351,6 @@ class Policy:
         """End that. Safe to repeat."""
         await self.callers.close()
         await self.observed_callers.close()
-
-
-class Parts:
-    """The parts of one process. Lives on one event loop, which must be running."""
-
-    def __init__(
-        self,
-        config: Config,
-        environment: Environment,
-        events: Events,
-        client_for: ClientFor,
-        tracing: Tracing | None = None,
-        before: Parts | None = None,
-    ) -> None:
-        """`client_for` gives the client of an upstream. `before` are those of the gateway that is to be followed: they
-        learn to open what these seal. Raises `StartError`, and what `client_for` raises. They are made in the order of
-        starting, each with what was made before it."""
-        if before is not None:
-            before.learn(config)
-        self.config, self._clock, self._ring = config, environment.clock, environment.ring
-        self._journal = environment.journal
-        self.serving = serving_of(config)
-        of = config, environment, events
-        self.guard, self.store, self._unsent, journaling = _stores(*of, self.serving)
-        waiting, known = Waiting(self.store), None if before is None else before.policy
-        self.policy: Policy = Policy(*of, client_for, self.store, journaling, waiting, known)
-        self.claiming, self.leases, self.prober, self.coordinator = _traffic(
-            *of, self.store, self.policy, journaling, waiting, tracing, self._hand_over
-        )
-        self.delivery, self.relay = _delivery(*of, self.store, self.policy, self.coordinator, self.leases)
-        self.turns, self._flusher, self._sweeper, self._tally_taker, self._recovery = _upkeep(
-            *of, self.store, self.policy, self.claiming, self.prober, self.delivery
-        )
-        self._asker = uuid4()
-        self._asking: asyncio.Task[None] | None = None
-
-    @property
-    def routes(self) -> list[Route]:
-        """Those of the configuration."""
-        return self.policy.routes
 
     def learn(self, config: Config) -> None:
         """Open what a gateway with this configuration seals, too. Raises `StartError`."""
@@ -296,7 +407,7 @@ class Parts:
             self.delivery.run(),
             self._follow_news(),
             *([] if self.relay is None else [self.relay.run()]),
-            self.policy.observing.run(),
+            self.observing.run(),
         ]
 
     async def _exchange_notes(self) -> float:
@@ -351,7 +462,7 @@ class Parts:
         await self.turns.leave()
         drained = await self.coordinator.drain(self.config.shutdown.drain_timeout)
         await self.delivery.close()
-        await self.policy.observing.close()
+        await self.observing.close()
         await self._flush(_LAST_FLUSH_SECONDS)
         if self.relay is not None:
             await self.relay.close()
@@ -364,172 +475,6 @@ class Parts:
                 await self._flusher.run_once()
         except (TimeoutError, StoreError) as error:
             _LOG.warning("outcomes stay in the journal for now: %s", str(error) or "the durable store is slow")
-
-
-def _stores(
-    config: Config, environment: Environment, events: Events, serving: Serving
-) -> tuple[EpochGuard, Tiered, UnsentWorker, Journaling]:
-    """The durable store behind its guard and its copies, what ends the claims of killed processes, and what keeps an
-    outcome that the store does not take."""
-    settings, clock, fast = config.store, environment.clock, environment.fast
-    sealing = reporting_sealing(environment.ring, events, clock)
-    guard = EpochGuard(
-        environment.durable,
-        events,
-        serving,
-        sealing=sealing,
-        seen_file=environment.seen_file,
-        amnesia_window_us=amnesia_window_us(config),
-        shared_note=environment.shared_note,
-        witness_files=environment.witness_files,
-        fleet=environment.fleet,
-        conditions=Conditions(settings.promotion, settings.promotion_wait, settings.probation, settings.synchronous),
-        # The fast tier has copies of this very store.
-        on_met=(lambda _identity, _generation: None) if fast is None else fast.bind,
-    )
-    store = tiered_store(config, guard, fast, events, clock, environment.on_purge)
-    remembered = {route.operation: route.retention.remember_us for route in config.routes}
-    unsent = UnsentWorker(
-        store,
-        environment.attempt_files,
-        events,
-        remember_us=lambda identity: remembered.get(identity.operation),
-        arrival_seconds=settings.lease,
-        clock=clock,
-    )
-    memory_of, unsent_of = guard.noted_memory, unsent.unsent_of
-    journaling = Journaling(environment.journal, store, events, sealing, memory_of=memory_of, unsent_of=unsent_of)
-    return guard, store, unsent, journaling
-
-
-def _traffic(
-    config: Config,
-    environment: Environment,
-    events: Events,
-    store: Tiered,
-    policy: Policy,
-    journaling: Journaling,
-    waiting: Waiting,
-    tracing: Tracing | None,
-    hand_over: Callable[[Request, Snapshot], None],
-) -> tuple[Claiming, Leases, Prober, Coordinator]:
-    """What decides about a request; `hand_over` gets those that are accepted."""
-    clock, fast, lease_seconds = environment.clock, environment.fast, config.store.lease
-    claiming = Claiming(
-        store,
-        environment.attempt_files,
-        holder=environment.holder,
-        lease_seconds=lease_seconds,
-        grace_seconds=config.store.journal_grace,
-        reachable_seconds=lambda: store.durable_reachable_seconds,
-        is_known=journaling.knows,
-        clock=clock,
-    )
-    leases = Leases(store, events, lease_seconds=lease_seconds, clock=clock)
-    prober = Prober(
-        store,
-        events,
-        service=config.service,
-        may_recover=claiming.may_recover,
-        is_known=journaling.knows,
-        who=f"probe by {environment.holder}",
-        steady_seconds=lambda: store.steadiness.steady_seconds(clock()),
-    )
-    coordinator = Coordinator(
-        identifying=policy.identifying,
-        store=store,
-        journaling=journaling,
-        claiming=claiming,
-        leases=leases,
-        waiting=waiting,
-        prober=prober,
-        accepting=Accepting(
-            store, events, service=config.service, ring=environment.ring, hand_over=hand_over, clock=clock
-        ),
-        repeats=Repeats(events, None if fast is None else fast.first_of, clock),
-        events=events,
-        in_flight_max=config.limits.max_in_flight,
-        recall=store.recall,
-        cached=store.cached,
-        look_up=None if fast is None else store.look_up,
-        regions=policy.regions,
-        tracing=tracing,
-    )
-    return claiming, leases, prober, coordinator
-
-
-def _delivery(
-    config: Config,
-    environment: Environment,
-    events: Events,
-    store: Tiered,
-    policy: Policy,
-    coordinator: Coordinator,
-    leases: Leases,
-) -> tuple[DeliveryWorker, Relay | None]:
-    """What sends accepted requests, and what publishes events; None without sinks."""
-    clock = environment.clock
-    worker = DeliveryWorker(
-        store,
-        coordinator.operations,
-        Places(config.delivery.breaker.compiled, events, clock),
-        policy.routes,
-        environment.ring if config.delivery.workers else None,
-        service=config.service,
-        is_stalled=leases.is_stalled,
-        clock=clock,
-    )
-    return worker, relay_of(config, store.cold, events, clock)
-
-
-def _upkeep(
-    config: Config,
-    environment: Environment,
-    events: Events,
-    store: Tiered,
-    policy: Policy,
-    claiming: Claiming,
-    prober: Prober,
-    delivery: DeliveryWorker,
-) -> tuple[Turns, Flusher, Sweeper, TallyTaker, RecoveryWorker]:
-    """What is done in the background, and whose turn it is."""
-    clock, service, sinks = environment.clock, config.service, [sink.name for sink in config.events.sinks]
-    resend = delivery.resend if config.delivery.workers else None
-    # Gateways with other routes or sinks have turns of their own: each of these is some gateway's work.
-    recovered = recovered_by_name(policy.by_name, resends=resend is not None)
-    counted = [f"{name} {operation}" for name, operation in policy.accepting.items()]
-    counted += [f"sink {name}" for name in sinks]
-    turn_names = {
-        Duty.SWEEP: "sweep",
-        Duty.RECOVERY: f"recovery {service} {_digest_of(recovered)}",
-        Duty.TALLY: f"tally {service} {_digest_of(counted)}",
-    }
-    turns = Turns(store.cold, turn_names, clock=clock)
-    sweeper = Sweeper(
-        store.cold,
-        events,
-        has_turn=partial(turns.has, Duty.SWEEP),
-        clock_steps=lambda: store.steadiness.steps,
-        clock=clock,
-    )
-    tally_taker = TallyTaker(
-        store.cold,
-        events,
-        service=service,
-        accepting=policy.accepting,
-        sinks=sinks,
-        has_turn=partial(turns.has, Duty.TALLY),
-    )
-    recovery = RecoveryWorker(
-        store.cold,
-        prober,
-        policy.by_name,
-        service=service,
-        may_recover=claiming.may_recover,
-        resend=resend,
-        has_turn=partial(turns.has, Duty.RECOVERY),
-    )
-    return turns, Flusher(store, environment.journal, events, clock=clock), sweeper, tally_taker, recovery
 
 
 def _regions_of(

@@ -180,7 +180,6 @@ class Report:
 
     @property
     def document(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 
@@ -234,7 +233,6 @@ class Server(ABC):
         return 0 if self._logs is None else self._logs.dropped
 
     def _log_as(self, config: Config) -> None:
-        """Has the log follow what is put in force."""
         if self._logs is not None:
             self._logs.adopt(config.log.level, config.log.format, config.log.requests)
 
@@ -288,7 +286,7 @@ class Reloading:
                 return self._refused(f"{text}; if that is meant, write mode_change: accept", changed=found)
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:
-                return self._recorded(Report(ReloadResult.UNCHANGED, "nothing has changed", *2 * (digest_of(config),)))
+                return self._done(ReloadResult.UNCHANGED, "nothing has changed", digest_of(config))
             return await self._put_in_force(config, stamps, found)
 
     async def renew_certificates(self) -> Report | None:
@@ -320,25 +318,25 @@ class Reloading:
             await self._socket.open()
         self.config, self._stamps, self._refused_stamps = config, stamps, None
         self._server.reported[0].put_certificate_expiries(expiries_of(config))
-        return self._recorded(Report(ReloadResult.APPLIED, "applied", before, digest_of(config), changed + files))
+        return self._done(ReloadResult.APPLIED, "applied", before, changed + files)
 
     def _refused(self, why: str, *, changed: tuple[str, ...] = (), is_file_wrong: bool = False) -> Report:
-        digest = digest_of(self.config)
-        return self._recorded(Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong))
-
-    def _recorded(self, report: Report) -> Report:
-        result, now = ReloadResult(report.result), time.time()
+        digest, now = digest_of(self.config), time.time()
         metrics, health = self._server.reported
-        metrics.count_reload(result, report.hash_after, now)
-        if result is ReloadResult.REFUSED:
-            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-            health.configuration = health.configuration or f"refused since {since}"
-            _LOG.error("the configuration is not reloaded, %s stays in force: %s", report.hash_after, report.detail)
-        else:
-            health.configuration = ""
-            what = ", ".join(report.changed)
-            _LOG.info("reloaded: %s, %s -> %s%s", result, report.hash_before, report.hash_after, what and f": {what}")
-        return report
+        metrics.count_reload(ReloadResult.REFUSED, digest, now)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        health.configuration = health.configuration or f"refused since {since}"
+        _LOG.error("the configuration is not reloaded, %s stays in force: %s", digest, why)
+        return Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong)
+
+    def _done(self, result: ReloadResult, detail: str, before: str, changed: tuple[str, ...] = ()) -> Report:
+        after = digest_of(self.config)
+        metrics, health = self._server.reported
+        metrics.count_reload(result, after, time.time())
+        health.configuration = ""
+        what = ", ".join(changed)
+        _LOG.info("reloaded: %s, %s -> %s%s", result, before, after, what and f": {what}")
+        return Report(result, detail, before, after, changed)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -346,7 +344,6 @@ class Reloading:
             await self.renew_certificates()
 
     async def _respond(self, command: str) -> dict[str, Any]:
-        """To a command on the socket."""
         if command == _RELOAD:
             # The caller may leave; the reload goes on.
             return (await asyncio.shield(self.spawn(self.reload()))).document

@@ -138,7 +138,7 @@ class Generations(Server):
             self._handed,
             is_public=self._is_public,
             reload=self._reload,
-            before=None if before is None else before.heritage,
+            before=before,
         )
 
     def _watch(self, gateway: Gateway) -> None:
@@ -158,23 +158,21 @@ async def serve(config: Config, read: Read | None = None, file: Path | None = No
     """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`. `read`
     reads `file` again, for reloads; without it there are none."""
     count = worker_count(config)
-    if count == 1:
-        return await _serve_here(config, read, file)
-    return await run_until_signal(config, lambda logs: Supervisor(config, count, logs, read=read, file=file))
 
+    def build(logs: Logs) -> Server:
+        if count == 1:
+            return Generations(config, logs, read=read, file=file)
+        return Supervisor(config, count, logs, read=read, file=file)
 
-async def _serve_here(config: Config, read: Read | None, file: Path | None, *, is_public: bool = True) -> int:
-    return await run_until_signal(
-        config, lambda logs: Generations(config, logs, is_public=is_public, read=read, file=file)
-    )
+    return await run_until_signal(config, build)
 
 
 async def deliver(config: Config, read: Read | None = None, file: Path | None = None) -> int:
     """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code. Raises
     `StartError`."""
     # One process: what it does is wait for the store and the upstreams.
-    read_again = None if read is None else lambda: _delivering(read())
-    return await _serve_here(_delivering(config), read_again, file, is_public=False)
+    own, again = _delivering(config), None if read is None else lambda: _delivering(read())
+    return await run_until_signal(own, lambda logs: Generations(own, logs, is_public=False, read=again, file=file))
 
 
 def _delivering(config: Config) -> Config:

@@ -85,7 +85,6 @@ FIRST: Final = 1
 
 
 def worker_count(config: Config) -> int:
-    """How many processes serve."""
     return processors() if config.workers == "auto" else config.workers
 
 
@@ -119,10 +118,9 @@ def _counts(section: Section, name: str) -> bool:
 # The sockets that workers accept connections on: each worker has its own, all on the same address.
 #
 # The kernel spreads connections over the sockets (SO_REUSEPORT, socket(7)), evenly and whatever the workers are doing.
-# With one shared socket, connections that a client's pool opens at once go to the worker that wakes first: of eight,
-# all eight in most trials. The usual problem of separate sockets is that a socket dies with its worker, and connections
-# queued in it are reset. So the supervisor makes the sockets and keeps them open: a seat outlives its worker. While a
-# worker is away, another one accepts the connections of its seat.
+# With one shared socket, connections that a client's pool opens at once go to the worker that wakes first. A socket
+# would die with its worker, and connections queued in it be reset. So the supervisor makes the sockets and keeps them
+# open: a seat outlives its worker, and while that is away, another one accepts its connections.
 
 Seat = tuple[socket.socket, ...]
 """The sockets of one worker: one for each address that the host name resolves to."""

@@ -138,7 +138,6 @@ def is_same(one: Serving, other: Serving) -> bool:
 
 
 def delivered_by(config: Config) -> Delivering:
-    """Which kept requests the routes deliver."""
     operations = {route.name: route.operation for route in config.routes}
     return delivering_of(operations, [route.name for route in config.routes if route.is_accepting])
 
@@ -175,7 +174,6 @@ def tiered_store(
     clock: Callable[[], float] = boot_seconds,
     on_purge: OnPurge | None = None,
 ) -> Tiered:
-    """The durable store behind the cache and the fast tier."""
     return Tiered(
         durable,
         fast,
@@ -206,17 +204,14 @@ def shared_note(config: Config) -> RedisSeen | None:
 
 
 def seen_file(config: Config) -> SeenFile:
-    """What this host knows of the durable store's epoch."""
     return SeenFile(config.state_dir / "store-seen.json")
 
 
 def journal_directory(config: Config) -> Path:
-    """Where the journals of this host are."""
     return config.state_dir / "journal"
 
 
 def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournalFiles:
-    """The journals of this host."""
     return HostJournalFiles(journal_directory(config), name_of(config), sealing)
 
 
@@ -380,7 +375,6 @@ class RelayWaker:
 
 
 def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
-    """How a sink is published to."""
     schedule_us = WEBHOOK_SCHEDULE_US if isinstance(sink, WebhookConfig) else BROKER_SCHEDULE_US
     return SinkSettings(
         sink.name,

@@ -4,21 +4,18 @@ It handles no requests, so no request can crash it. It owns what exists once: th
 connections, and the status port. Workers are separate processes, started by exec; they inherit the seats and a channel
 each.
 
-The order of starting: one worker starts first, because a mistake is the same for all and should be reported once. The
-others follow together. A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile
-another one listens on its seat. When none serves and a new one cannot start either, the gateway gives up.
+One worker starts first, because a mistake is the same for all and should be reported once; the others follow together.
+A worker that dies later is replaced, after pauses that grow while it keeps dying; meanwhile another one listens on its
+seat. When none serves and a new one cannot start either, the gateway gives up.
 
-The order of stopping: all workers get SIGTERM at once; each stops as a single gateway does. Those that have not ended
-in time are killed. The supervisor ends last; if it dies early, the kernel kills the workers.
-
-The order of a reload: all workers prepare the configuration; if each of them can, all have to switch. No worker
-starts in between.
+All workers get SIGTERM at once, and those that have not ended in time are killed. The supervisor ends last; if it dies
+early, the kernel kills the workers. For a reload all workers prepare the configuration; if each of them can, all have
+to switch. No worker starts in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import pickle
@@ -183,7 +180,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def ask_report(self) -> asyncio.Future[None]:
@@ -200,7 +196,6 @@ class WorkerProcess:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a report has been pending for too long."""
         is_pending = self.report is not None and not self.report.done()
         return is_pending and asyncio.get_running_loop().time() - self._asked_seconds >= _SILENT_SECONDS
 
@@ -214,13 +209,12 @@ class WorkerProcess:
             async with asyncio.timeout(_EXIT_SECONDS):
                 return await self._process.wait()
         except TimeoutError:
-            self.kill()
+            self.end_by(signal.SIGKILL)
             return await self._process.wait()
 
     # -- called by the worker -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """It serves."""
         self.has_served = True
         self._on_change()
 
@@ -232,15 +226,9 @@ class WorkerProcess:
         """It cannot start, or must not go on."""
         self.why_failed = why
 
-    # -- its end ------------------------------------------------------------------------------------------------------
-
-    def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+    def end_by(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
 
 def end_of(code: int, why: str | None, *, has_served: bool) -> tuple[int, str]:
@@ -423,7 +411,7 @@ class Supervisor(Server):
         """Have all workers stop, close the seats when they do, and kill those that have not ended in time."""
         self._is_stopping = True
         for worker in self._workers.values():
-            worker.terminate()
+            worker.end_by(signal.SIGTERM)
         for number in self._pausing:
             self._keepers[number].cancel()
         keepers = list(self._keepers.values())
@@ -438,7 +426,7 @@ class Supervisor(Server):
         finally:
             closing.cancel()
             for worker in self._workers.values():
-                worker.kill()
+                worker.end_by(signal.SIGKILL)
             await asyncio.wait(keepers)
 
     async def _keep(self, number: int) -> None:
@@ -480,7 +468,6 @@ class Supervisor(Server):
         return end_of(code, worker.why_failed, has_served=worker.has_served)
 
     async def _spawn(self, number: int) -> WorkerProcess:
-        """Start a process and have it begin."""
         seats = {seat: tuple(sock.fileno() for sock in socks) for seat, socks in self._seats.items()}
         inherited = [descriptor for seat in seats.values() for descriptor in seat]
         async with self._switching:
@@ -490,7 +477,7 @@ class Supervisor(Server):
             # What is in force, and never the file: the others serve with that.
             channel.call("start", number, share_of(self.config, number, self._count), seats)
         if self._is_stopping:
-            worker.terminate()
+            worker.end_by(signal.SIGTERM)
         return worker
 
     # -- reload -------------------------------------------------------------------------------------------------------
@@ -534,8 +521,7 @@ class Supervisor(Server):
         done, late = await asyncio.wait(prepared, timeout=_PREPARE_SECONDS)
         if late:
             numbers = sorted(prepared[each].number for each in late)
-            text = f"workers did not prepare the configuration in time: {numbers}"
-            raise ReloadLate(text)
+            raise ReloadLate(f"workers did not prepare the configuration in time: {numbers}")
         refusals = dict.fromkeys(why for each in done if (why := each.result()) is not None)
         if refusals:
             raise StartError("; ".join(refusals))
@@ -621,7 +607,6 @@ class Supervisor(Server):
         return False
 
     async def _update_health(self) -> None:
-        """Bring the health that the status port shows up to date."""
         responsive = await self._collect_reports()
         self._health.take_over([worker.health for worker in responsive], are_all=len(responsive) == self._count)
         numbers = {worker.number for worker in responsive}

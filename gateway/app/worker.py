@@ -69,7 +69,6 @@ class Worker(Generations):
     # -- called by the supervisor -------------------------------------------------------------------------------------
 
     async def report(self) -> None:
-        """Send its counts and its health."""
         await self.current.ask_store()
         self._send_report()
 
@@ -90,7 +89,6 @@ class Worker(Generations):
         return asyncio.get_running_loop().create_task(_refusal_of(self._preparing))
 
     def switch_config(self) -> None:
-        """Put in force what was prepared."""
         if (preparing := self._preparing) is not None:
             self._preparing = None
             self.switch(preparing.result())
@@ -158,7 +156,6 @@ def _die_with(supervisor: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code."""
     _, descriptor, supervisor = map(int, arguments)
     return run(work(descriptor)) if _die_with(supervisor) else EXIT_FAILED
 

@@ -1,12 +1,9 @@
 """How a kept request is delivered, as decisions: when the next attempt starts, and when there is none.
 
-Owns the route's delivery policy. It decides about attempts that are known to have had no effect, and about those in
-doubt on a route that sends again. What an attempt comes to is decided by `outcome`.
-
-An outage of the upstream is no failure of the request: an attempt under which nothing was sent does not count, and
-never ends the delivery. Only responses count, until the operation is in doubt.
-
-Each pause is drawn from its second half, so that what failed together is not repeated together.
+Decides about attempts that are known to have had no effect, and about those in doubt on a route that sends again. What
+an attempt comes to is decided by `outcome`. An outage of the upstream is no failure of the request: an attempt under
+which nothing was sent does not count, and never ends the delivery. Only responses count, until the operation is in
+doubt. Each pause is drawn from its second half, so that what failed together is not repeated together.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,20 +57,8 @@ REASONS: Final = (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)
 REQUEUE_LIMIT_MAX: Final = 10_000
 REQUEUE_RATE_MAX: Final = 1_000
 
-_MONTHS: Final = {
-    name: number
-    for number, name in enumerate(
-        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
-    )
-}
-_DAY: Final = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
-_TIME: Final = rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 # RFC 9110 section 5.6.7: the preferred form, then the two obsolete ones that a recipient must accept.
-_HTTP_DATES: Final = (
-    re.compile(_DAY + rb", (?P<day>\d\d) (?P<month>[A-Z][a-z]{2}) (?P<year>\d{4}) " + _TIME + rb" GMT\Z"),
-    re.compile(rb"[A-Z][a-z]{5,8}, (?P<day>\d\d)-(?P<month>[A-Z][a-z]{2})-(?P<year>\d\d) " + _TIME + rb" GMT\Z"),
-    re.compile(_DAY + rb" (?P<month>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _TIME + rb" (?P<year>\d{4})\Z"),
-)
+_HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 _SECONDS: Final = re.compile(rb"[0-9]+\Z")
 # Digits of a number of seconds that cannot exceed the longest pause.
 _SECONDS_DIGITS_MAX: Final = len(str(RETRY_AFTER_US_MAX // MICROSECONDS))
@@ -80,11 +66,9 @@ _SECONDS_DIGITS_MAX: Final = len(str(RETRY_AFTER_US_MAX // MICROSECONDS))
 
 @dataclass(frozen=True, slots=True)
 class Delivering:
-    """Which kept requests a configuration delivers.
-
-    `accepting` are the names and operation names of the routes that accept, `names` the names of all routes, `alone`
-    the operation names that an accepting route shares with no other one.
-    """
+    """Which kept requests a configuration delivers. `accepting` are the names and operation names of the routes that
+    accept, `names` the names of all routes, `alone` the operation names that an accepting route shares with no other
+    one."""
 
     accepting: frozenset[tuple[str, str]]
     names: frozenset[str]
@@ -97,7 +81,6 @@ class Delivering:
         return identity.route not in self.names and identity.operation in self.alone
 
     def only(self, names: Collection[str]) -> Delivering:
-        """What the routes of these names deliver of it."""
         accepting = frozenset(each for each in self.accepting if each[0] in names)
         return Delivering(accepting, self.names, self.alone & {operation for _, operation in accepting})
 
@@ -115,13 +98,10 @@ def delivering_of(operations: Mapping[str, str], accepting: Collection[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
-    """A route's `delivery` settings.
-
-    `schedule_us` are the pauses after the first, second, ... attempt without effect; the last one repeats. No attempt
-    starts later than `deliver_within_us` after the acceptance. After `answers_max` answers without effect the request
-    is a dead letter. `in_flight_max` bounds the attempts of one process at a time. `buries_unauthorized`: a 401 or 403
-    makes a dead letter at once.
-    """
+    """A route's `delivery` settings. `schedule_us` are the pauses after the first, second, ... attempt without effect;
+    the last one repeats. No attempt starts later than `deliver_within_us` after the acceptance. After `answers_max`
+    answers without effect the request is a dead letter. `in_flight_max` bounds the attempts of one process at a time.
+    `buries_unauthorized`: a 401 or 403 makes a dead letter at once."""
 
     schedule_us: tuple[int, ...] = tuple(microseconds(pause) for pause in (1, 5, 30, 120, 600, 1800, 3600))
     deliver_within_us: int = 24 * _HOUR_US
@@ -155,12 +135,10 @@ def bury(record: Record, reason: str, failure: str, *, is_answered: bool) -> Bur
 
 
 def resend_us(record: Record, policy: DeliveryPolicy) -> int | None:
-    """From when on a kept request in doubt is sent again, on a route that does so; None: it stays in doubt.
-
-    Since it came into doubt each attempt counts like an answer, also one that sent nothing: the breaker lets few of
-    those through. After `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause
-    runs from the start of the last attempt. All gateways draw the same one.
-    """
+    """From when on a kept request in doubt is sent again, on a route that does so; None: it stays in doubt. Since it
+    came into doubt each attempt counts like an answer, also one that sent nothing: the breaker lets few of those
+    through. After `answers_max` of both, and from `deliver_until_us` on, the operation stays in doubt. The pause runs
+    from the start of the last attempt. All gateways draw the same one."""
     delivery = delivery_of(record)
     counted = delivery.answers + 1
     if counted >= policy.answers_max:
@@ -171,10 +149,8 @@ def resend_us(record: Record, policy: DeliveryPolicy) -> int | None:
 
 
 def resend_due(record: Record, policy: DeliveryPolicy, now_us: int) -> bool:
-    """Whether a kept request in doubt may be sent again now, on a route that does so.
-
-    A pause that starts in the future, because the store's clock was set back, is over.
-    """
+    """Whether a kept request in doubt may be sent again now, on a route that does so. A pause that starts in the
+    future, because the store's clock was set back, is over."""
     from_us = resend_us(record, policy)
     if from_us is None or now_us >= delivery_of(record).deliver_until_us:
         return False
@@ -187,11 +163,9 @@ def drawn_us(pause_us: int, draw: float) -> int:
 
 
 def retry_after_us(headers: Headers, now_seconds: float) -> int | None:
-    """The pause that the response asks for, at least a second and at most a day (RFC 9110 section 10.2.3).
-
-    None where it asks for none, or in a way that cannot be read. A date counts from the response's own `Date`, if it
-    has one: only then is it known what the sender's clock shows. `now_seconds` is this host's time since the epoch.
-    """
+    """The pause that the response asks for, at least a second and at most a day (RFC 9110 section 10.2.3). None where
+    it asks for none, or in a way that cannot be read. A date counts from the response's own `Date`, if it has one: only
+    then is it known what the sender's clock shows. `now_seconds` is this host's time since the epoch."""
     values = header_values(headers, b"retry-after")
     if len(values) != 1:
         return None
@@ -211,38 +185,22 @@ def retry_after_us(headers: Headers, now_seconds: float) -> int | None:
 
 
 def http_date_seconds(text: bytes, now_seconds: float) -> float | None:
-    """An HTTP date (RFC 9110 section 5.6.7) as seconds since the epoch; None where the text is none.
-
-    `now_seconds` decides the century of a year with two digits.
-    """
+    """An HTTP date (RFC 9110 section 5.6.7) as seconds since the epoch; None where the text is none. `now_seconds`
+    decides the century of a year with two digits."""
+    # A leap second is the last one that a datetime can show.
+    words = text.decode("latin-1").replace(":60 ", ":59 ")
     for form in _HTTP_DATES:
-        if (found := form.match(text)) is None:
-            continue
-        year = int(found["year"])
-        if len(found["year"]) == 2:
-            this_year = datetime.fromtimestamp(now_seconds, UTC).year
-            year += this_year - this_year % 100
-            if year > this_year + 50:
-                year -= 100
-        try:
-            date = datetime(
-                year,
-                _MONTHS.get(found["month"], 0),
-                int(found["day"]),
-                int(found["hour"]),
-                int(found["minute"]),
-                # A leap second is the last one that a datetime can show.
-                59 if found["second"] == b"60" else int(found["second"]),
-                tzinfo=UTC,
-            )
-        except ValueError:
-            return None
-        return date.timestamp()
+        with suppress(ValueError):
+            date = datetime.strptime(words, form).replace(tzinfo=UTC)
+            if "%y" in form:
+                this_year = datetime.fromtimestamp(now_seconds, UTC).year
+                year = this_year - this_year % 100 + date.year % 100
+                date = date.replace(year=year - 100 if year > this_year + 50 else year)
+            return date.timestamp()
     return None
 
 
 def _scheduled_us(policy: DeliveryPolicy, attempts: int) -> int:
-    """The pause after so many attempts."""
     return policy.schedule_us[min(max(attempts, 1), len(policy.schedule_us)) - 1]
 
 
@@ -261,10 +219,9 @@ def _postpone(record: Record, pause_us: int, failure: str, *, is_answered: bool)
 #     slow start --a second without a failure-----------------> twice as many places; with enough of them, closed
 #     slow start --as from closed-----------------------------> open, for twice as long
 #
-# A failure is an attempt under which nothing was sent. A response is none, whatever its status: the upstream is there.
-# So half open ends with the first byte (`sent`), however long the response takes.
-# In slow start `places` bounds both the attempts at a time and those that begin in one second, so that an upstream that
-# comes back is not met by all that piled up.
+# A failure is an attempt under which nothing was sent. A response is none, whatever its status, so half open ends with
+# the first byte (`sent`), however long the response takes. In slow start `places` bounds both the attempts at a time
+# and those that begin in one second, so that an upstream that comes back is not met by all that piled up.
 #
 # Each time it opens, a new generation begins. Attempts of an earlier one still run; their ends change nothing.
 # Time is the caller's, in seconds on any clock that never goes back.
@@ -303,11 +260,9 @@ class _Second:
 
 @immutable
 class Breaker:
-    """`begin`, `sent` and `end` return the next value. `running` are the attempts of this `generation`.
-
-    `open_until` and `open_seconds` are of the last opening. In slow start, `second` is when the current second began,
-    with `begun` attempts since then.
-    """
+    """`begin`, `sent` and `end` return the next value. `running` are the attempts of this `generation`. `open_until`
+    and `open_seconds` are of the last opening. In slow start, `second` is when the current second began, with `begun`
+    attempts since then."""
 
     policy: BreakerPolicy = BreakerPolicy()
     phase: Phase = Phase.CLOSED
@@ -399,15 +354,7 @@ def _opened(breaker: Breaker, now: float) -> Breaker:
 
 
 def _started_slowly(breaker: Breaker, now: float) -> Breaker:
-    return replace(
-        breaker,
-        phase=Phase.SLOW_START,
-        places=1,
-        second=now,
-        begun=1,
-        failures_in_a_row=0,
-        window=(),
-    )
+    return replace(breaker, phase=Phase.SLOW_START, places=1, second=now, begun=1, failures_in_a_row=0, window=())
 
 
 def _counted(breaker: Breaker, now: float, attempts: int, *, is_failure: bool) -> Breaker:
@@ -435,20 +382,18 @@ def _is_failing(breaker: Breaker) -> bool:
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
 #
-# Lanes: operations that are delivered in the order of their acceptance, one at a time.
-#
-# A lane is one ordering value of one scope under one operation name. Its *line* consists of the operations that others
-# have to wait for: `rank` says where each one stands, and the lowest is the *head*. Only the head may be dispatched,
-# and only where it is accepted. So a lane waits while its head is under way, stops where the head is in doubt or a dead
-# letter (`stopped_us`), and goes on once the head is completed, withdrawn or disproved.
+# A lane is one ordering value of one scope under one operation name: its operations are delivered in the order of their
+# acceptance, one at a time. Its *line* consists of the operations that others have to wait for: `rank` says where each
+# one stands, and the lowest is the *head*. Only the head may be dispatched, and only where it is accepted. So a lane
+# waits while its head is under way, stops where the head is in doubt or a dead letter (`stopped_us`), and goes on once
+# the head is completed, withdrawn or disproved.
 #
 # A store gives out numbers and changes the line under a lock of the lane, so numbers are in the order of the commits.
 # In the change that moves a record, it marks the head as not behind, and every other one as behind.
 #
-# What keeps the order: retries, `pause`, `reinstate`, `takeover`, lapses, a late `complete`, and an outcome that waited
-# in a journal: none of them lets a later operation pass. A requeued dead letter takes its old place. What gives it up:
-# a dead letter that does not stop its lane is passed, and, requeued, is next of what is still waiting. An operation
-# that was withdrawn or disproved leaves the line; accepted again, it is the last.
+# Nothing lets a later operation pass but a dead letter that does not stop its lane; requeued, it is next of what is
+# still waiting, and one that stopped it takes its old place. An operation that was withdrawn or disproved leaves the
+# line; accepted again, it is the last.
 
 _UNDER_WAY: Final = (State.CLAIMED, State.IN_DOUBT)
 
@@ -459,10 +404,8 @@ def lane_of(service: str, operation: str, scope_digest: bytes, value: bytes) -> 
 
 
 def rank(record: Record) -> int | None:
-    """Where the operation stands in the line of its lane, lowest first; None where no other one waits for it.
-
-    What is under way or in doubt is before everything else, also before what was requeued with a lower number.
-    """
+    """Where the operation stands in the line of its lane, lowest first; None where no other one waits for it. What is
+    under way or in doubt is before everything else, also before what was requeued with a lower number."""
     delivery = record.delivery
     if delivery is None or delivery.lane is None:
         return None
@@ -473,9 +416,7 @@ def rank(record: Record) -> int | None:
 
 def stopped_us(record: Record) -> int | None:
     """Since when the operation, as the head of its lane, keeps it stopped until somebody decides; None if it does not.
-
-    Of one in doubt, that is when its doubt began.
-    """
+    Of one in doubt, that is when its doubt began."""
     delivery = record.delivery
     if delivery is None or delivery.lane is None:
         return None

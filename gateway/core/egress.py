@@ -36,11 +36,9 @@ class Forbidden(OSError):
 
 @immutable
 class EgressPolicy:
-    """Which addresses and ports may be connected to.
-
-    `allow` and `deny` are exceptions from the rule that only global addresses may; `deny` counts more. With a `proxy`
-    the gateway sees no address, so checking them is the proxy's task.
-    """
+    """Which addresses and ports may be connected to. `allow` and `deny` are exceptions from the rule that only global
+    addresses may; `deny` counts more. With a `proxy` the gateway sees no address, so checking them is the proxy's
+    task."""
 
     allow: tuple[Network, ...] = ()
     deny: tuple[Network, ...] = ()

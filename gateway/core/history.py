@@ -1,13 +1,9 @@
 """What an operation has been through, kept beside its record.
 
-Owns what an entry says, how many are kept, and their bytes. Knows neither the table nor what it looks like to people.
-
-Theory of operation
--------------------
-A record tells of its last attempt: when it was claimed, by whom, under which token, and how it was completed. So an
-operation that was completed by its first attempt has no entry, and the verbs of a new key write none. An entry has what
-a later change would overwrite: how an attempt ended otherwise, and what was decided about the operation (`lifecycle`
-makes these), and what a probe found that changed nothing (the stores, when the probe gives back its lease).
+A record tells of its last attempt. So an operation that was completed by its first attempt has no entry, and the verbs
+of a new key write none. An entry has what a later change would overwrite: how an attempt ended otherwise, what was
+decided about the operation (`lifecycle` makes these), and what a probe found that changed nothing (the stores, when the
+probe gives back its lease).
 
 What has an audit has no entry: the audit tells who and why, and is encrypted. An entry quotes nobody. It has words of
 this program, statuses, methods, and the names of gateways, as the record itself has them in clear.
@@ -18,9 +14,10 @@ dropped before anything else, because there is no end to them while a doubt last
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, fields
 from typing import Final
+
+import orjson
 
 from gateway.core.immutable import immutable
 
@@ -33,11 +30,9 @@ TEXT_CHARACTERS_MAX: Final = 200
 
 @immutable
 class Entry:
-    """That something happened, at `at_us` of the store's clock and under this token.
-
-    If it ended an attempt: by which `method` of which `holder`, which was claimed at `began_us`; 0 otherwise. `detail`
-    is why, as short words, with the status if there was one (`recovery.answered_doubt`).
-    """
+    """That something happened, at `at_us` of the store's clock and under this token. If it ended an attempt: by which
+    `method` of which `holder`, which was claimed at `began_us`; 0 otherwise. `detail` is why, as short words, with the
+    status if there was one (`recovery.answered_doubt`)."""
 
     event: str
     at_us: int
@@ -67,14 +62,14 @@ def appended(packed: bytes | None, entry: Entry) -> bytes:
         probes = (place for place in range(FIRST, len(entries) - 1) if entries[place].event == PROBE)
         del entries[next(probes, FIRST)]
         dropped += 1
-    return json.dumps([dropped, *map(_cut, entries)], separators=(",", ":")).encode()
+    return orjson.dumps([dropped, *map(_cut, entries)])
 
 
 def unpacked(packed: bytes | None) -> History:
     """Undo `appended`; None is the history of an operation with nothing to tell."""
     if packed is None:
         return NO_HISTORY
-    dropped, *entries = json.loads(packed)
+    dropped, *entries = orjson.loads(packed)
     # A newer program may have more to tell.
     return History(tuple(Entry(*each[:_FIELDS]) for each in entries), dropped)
 

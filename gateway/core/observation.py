@@ -11,12 +11,13 @@ of the gateways' hosts, which may differ by a little: where two requests of two 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never
 from uuid import UUID
+
+import orjson
 
 from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle, step
@@ -129,9 +130,7 @@ def judge_new(
     enforcements: Mapping[str, Enforcement],
 ) -> dict[UUID, tuple[Observation, Finding]]:
     """The findings for the new observations, and for those earlier ones of the same operations where they changed.
-
-    `shared` says when contents of the new ones were last seen, and of which operation.
-    """
+    `shared` says when contents of the new ones were last seen, and of which operation."""
     judged: dict[UUID, tuple[Observation, Finding]] = {}
     histories: dict[UUID, dict[UUID, Observation]] = {}
     for seen in (*before, *new.values()):
@@ -281,41 +280,22 @@ class _WouldBe:
 
 def pack(seen: Observation) -> bytes:
     """What the store keeps of an observation beside its own columns: digests, numbers and words of the program."""
-    exchange = seen.exchange
-    return json.dumps(
+    return orjson.dumps(
         {
             "fingerprints": [[f.recipe.hex(), f.digest.hex(), f.raw.hex(), f.key_id] for f in seen.fingerprints],
             "version": seen.version.hex(),
-            "exchange": None
-            if exchange is None
-            else [
-                exchange.ended_us,
-                exchange.result.value,
-                exchange.status,
-                exchange.is_kept,
-                exchange.names_resource,
-                exchange.replay_us,
-                exchange.remember_us,
-            ],
-        },
-        separators=(",", ":"),
-    ).encode()
+            "exchange": None if seen.exchange is None else astuple(seen.exchange),
+        }
+    )
 
 
 def unpack(entry: UUID, route: str, began_us: int, operation_id: UUID, content: bytes, packed: bytes) -> Observation:
-    """The observation with an identity that `pack` packed."""
-    kept: dict[str, Any] = json.loads(packed)
+    kept: dict[str, Any] = orjson.loads(packed)
     ended_us, result, *rest = kept["exchange"]
-    return Observation(
-        entry,
-        route,
-        began_us,
-        operation_id,
-        tuple(
-            Fingerprint(bytes.fromhex(recipe), bytes.fromhex(digest), bytes.fromhex(raw), key_id)
-            for recipe, digest, raw, key_id in kept["fingerprints"]
-        ),
-        content,
-        bytes.fromhex(kept["version"]),
-        Exchange(ended_us, ExchangeResult(result), *rest),
+    fingerprints = tuple(
+        Fingerprint(bytes.fromhex(recipe), bytes.fromhex(digest), bytes.fromhex(raw), key_id)
+        for recipe, digest, raw, key_id in kept["fingerprints"]
     )
+    exchange = Exchange(ended_us, ExchangeResult(result), *rest)
+    version = bytes.fromhex(kept["version"])
+    return Observation(entry, route, began_us, operation_id, fingerprints, content, version, exchange)

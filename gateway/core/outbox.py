@@ -1,16 +1,10 @@
 """The events that consumers receive about operations: which change has which event, and how it is rendered.
 
-Owns the types, the identity and the rendering of events, and which sinks receive them. It does not know how a store
-keeps them or a sink publishes them.
-
-Theory of operation
--------------------
 A store writes one row per event and sink in the transaction that makes the change (the transactional outbox). An event
 is made from nothing but the record before and after its change, so its id is the same for every publication, and
-another one after the key was forgotten and used again. The time is the store's clock at the change: the store adds it,
-because a statement that makes a change has that time before anybody else does. Everything else is in the `content` of
-the row but what an event has nothing of, which `_NOTHING` fills in. So later publications are equal byte for byte,
-whatever became of the record, the configuration or the program.
+another one after the key was forgotten and used again. The store adds the time, its clock's at the change. Everything
+else is in the `content` of the row but what an event has nothing of, which `_NOTHING` fills in. So later publications
+are equal byte for byte, whatever became of the record, the configuration or the program.
 
 Of an ordered sink's events, those of one *line* have places, in the order in which their changes were written. Only the
 first may be published. A dead event leaves its line, so the others pass it; delivered again, it is the last.
@@ -102,12 +96,9 @@ class Subscription:
 
 @immutable
 class OutboxRow:
-    """An event for one sink, without its time.
-
-    `response` is the JSON text of the upstream's response, if included. With encryption it is a sealed value, which has
-    the key and the `Location`, too. `line` has the events that an ordered sink receives one after the other; None
-    where the sink has no order.
-    """
+    """An event for one sink, without its time. `response` is the JSON text of the upstream's response, if included.
+    With encryption it is a sealed value, which has the key and the `Location`, too. `line` has the events that an
+    ordered sink receives one after the other; None where the sink has no order."""
 
     sink: str
     event_id: str
@@ -119,10 +110,8 @@ class OutboxRow:
 
 @immutable
 class Outbox:
-    """The subscriptions of a service. `source` is the CloudEvents source; `event_bytes_max` bounds a response.
-
-    The records are as they are stored. `sealing` opens what an event includes of them, and seals it again.
-    """
+    """The subscriptions of a service. `source` is the CloudEvents source; `event_bytes_max` bounds a response. The
+    records are as they are stored. `sealing` opens what an event includes of them, and seals it again."""
 
     service: str = ""
     source: str = ""
@@ -135,18 +124,14 @@ class Outbox:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether any sink is."""
         return any(each.is_ordered for each in self.subscriptions)
 
     def rows(self, before: Record | None, after: Record | None) -> tuple[OutboxRow, ...]:
         """What to write with a change of a record: `before` as it was stored, `after` as it is written."""
         if not self.subscriptions or after is None:
             return ()
-        types = types_of(before, after)
-        if not types:
-            return ()
         rows: list[OutboxRow] = []
-        for type_ in types:
+        for type_ in types_of(before, after):
             self._add_rows(rows, type_, before, after)
         return tuple(rows)
 
@@ -155,23 +140,12 @@ class Outbox:
 
     def pack(self) -> bytes:
         """The outbox as bytes, for sweeps of other services in the same store."""
-        return orjson.dumps(
-            {
-                "service": self.service,
-                "source": self.source,
-                "event_bytes_max": self.event_bytes_max,
-                "subscriptions": [
-                    {
-                        "sink": each.sink,
-                        "types": sorted(each.types),
-                        "routes": None if each.routes is None else sorted(each.routes),
-                        "include": sorted(each.include),
-                        "ordered": each.is_ordered,
-                    }
-                    for each in self.subscriptions
-                ],
-            }
-        )
+        subscriptions = [
+            {"sink": e.sink, "types": e.types, "routes": e.routes, "include": e.include, "ordered": e.is_ordered}
+            for e in self.subscriptions
+        ]
+        fields = {"service": self.service, "source": self.source, "event_bytes_max": self.event_bytes_max}
+        return orjson.dumps({**fields, "subscriptions": subscriptions}, default=sorted)
 
     def _add_rows(self, rows: list[OutboxRow], type_: EventType, before: Record | None, after: Record) -> None:
         event_id = ""
@@ -288,36 +262,33 @@ _NOTHING: Final[dict[str, Any]] = {
     "recovered": False,
     **dict.fromkeys(("key", "scope", "response")),
 }
-_ACCEPTED_BY: Final = {
-    Event.ACCEPT: EventType.ACCEPTED,
-    Event.REINSTATE: EventType.RESOLVED,
-    Event.REQUEUE: EventType.REQUEUED,
+_ENDED_BY: Final = {
+    (State.ACCEPTED, Event.ACCEPT): EventType.ACCEPTED,
+    (State.ACCEPTED, Event.REINSTATE): EventType.RESOLVED,
+    (State.ACCEPTED, Event.REQUEUE): EventType.REQUEUED,
+    (State.RELEASED, Event.DISPROVE): EventType.RESOLVED,
+    (State.RELEASED, Event.WITHDRAW): EventType.WITHDRAWN,
 }
-_RELEASED_BY: Final = {Event.DISPROVE: EventType.RESOLVED, Event.WITHDRAW: EventType.WITHDRAWN}
 
 
 def types_of(before: Record | None, after: Record) -> tuple[EventType, ...]:
     """The events of one change that was written; `before` is the record as it was stored, not settled."""
     if before is not None and before.state is after.state and _change_of(before) == _change_of(after):
         return ()
+    was_in_doubt = before is not None and before.state is State.IN_DOUBT
     match after.state:
         case State.COMPLETED if after.last_event is Event.PROVE:
             return (EventType.COMPLETED, EventType.RESOLVED)
         case State.COMPLETED:
             return (EventType.COMPLETED,)
         case State.IN_DOUBT:
-            return () if before is not None and before.state is State.IN_DOUBT else (EventType.IN_DOUBT,)
+            return () if was_in_doubt else (EventType.IN_DOUBT,)
         case State.DEAD_LETTER:
             return (EventType.DEAD_LETTERED,)
-        case State.ACCEPTED | State.RELEASED if before is not None and before.state is State.IN_DOUBT:
+        case State.ACCEPTED | State.RELEASED if was_in_doubt:
             # By whatever event: the doubt was told, so its end is.
             return (EventType.RESOLVED,)
-        case State.ACCEPTED:
-            found = _ACCEPTED_BY.get(after.last_event)
-        case State.RELEASED:
-            found = _RELEASED_BY.get(after.last_event)
-        case _:
-            found = None
+    found = _ENDED_BY.get((after.state, after.last_event))
     return () if found is None else (found,)
 
 
@@ -382,8 +353,7 @@ def _json_of(response: StoredResponse) -> bytes | None:
     types, body = header_values(response.headers, b"content-type"), response.body
     if body is None or len(types) != 1 or header_values(response.headers, b"content-encoding"):
         return None
-    media_type = parse_media_type(types[0])
-    if media_type is None or not media_type.is_json:
+    if (media_type := parse_media_type(types[0])) is None or not media_type.is_json:
         return None
     try:
         orjson.loads(body)
@@ -442,7 +412,6 @@ class PublishedEvent:
         return attributes
 
     def data(self) -> bytes:
-        """The `data` member as JSON."""
         return orjson.dumps(self._data(self._fields))
 
     def _data(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -481,10 +450,8 @@ def opened_event(event: PublishedEvent, sink: str, sealing: Sealing) -> Publishe
 def resealed_event(
     content: bytes, response: bytes | None, event_id: str, sink: str, sealing: Sealing
 ) -> tuple[bytes, bytes | None]:
-    """`content` and `response` of a row with what is confidential under the current key; equal if it is already.
-
-    Only where `seals`. Raises `Unopenable`.
-    """
+    """`content` and `response` of a row with what is confidential under the current key; equal if it is already. Only
+    where `seals`. Raises `Unopenable`."""
     if response is not None and response[:1] == SEALED:
         parts = sealing.opened_event(response, event_id, sink)
         return content, sealing.sealed_event(parts, event_id, sink) if sealing.is_old(response) else response
@@ -513,10 +480,8 @@ BROKER_SCHEDULE_US: Final = tuple(microseconds(pause) for pause in (1, 5, 15, 60
 
 
 def pause_us(schedule_us: tuple[int, ...], tries: int, draw: float, retry_after_us: int | None = None) -> int:
-    """The pause after so many failed publications. `draw` is uniform in [0, 1).
-
-    A longer `Retry-After` of the consumer is obeyed, up to a day.
-    """
+    """The pause after so many failed publications. `draw` is uniform in [0, 1). A longer `Retry-After` of the consumer
+    is obeyed, up to a day."""
     scheduled_us = schedule_us[min(max(tries, 1), len(schedule_us)) - 1]
     pause = round(scheduled_us * (1 - _JITTER + 2 * _JITTER * draw))
     return max(pause, min(retry_after_us or 0, RETRY_AFTER_US_MAX))

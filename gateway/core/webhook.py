@@ -2,6 +2,9 @@
 
 First the signature schemes, as data, and the presets of senders made of them; then what verifies and makes signatures
 of any scheme; then what decides what a request to an inbox is.
+
+Sources: Standard Webhooks 1.0; the documentation of Stripe, Slack, GitHub and Shopify on verifying their webhooks;
+CloudEvents 1.0, HTTP protocol binding and web hooks.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final, assert_never
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -36,16 +39,7 @@ from gateway.core.identity.key import (
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, IndexedHeaders, header_values
 
-# -- scheme ------------------------------------------------------------------------------------------------------------
-#
-# How senders sign their webhooks, as data: one scheme for each way, one preset for each kind of sender.
-#
-# A scheme says which headers hold the signature and the time, which bytes are signed, and which key the event has. A
-# preset adds what the sender expects as an acknowledgement, and for how long it sends an event again. Nothing here
-# verifies; `signature` does, with the same code for all of them.
-#
-# Sources: Standard Webhooks 1.0; the documentation of Stripe, Slack, GitHub and Shopify on verifying their webhooks;
-# CloudEvents 1.0, HTTP protocol binding and web hooks.
+# -- schemes -----------------------------------------------------------------------------------------------------------
 
 SECRET_BYTES_MIN: Final = 24
 # What Standard Webhooks asks of those who sign. Other senders may have longer ones.
@@ -87,10 +81,8 @@ class Part(StrEnum):
 
 @immutable
 class Place:
-    """Where a value is: in a header (its name in lower case), after `prefix`.
-
-    With a `separator`, the header is a list, and each of its members that begins with `prefix` has such a value.
-    """
+    """Where a value is: in a header (its name in lower case), after `prefix`. With a `separator`, the header is a list,
+    and each of its members that begins with `prefix` has such a value."""
 
     header: bytes
     prefix: bytes = b""
@@ -99,13 +91,11 @@ class Place:
 
 @immutable
 class Scheme:
-    """One way to sign messages.
-
-    `signature` is where HMACs are, or the bearer token of a scheme that signs nothing (`signed` is empty). Members of
-    that header that begin with `ed25519_prefix` are Ed25519 signatures of the same bytes, in base64. `key` is how the
-    id of the event is read; `id_header` is the header that holds it, where that is signed. `about` are the headers
-    (lower case) that say what an event is, and whose, and are the same whenever it is sent again.
-    """
+    """One way to sign messages. `signature` is where HMACs are, or the bearer token of a scheme that signs nothing
+    (`signed` is empty). Members of that header that begin with `ed25519_prefix` are Ed25519 signatures of the same
+    bytes, in base64. `key` is how the id of the event is read; `id_header` is the header that holds it, where that is
+    signed. `about` are the headers (lower case) that say what an event is, and whose, and are the same whenever it is
+    sent again."""
 
     signature: Place
     signed: tuple[bytes | Part, ...]
@@ -137,15 +127,9 @@ class Scheme:
     @property
     def is_id_signed(self) -> bool:
         """Whether nobody but the sender can give a message another id."""
-        match self.key:
-            case HeaderKey():
-                return self.id_header is not None
-            case ComposedKey(parts):
-                return not self.is_bearer and all(isinstance(part, BodyPart) for part in parts)
-            case CloudEventKey() | ContentKey() | EventKey():
-                return False
-            case _:
-                assert_never(self.key)
+        if isinstance(self.key, ComposedKey):
+            return not self.is_bearer and all(isinstance(part, BodyPart) for part in self.key.parts)
+        return isinstance(self.key, HeaderKey) and self.id_header is not None
 
     @property
     def headers(self) -> frozenset[bytes]:
@@ -156,13 +140,11 @@ class Scheme:
 
 @immutable
 class Preset:
-    """What is known of a kind of sender.
-
-    `schemes`: a message is verified by the first one whose signature header it has. `acknowledgement` is the status for
-    what is stored. `horizon_seconds` is how long the sender may send an event again, also by hand. `ignored` are values
-    of the body that differ between deliveries of one event. `is_secret_base64`: secrets are written in base64, perhaps
-    with a prefix that names their kind. `has_challenge`: the sender verifies the URL by a message that is no event.
-    """
+    """What is known of a kind of sender. `schemes`: a message is verified by the first one whose signature header it
+    has. `acknowledgement` is the status for what is stored. `horizon_seconds` is how long the sender may send an event
+    again, also by hand. `ignored` are values of the body that differ between deliveries of one event.
+    `is_secret_base64`: secrets are written in base64, perhaps with a prefix that names their kind. `has_challenge`: the
+    sender verifies the URL by a message that is no event."""
 
     schemes: tuple[Scheme, ...]
     acknowledgement: int
@@ -188,86 +170,47 @@ def _standard(prefix: bytes) -> Scheme:
 
 def _of_body(header: bytes, prefix: bytes, encoding: Encoding, id_header: bytes, *about: bytes) -> Scheme:
     """A signature of the body alone: nothing proves when it was made, or that the id and the rest belong to it."""
-    return Scheme(
-        signature=Place(header.lower(), prefix),
-        signed=(Part.BODY,),
-        key=HeaderKey((id_header,)),
-        encoding=encoding,
-        about=about,
-    )
+    place, key = Place(header.lower(), prefix), HeaderKey((id_header,))
+    return Scheme(place, (Part.BODY,), key, encoding=encoding, about=about)
+
+
+def _of_time(place: Place, *signed: bytes | Part, id_name: str, time: Place) -> Scheme:
+    """A signature of time and body, in which the id is."""
+    return Scheme(place, signed, ComposedKey((BodyPart((id_name,)),)), time=time)
 
 
 STANDARD_WEBHOOKS: Final = _standard(b"webhook")
-
+_STRIPE: Final = b"stripe-signature"
+_STRIPE_SCHEME: Final = _of_time(
+    Place(_STRIPE, b"v1=", b","), Part.TIME, b".", Part.BODY, id_name="id", time=Place(_STRIPE, b"t=", b",")
+)
+_SLACK_TIME: Final = Place(b"x-slack-request-timestamp")
+_SLACK_SCHEME: Final = _of_time(
+    Place(b"x-slack-signature", b"v0="), b"v0:", Part.TIME, b":", Part.BODY, id_name="event_id", time=_SLACK_TIME
+)
+# What happens once is sent to all hooks under one id.
+_GITHUB_ABOUT: Final = (b"x-github-event", b"x-github-hook-id")
+_GITHUB_SCHEME: Final = _of_body(b"X-Hub-Signature-256", b"sha256=", Encoding.HEX, b"X-GitHub-Delivery", *_GITHUB_ABOUT)
+# The body is the state of what the event is about: the same for an order that is created and one that is paid.
+_SHOPIFY_ABOUT: Final = (b"x-shopify-topic", b"x-shopify-shop-domain")
+_SHOPIFY_SCHEME: Final = _of_body(
+    b"X-Shopify-Hmac-SHA256", b"", Encoding.BASE64, b"X-Shopify-Webhook-Id", *_SHOPIFY_ABOUT
+)
 PRESETS: Final[Mapping[str, Preset]] = {
     "standard_webhooks": Preset(
         (STANDARD_WEBHOOKS, _standard(b"svix")), 202, 76 * _HOUR_SECONDS, is_secret_base64=True
     ),
-    "stripe": Preset(
-        (
-            Scheme(
-                signature=Place(b"stripe-signature", b"v1=", b","),
-                signed=(Part.TIME, b".", Part.BODY),
-                key=ComposedKey((BodyPart(("id",)),)),
-                time=Place(b"stripe-signature", b"t=", b","),
-            ),
-        ),
-        200,
-        # Three days by itself, and thirty on which it can be sent again by hand.
-        33 * _DAY_SECONDS,
-        # Counts down while the event is delivered to several endpoints.
-        ignored=(("pending_webhooks",),),
-    ),
-    "slack": Preset(
-        (
-            Scheme(
-                signature=Place(b"x-slack-signature", b"v0="),
-                signed=(b"v0:", Part.TIME, b":", Part.BODY),
-                key=ComposedKey((BodyPart(("event_id",)),)),
-                time=Place(b"x-slack-request-timestamp"),
-            ),
-        ),
-        200,
-        2 * _HOUR_SECONDS,
-        has_challenge=True,
-    ),
-    # What happens once is sent to all hooks under one id.
-    "github": Preset(
-        (
-            _of_body(
-                b"X-Hub-Signature-256",
-                b"sha256=",
-                Encoding.HEX,
-                b"X-GitHub-Delivery",
-                b"x-github-event",
-                b"x-github-hook-id",
-            ),
-        ),
-        200,
-        3 * _DAY_SECONDS,
-    ),
-    # The body is the state of what the event is about: the same for an order that is created and one that is paid.
-    "shopify": Preset(
-        (
-            _of_body(
-                b"X-Shopify-Hmac-SHA256",
-                b"",
-                Encoding.BASE64,
-                b"X-Shopify-Webhook-Id",
-                b"x-shopify-topic",
-                b"x-shopify-shop-domain",
-            ),
-        ),
-        200,
-        2 * _DAY_SECONDS,
-    ),
+    # Three days by itself, and thirty on which it can be sent again by hand. What is ignored counts down while the
+    # event is delivered to several endpoints.
+    "stripe": Preset((_STRIPE_SCHEME,), 200, 33 * _DAY_SECONDS, ignored=(("pending_webhooks",),)),
+    "slack": Preset((_SLACK_SCHEME,), 200, 2 * _HOUR_SECONDS, has_challenge=True),
+    "github": Preset((_GITHUB_SCHEME,), 200, 3 * _DAY_SECONDS),
+    "shopify": Preset((_SHOPIFY_SCHEME,), 200, 2 * _DAY_SECONDS),
     # The signature is that of another preset, unless it is a bearer token.
     "cloudevents": Preset((Scheme(Place(b"authorization", b"Bearer "), (), CloudEventKey()),), 202, _DAY_SECONDS),
     # The scheme is made of the route's settings.
     "hmac": Preset((), 202, 0),
 }
-
-
 CLOUD_EVENT_ABOUT: Final = (b"ce-source", b"ce-subject", b"ce-type")
 """What a CloudEvent in binary mode is, and whose, where its id proves nothing."""
 
@@ -282,10 +225,8 @@ def custom_scheme(
     time_header: bytes | None,
     about: Sequence[bytes] = (),
 ) -> Scheme:
-    """The scheme of the preset `hmac`. Raises ValueError, with what to write, for one that proves nothing.
-
-    `event_id` is the name of a header, in the spelling of the file, or a pointer into the body.
-    """
+    """The scheme of the preset `hmac`. Raises ValueError, with what to write, for one that proves nothing. `event_id`
+    is the name of a header, in the spelling of the file, or a pointer into the body."""
     if signed.count(Part.BODY) != 1:
         raise ValueError("what is signed needs {body}, once")
     if Part.TIME in signed and time_header is None:
@@ -308,25 +249,16 @@ def custom_scheme(
     )
 
 
-_PLACEHOLDERS: Final = {b"{%b}" % part.value.encode(): part for part in Part}
+_PLACEHOLDER: Final = re.compile(rf"\{{({'|'.join(Part)})\}}")
 
 
 def parse_template(text: str) -> tuple[bytes | Part, ...]:
     """What is signed, as written: text with `{id}`, `{timestamp}` and `{body}`. Raises ValueError for another name."""
-    parts: list[bytes | Part] = []
-    rest = text.encode()
-    while rest:
-        before, brace, after = rest.partition(b"{")
-        if before:
-            parts.append(before)
-        if not brace:
-            break
-        name, closing, rest = after.partition(b"}")
-        part = _PLACEHOLDERS.get(b"{" + name + closing)
-        if part is None:
-            raise ValueError("a brace opens {id}, {timestamp} or {body}")
-        parts.append(part)
-    return tuple(parts)
+    texts = _PLACEHOLDER.split(text)
+    # Every second one is a name.
+    if any("{" in constant for constant in texts[::2]):
+        raise ValueError("a brace opens {id}, {timestamp} or {body}")
+    return tuple(Part(each) if at % 2 else each.encode() for at, each in enumerate(texts) if each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,33 +272,35 @@ class Secret:
 
 
 def living(secrets: Sequence[Secret], now: float) -> list[Secret]:
-    """The secrets that are used at `now`, in Unix time."""
     return [secret for secret in secrets if secret.until is None or now < secret.until]
+
+
+# How Standard Webhooks marks the kinds of secrets.
+_SHARED: Final = "whsec_"
+_PUBLIC: Final = "whpk_"
+_PRIVATE: Final = "whsk_"
 
 
 def secret_key(text: str, *, is_base64: bool) -> tuple[bytes, Algorithm]:
     """The key in a secret as the sender shows it. Raises ValueError, which does not repeat the secret."""
     expected = "expected whsec_ or whpk_ and base64, as the sender shows it"
-    if not is_base64:
-        key, algorithm = text.encode(), Algorithm.HMAC
-    elif text.startswith(_PRIVATE):
+    key, algorithm = text.encode(), Algorithm.HMAC
+    if is_base64 and text.startswith(_PRIVATE):
         raise ValueError("this is the sender's private key; a receiver needs the public one, whpk_...")
-    elif text.startswith(_PUBLIC):
+    if is_base64 and text.startswith(_PUBLIC):
         key, algorithm = _decoded(text.removeprefix(_PUBLIC), expected), Algorithm.ED25519
         if len(key) != ED25519_KEY_BYTES:
             raise ValueError(f"a public key whpk_... is {ED25519_KEY_BYTES} bytes in base64")
-    else:
-        key, algorithm = _decoded(text.removeprefix(_SHARED), expected), Algorithm.HMAC
+    elif is_base64:
+        key = _decoded(text.removeprefix(_SHARED), expected)
     if len(key) < SECRET_BYTES_MIN:
         raise ValueError(f"a secret has at least {SECRET_BYTES_MIN} bytes")
     return key, algorithm
 
 
 def signing_key(text: str) -> tuple[bytes, Algorithm]:
-    """The key in a secret that the gateway signs its own webhooks with, by Standard Webhooks.
-
-    Without a prefix it is a shared secret, as older programs show it. Raises ValueError, which does not repeat it.
-    """
+    """The key in a secret that the gateway signs its own webhooks with, by Standard Webhooks. Without a prefix it is a
+    shared secret, as older programs show it. Raises ValueError, which does not repeat it."""
     expected = "expected whsec_ or whsk_, and base64"
     if text.startswith(_PUBLIC):
         raise ValueError("this is the consumer's public key; the gateway signs with the private one, whsk_...")
@@ -380,12 +314,6 @@ def signing_key(text: str) -> tuple[bytes, Algorithm]:
     if not SECRET_BYTES_MIN <= len(key) <= SIGNING_SECRET_BYTES_MAX:
         raise ValueError(f"expected a secret of {SECRET_BYTES_MIN} to {SIGNING_SECRET_BYTES_MAX} bytes")
     return key, Algorithm.HMAC
-
-
-# How Standard Webhooks marks the kinds of secrets.
-_SHARED: Final = "whsec_"
-_PUBLIC: Final = "whpk_"
-_PRIVATE: Final = "whsk_"
 
 
 def _decoded(text: str, expected: str) -> bytes:
@@ -412,14 +340,12 @@ def combined_key(schemes: tuple[Scheme, ...], *, guards_content: bool) -> KeySpe
     return keys[0]
 
 
-# -- signature ---------------------------------------------------------------------------------------------------------
+# -- signatures --------------------------------------------------------------------------------------------------------
 #
-# Verifies the signatures of webhooks, and makes them: the same code for all schemes.
-#
-# Everything is done on the bytes as received, of headers and body. Which algorithm a secret is for is part of the
-# secret; a message chooses nothing but which of the route's schemes it claims to follow. Every living secret is tried
-# against every signature that is looked at, and HMACs are compared in constant time, so that time shows neither which
-# secret fits nor how much of a guess is right. What is malformed is a value, never an exception.
+# Works on the bytes as received, of headers and body. A message chooses nothing but which of the route's schemes it
+# claims to follow. Every living secret is tried against every signature that is looked at, and HMACs are compared in
+# constant time, so that time shows neither which secret fits nor how much of a guess is right. What is malformed is a
+# value, never an exception.
 #
 # A timestamp is accepted within the tolerance on both sides. A message from the future could so be sent again for twice
 # the tolerance; its id is remembered for much longer.
@@ -485,8 +411,7 @@ def verify(
     scheme = _scheme_of(schemes, headers)
     if scheme is None:
         return Refused(Fault.MISSING)
-    claim = _claim(scheme, headers)
-    if isinstance(claim, Refused):
+    if isinstance(claim := _claim(scheme, headers), Refused):
         return claim
     signed_at = claim.signed_at
     if scheme.time is not None:
@@ -504,9 +429,7 @@ def verify(
 
 def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, event_id: bytes = b"") -> Headers:
     """The headers of a message that is made at `now` (Unix time in seconds) and signed by all of the secrets.
-
-    `event_id` is for schemes that sign it. Raises ValueError for one that could be read as another one.
-    """
+    `event_id` is for schemes that sign it. Raises ValueError for one that could be read as another one."""
     if scheme.id_header is not None and not event_id:
         raise ValueError("this scheme signs an id")
     if any(delimiter in event_id for delimiter in scheme.delimiters):
@@ -521,12 +444,10 @@ def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, eve
 def sign_again(
     schemes: Sequence[Scheme], secrets: Sequence[Secret], headers: Headers, body: Body, *, now: int
 ) -> Headers | None:
-    """The headers with a signature as of `now`, by the secrets that made the one that is there; the id is the same.
-
-    A secret that has ended still signs: the service that knows it is the one that the sender signed for. None where
+    """The headers with a signature as of `now`, by the secrets that made the one that is there; the id is the same. A
+    secret that has ended still signs: the service that knows it is the one that the sender signed for. None where
     nothing can be signed again: the scheme signs no time, no secret of the route made the signature, or it is made with
-    a private key that only the sender has.
-    """
+    a private key that only the sender has."""
     found: Headers | None = None
     for scheme in schemes:
         claim = _claim(scheme, headers)
@@ -680,27 +601,20 @@ def _signed_headers(
 
 # -- examination -------------------------------------------------------------------------------------------------------
 #
-# What a request to an inbox is: an event of its sender, a question of it, or nothing that concerns the service.
+# First the signature with its time, then the id: a message that its sender did not sign is refused before anything of
+# it is read, and all such refusals can look the same.
 #
-# Order: the signature with its time, then the id. So a message that its sender did not sign is refused before anything
-# of it is read, and all such refusals can look the same.
-#
-# Which event it is ----------------- Where the id is signed, or is part of the signed body, it is the key: nobody can
-# give the event another one. Where it is not, anybody who has seen one delivery could send it again under another id,
-# as often as he likes; and could spend the id of an event that is still to come on an old one. So there the body is the
-# key by default (`guards_content`): one record for each body that was signed, whatever the id says. The record is
-# inserted by the same statement that accepts the request, so of any number of deliveries at once, under equal or
-# different ids, exactly one is accepted, and no crash can leave an id without its request. An unsigned id that comes
-# with two bodies names two events, each of which the sender signed; each is delivered once. A route whose events may be
+# Which event it is. Where the id is signed, or is part of the signed body, it is the key: nobody can give the event
+# another one. Where it is not, anybody who has seen one delivery could send it again under another id, as often as he
+# likes, and could spend the id of an event that is still to come on an old one. So there the body is the key by default
+# (`guards_content`): of any number of deliveries at once, under equal or different ids, exactly one is accepted. An
+# unsigned id that comes with two bodies names two events, each of which the sender signed. A route whose events may be
 # equal to the byte turns this off, and relies on the id.
 #
 # What the sender's scheme says of an event outside its body (`Scheme.about`: the topic, the shop, the hook) belongs to
 # its identity in both cases, because senders send one body, or one id, for several events. Where the signature does not
 # cover these headers, who has seen a delivery can have its body delivered again under other values. That is the price:
 # without them a genuine event would be acknowledged and never delivered.
-#
-# The key of one message comes from the scheme that verified it: a further id, under the header names of another scheme
-# of the preset, changes nothing.
 
 _CHALLENGE_CHARACTERS_MAX: Final = 1024
 _ORIGIN_BYTES_MAX: Final = 256
@@ -716,13 +630,10 @@ class SignAgain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """The inbox of a route.
-
-    `acknowledgement` is the status for an event that is stored. `refuses_changed`: the same id with another content is
-    a conflict, and not acknowledged. `answers_challenge`: the sender verifies the URL by a signed question. `origins`
-    are the senders of CloudEvents that may deliver here (`*`: all). With `own_secrets` the gateway signs each delivery
-    itself, by Standard Webhooks, because nobody else can make the sender's signatures.
-    """
+    """The inbox of a route. `acknowledgement` is the status for an event that is stored. `refuses_changed`: the same id
+    with another content is a conflict, and not acknowledged. `answers_challenge`: the sender verifies the URL by a
+    signed question. `origins` are the senders of CloudEvents that may deliver here (`*`: all). With `own_secrets` the
+    gateway signs each delivery itself, by Standard Webhooks, because nobody else can make the sender's signatures."""
 
     schemes: tuple[Scheme, ...]
     secrets: tuple[Secret, ...]
@@ -800,18 +711,16 @@ def examine_message(
 
 
 def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float, event_id: bytes = b"") -> Headers | None:
-    """The headers of an attempt that starts at `now`, signed again; None where they go as they came.
-
-    `event_id` names the event where the gateway signs by itself and the sender's scheme signs no id.
-    """
+    """The headers of an attempt that starts at `now`, signed again; None where they go as they came. `event_id` names
+    the event where the gateway signs by itself and the sender's scheme signs no id."""
     if inbox.own_secrets:
         return _signed_by_gateway(inbox, headers, body, now, event_id)
     if inbox.sign_again is SignAgain.NEVER:
         return None
-    if inbox.sign_again is SignAgain.LATE:
-        made_at = signed_at(inbox.schemes, headers)
-        if made_at is None or abs(now - made_at) <= inbox.tolerance_seconds / 2:
-            return None
+    made_at = signed_at(inbox.schemes, headers)
+    is_late = made_at is not None and abs(now - made_at) > inbox.tolerance_seconds / 2
+    if inbox.sign_again is SignAgain.LATE and not is_late:
+        return None
     return sign_again(inbox.schemes, inbox.secrets, headers, body, now=int(now))
 
 
@@ -830,10 +739,8 @@ def _signed_by_gateway(inbox: Inbox, headers: Headers, body: Body, now: float, e
 
 
 def granted_origin(inbox: Inbox, headers: Headers) -> bytes | None:
-    """The origin that may deliver here, of a request that asks for it (CloudEvents web hooks, section 4).
-
-    The reply names the origin that was asked for, because senders compare it, even where all may deliver.
-    """
+    """The origin that may deliver here, of a request that asks for it (CloudEvents web hooks, section 4). The reply
+    names the origin that was asked for, because senders compare it, even where all may deliver."""
     asked = header_values(headers, b"webhook-request-origin")
     if len(asked) != 1 or not 0 < len(asked[0]) <= _ORIGIN_BYTES_MAX:
         return None

@@ -4,17 +4,16 @@ A delivery is an operation in flight like a request's: claimed, sent once, recor
 next, and when. It takes a place, then opens the kept request, then has the operation claimed and sent: nothing is
 claimed in advance, because a claim that lapses puts its operation in doubt.
 
-The store alone says what is due, and the claim decides who delivers it. So any number of gateways and processes may
-deliver for one service, and one that dies, or cannot reach the store, loses nothing. A request that was just accepted
-here is delivered at once; where that is not possible, it is found when the store is next asked.
+The store alone says what is due, and the claim decides who delivers it. So any number of processes may deliver for one
+service, and one that dies, or cannot reach the store, loses nothing. A request that was just accepted here is delivered
+at once; where that is not possible, a poll finds it.
 
-*Polls.* Each is at most one search, which also says what is paused. After one that found something the next follows in
-a second, otherwise a little later each time; a postponed delivery, a free place where some had none, the end of one
-that others of its lane wait for, an upstream that may be tried again, and news of work from other gateways and
-operators bring it nearer. Of what is due on routes with free places, the oldest are found; among those, scopes take
-turns. Every second search leaves out the routes that had more due than places or filled the search before, so that they
-hide no other route. What could not be claimed or read is left alone for a while, longer each time, for the same reason.
-Orphans, which no route here delivers, are not searched for.
+A poll is at most one search, which also says what is paused. After one that found something the next follows in a
+second, otherwise a little later each time; whatever makes room or work brings it nearer. Of what is due on routes with
+free places, the oldest are found; among those, scopes take turns. Every second search leaves out the routes that had
+more due than places or filled the search before, so that they hide no other route. What could not be claimed or read is
+left alone for a while, longer each time, for the same reason. Orphans, which no route here delivers, are not searched
+for.
 """
 
 from __future__ import annotations
@@ -182,7 +181,6 @@ class DeliveryWorker:
         await end_tasks(list(self._tasks))
 
     async def run(self) -> NoReturn:
-        """Poll for ever, until cancelled."""
         # At once: until the first poll it is unknown what is paused, and nothing is delivered.
         await repeat(
             self.run_once,
@@ -461,7 +459,6 @@ def _request_of(route: Route, record: Record, kept: KeptRequest) -> Request:
 
 
 def _by_identity(delivering: Delivering, routes: Sequence[Route]) -> Callable[[Identity], Route | None]:
-    """Finds the one of `routes` that delivers an operation."""
     by_name = {(route.name, route.operation): route for route in routes}
     alone = {route.operation: route for route in routes if route.operation in delivering.alone}
 
@@ -496,7 +493,6 @@ class Places:
         self._breakers: dict[Upstream, Breaker] = {}
 
     def free(self, route: Route) -> int:
-        """How many deliveries of this route could begin now."""
         free = _in_flight_max(route) - self._taken[route.name]
         of_upstream = self._breaker(route).free(self._clock())
         return max(0, free if of_upstream is None else min(free, of_upstream))

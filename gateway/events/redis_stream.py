@@ -104,7 +104,6 @@ class RedisStreamSink:
         return replies
 
     def _script(self, event: PublishedEvent, redeliveries: int) -> tuple[Any, ...]:
-        """The script with its keys and arguments."""
         settings, attributes = self._settings, event.attributes()
         # In a cluster both keys are on one node: they have one hash tag.
         tag = settings.stream if "{" in settings.stream else f"{{{settings.stream}}}"

@@ -1,17 +1,17 @@
 """Publishes the events that wait in the store until their sinks have acknowledged them.
 
-The relay leases the rows of events, publishes as many at a time as their sink takes, and reports the results. A relay
-that dies leaves leases that lapse, so that another one publishes those events again: duplicates under the same ids,
-never a loss. Any number of processes relay for one service, through the store alone.
+The relay leases the rows of events, publishes as many at a time as their sink takes, and reports the results. Leases of
+a relay that dies lapse, and another one publishes those events again: duplicates under the same ids, never a loss. Any
+number of processes relay for one service, through the store alone.
 
-*Isolation.* Each sink has places of its own and a breaker. A publication takes a place before it is leased, and ends
-within its lease, so a slow sink delays neither the others nor any caller. While a breaker is open, nothing of its sink
-is leased, and its events lose no tries.
+Each sink has places of its own and a breaker. A publication takes a place before it is leased, and ends within its
+lease, so a slow sink delays neither the others nor any caller. While a breaker is open, nothing of its sink is leased,
+and its events lose no tries.
 
-*Polls.* One search serves all sinks. While a sink takes all that it gets and more waits for it, the next search follows
-as soon as half of its places are free, after a short pause that leaves time to callers. Otherwise it follows a moment
-after a publication ended or this process made a change that may have events, and without either a little later each
-time. After a poll that failed neither counts: a store that fails would get a search for each change.
+One search serves all sinks. While a sink takes all that it gets and more waits for it, the next search follows as soon
+as half of its places are free, after a short pause that leaves time to callers. Otherwise it follows a moment after a
+publication ended or this process made a change that may have events, and without either a little later each time. After
+a poll that failed neither counts: a store that fails would get a search for each change.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ class Relay:
             await places.open()
 
     async def run(self) -> NoReturn:
-        """Publish for ever, until cancelled."""
         await self.open()
         await repeat(
             self.run_once, pause_seconds=_POLL_SECONDS, pause_seconds_max=_FAILING_SECONDS_MAX, sleep=self._sleep
@@ -298,7 +297,6 @@ class _Places:
         return breaker.generation
 
     def end(self) -> None:
-        """Give the place back."""
         self._taken -= 1
 
     def judge(self, generation: int, publication: Publication, events: int) -> None:

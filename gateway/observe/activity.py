@@ -183,11 +183,9 @@ class Activity:
         return [None if bucket is None else _quantile(bucket, kind, share) for bucket in self.buckets]
 
     def resolved(self) -> list[float | None]:
-        """How many doubts ended, whoever resolved them: those that were opened and are not open any more.
-
-        What is open is counted some seconds later than what is opened. So an end counts once all that follows agrees,
-        and is not known yet in the last two buckets.
-        """
+        """How many doubts ended, whoever resolved them: those that were opened and are not open any more. What is open
+        is counted some seconds later than what is opened. So an end counts once all that follows agrees, and is not
+        known yet in the last two buckets."""
         opened, still = self.series("opened"), self.series("open")
         places = [at for at, number in enumerate(still) if number is not None]
         if not places:
@@ -216,7 +214,6 @@ class Activity:
         return Activity(window, self.since_us, parts, self.why_own)
 
     def document(self) -> dict[str, Any]:
-        """As the admin API shows it."""
         return {
             "window": self.window.name,
             "span_seconds": self.window.span_us // MICROSECONDS,

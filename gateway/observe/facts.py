@@ -167,7 +167,6 @@ E = TypeVar("E", bound=Fact)
 
 @dataclass_transform(frozen_default=True)
 def event(cls: type[E]) -> type[E]:
-    """Make the class a value, and read what it declares."""
     cls = immutable(cls)
     hints = {each.name: str(each.type) for each in fields(cast("Any", cls))}
     cls.changes = declare(cls.counts, cls.series, hints)
@@ -189,7 +188,8 @@ def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str
     found = _METRIC.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
-    kind, rule, buckets, name, labels, value, how, items, when, text = found.groups("")
+    kind, rule, buckets, short, labels, value, how, items, when, text = found.groups("")
+    name = f"idempotency_{short}"
     pairs = [each.partition("=") for each in labels.split(",") if each]
     attributes = {label: attribute or label for label, _, attribute in pairs}
     if name not in METRICS:
@@ -218,7 +218,6 @@ def _said(declared: str) -> list[Said]:
 
 
 def _field(declared: str) -> str:
-    """A field as an item of a dictionary."""
     name, _, path = declared.rstrip("?*").partition("=")
     value = "round(self.duration_seconds * 1000, 3)" if name == "duration_ms" else f"self.{path or name}"
     if declared.endswith("*"):
@@ -290,20 +289,19 @@ class RequestAnswered(Fact):
     origin: str | None = None
     waited_seconds: float | None = None
     counts = """
-    counter idempotency_requests_total{route,verdict}: Requests on protected routes, by verdict
-    histogram request idempotency_request_duration_seconds{route,kind} of duration_seconds: From the arrival of a
-        request on a protected route to the head of its response, waiting included
-    counter idempotency_responses_total{route,status}: Responses to requests on protected routes, by the class of the
-        status
-    histogram own idempotency_overhead_seconds{route} of own_seconds: The same without the upstream's part, of the
-        requests that were executed
-    histogram request idempotency_fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the
-        upstream took for the response to a repeat, where it is read from there
+    counter requests_total{route,verdict}: Requests on protected routes, by verdict
+    histogram request request_duration_seconds{route,kind} of duration_seconds: From the arrival of a request on a
+        protected route to the head of its response, waiting included
+    counter responses_total{route,status}: Responses to requests on protected routes, by the class of the status
+    histogram own overhead_seconds{route} of own_seconds: The same without the upstream's part, of the requests that
+        were executed
+    histogram request fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the upstream took
+        for the response to a repeat, where it is read from there
     """
     says = """
-    INFO: {self.method} {self.route} {self.status} {self.verdict}
-        | upstream_status duration_ms attempt? operation_id why differs* first_operation scope
-        request_id=shown_request_id trace_id=shown_trace_id | method route status verdict
+    INFO: {self.method} {self.route} {self.status} {self.verdict} | upstream_status duration_ms attempt? operation_id
+        why differs* first_operation scope request_id=shown_request_id trace_id=shown_trace_id | method route status
+        verdict
     """
     is_of_request = True
 
@@ -350,11 +348,11 @@ class RequestPassed(Fact):
     # `no_route_keyed`: no route matches the request although its client sent a key.
     series: ClassVar = {"reason": ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")}
     counts = """
-    counter idempotency_unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through
-        without protection
-    histogram request idempotency_unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a
-        request that is passed through to the head of its response
-    counter idempotency_requests_total{route,verdict} if verdict
+    counter unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through without
+        protection
+    histogram request unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a request that
+        is passed through to the head of its response
+    counter requests_total{route,verdict} if verdict
     """
     says = "INFO: {self.method} {self.status} unprotected | reason route duration_ms why"
 
@@ -380,12 +378,12 @@ class StatusAnswered(Fact):
     route: str | None = None
     operation_id: UUID | None = None
     counts = """
-    counter idempotency_status_requests_total{part,status}: Requests to the status resource, by what they are for and
-        the class of the reply
+    counter status_requests_total{part,status}: Requests to the status resource, by what they are for and the class of
+        the reply
     """
     says = """
-    INFO: {self.method} {self.part} of an operation {self.status} | duration_ms verdict route operation_id
-        | method status
+    INFO: {self.method} {self.part} of an operation {self.status} | duration_ms verdict route operation_id | method
+        status
     """
     is_of_request = True
 
@@ -402,8 +400,8 @@ class RegionAsked(Fact):
     result: RegionResult
     detail: str = ""
     counts = """
-    counter idempotency_region_requests_total{region,result}: Requests that were sent to the region that their operation
-        is at home in, by what became of them here
+    counter region_requests_total{region,result}: Requests that were sent to the region that their operation is at home
+        in, by what became of them here
     """
     # That a region cannot be reached is a line of its upstream's.
     says = "DEBUG: sent to region {self.region} | result detail"
@@ -421,12 +419,12 @@ class RequestObserved(Fact):
     is_rekeyed: bool
     series: ClassVar = {"route": Configured.OBSERVED_ROUTES}
     counts = """
-    counter idempotency_observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that
-        enforcement would have given
-    counter idempotency_observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one
-        under their key, and would not have run again
-    counter idempotency_observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under
-        another key within 10 minutes before
+    counter observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that enforcement would
+        have given
+    counter observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one under their key,
+        and would not have run again
+    counter observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under another key
+        within 10 minutes before
     """
 
 
@@ -441,8 +439,7 @@ class ObservationDropped(Fact):
     reason: DropReason
     number: int = 1
     counts = """
-    counter idempotency_observations_dropped_total{reason} of number: Observed requests of which nothing is known, by
-        reason
+    counter observations_dropped_total{reason} of number: Observed requests of which nothing is known, by reason
     """
 
 
@@ -465,8 +462,8 @@ class OperationClaimed(OfClaim):
     attempt: int
     is_takeover: bool = False
     counts = """
-    counter idempotency_claims_total{route}: Claims that were granted
-    counter idempotency_takeovers_total{route} if is_takeover: Operations in doubt that were sent again
+    counter claims_total{route}: Claims that were granted
+    counter takeovers_total{route} if is_takeover: Operations in doubt that were sent again
     """
     says = "DEBUG: claimed | route operation_id token attempt"
 
@@ -516,10 +513,9 @@ class OperationSettled(OfClaim):
     is_late: bool
     series: ClassVar = {"event": _ENDINGS}
     counts = """
-    counter idempotency_settlements_total{route,event}: Attempts whose end was recorded, by event
-    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for
-        an attempt
-    counter idempotency_late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
+    counter settlements_total{route,event}: Attempts whose end was recorded, by event
+    histogram request upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for an attempt
+    counter late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
     """
     says = """
     WARNING if is_late: {self.ending}, recorded late | route operation_id token event detail
@@ -539,12 +535,12 @@ class WriteRefused(OfClaim):
     event: Event
     state: str
     counts = """
-    counter idempotency_refused_writes_total{route}: Attempts whose outcome the store refused, because the record had
-        gone on without them
+    counter refused_writes_total{route}: Attempts whose outcome the store refused, because the record had gone on
+        without them
     """
     says = """
-    ERROR: the store refused the outcome of an attempt: the record is {self.state} already
-        | route operation_id token event
+    ERROR: the store refused the outcome of an attempt: the record is {self.state} already | route operation_id token
+        event
     """
 
 
@@ -557,13 +553,10 @@ class OutcomeJournaled(OfClaim):
     detail: str
     upstream_seconds: float | None
     counts = """
-    counter idempotency_journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not
-        take it
-    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds
+    counter journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not take it
+    histogram request upstream_duration_seconds{route} of upstream_seconds
     """
-    says = """
-    WARNING: journaled: the durable store has not taken the outcome yet | route operation_id token event detail
-    """
+    says = "WARNING: journaled: the durable store has not taken the outcome yet | route operation_id token event detail"
 
 
 @event
@@ -573,7 +566,7 @@ class JournalFailed(Fact):
 
     detail: str
     is_first: bool
-    counts = "counter idempotency_journal_failures_total: Outcomes that neither the durable store nor the journal took"
+    counts = "counter journal_failures_total: Outcomes that neither the durable store nor the journal took"
     says = "ERROR if is_first, DEBUG: neither the durable store nor the journal takes an outcome | detail"
 
 
@@ -583,7 +576,7 @@ class FlushRefused(OfClaim):
 
     event: Event
     detail: str
-    counts = "counter idempotency_refused_writes_total{route}"
+    counts = "counter refused_writes_total{route}"
     says = """
     ERROR: the durable store refused a journaled outcome, which is kept in the journal | route operation_id token event
         detail
@@ -599,12 +592,12 @@ class RecordUnreadable(Fact):
     why: str
     is_logged: bool
     counts = """
-    counter idempotency_unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or
-        they were changed
+    counter unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or they were
+        changed
     """
     says = """
-    ERROR if is_logged, DEBUG: a record cannot be decrypted; its response is not replayed any more
-        | operation=operation_id detail=why
+    ERROR if is_logged, DEBUG: a record cannot be decrypted; its response is not replayed any more |
+        operation=operation_id detail=why
     """
 
 
@@ -615,7 +608,7 @@ class LeaseLost(Fact):
     operation_id: UUID
     token: int
     detail: str
-    counts = "counter idempotency_lost_leases_total: Running attempts that lost their lease"
+    counts = "counter lost_leases_total: Running attempts that lost their lease"
     says = "WARNING: the lease of a running attempt is lost | operation_id token detail"
 
 
@@ -635,9 +628,7 @@ class ProbeMade(Fact):
     duration_seconds: float = 0.0
     attempt: int = 0
     origin: str | None = None
-    counts = """
-    counter idempotency_probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding
-    """
+    counts = "counter probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding"
     says = "INFO: probed | route operation_id finding why?"
 
 
@@ -653,9 +644,7 @@ class WebhookRefused(Fact):
     route: str
     reason: str
     series: ClassVar = {"reason": (*Fault, "unidentified", "throttled")}
-    counts = """
-    counter idempotency_inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason
-    """
+    counts = "counter inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason"
 
 
 @event
@@ -666,9 +655,7 @@ class WebhookVerified(Fact):
     secret_ids: tuple[str, ...]
 
     # By route or sink, and by the name that the configuration gives the secret.
-    counts = """
-    counter idempotency_secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed
-    """
+    counts = "counter secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed"
 
     @property
     def used_secrets(self) -> list[tuple[str, str, int]]:
@@ -685,9 +672,8 @@ class WebhookRepeated(Fact):
     is_changed: bool
     differs: tuple[str, ...] = ()
     counts = """
-    counter idempotency_inbox_duplicates_total{route}: Events that an inbox had already
-    counter idempotency_inbox_changed_total{route} if is_changed: Those of them that had another content, and were not
-        delivered
+    counter inbox_duplicates_total{route}: Events that an inbox had already
+    counter inbox_changed_total{route} if is_changed: Those of them that had another content, and were not delivered
     """
     says = """
     WARNING if is_changed: an event came again with another content, and is not delivered | route operation_id differs*
@@ -710,8 +696,8 @@ class RepeatNoticed(Fact):
     first_operation: UUID | None
     scope: str
     counts = """
-    counter idempotency_repeats_total{route,result}: Requests that came again under another key, counted or refused, and
-        those that lack what is compared
+    counter repeats_total{route,result}: Requests that came again under another key, counted or refused, and those that
+        lack what is compared
     """
     # The line of a refused request says so.
     says = """
@@ -729,7 +715,7 @@ class KeysFetched(Fact):
     """The keys of an issuer of tokens were fetched, or could not be."""
 
     result: FetchResult
-    counts = "counter idempotency_key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
+    counts = "counter key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
 
 class Decision(StrEnum):
@@ -746,7 +732,7 @@ class AuthorizationDecided(Fact):
     """An authorising service decided about a request, or could not."""
 
     decision: Decision
-    counts = "counter idempotency_forward_auth_total{decision}: Requests that an authorising service decided about"
+    counts = "counter forward_auth_total{decision}: Requests that an authorising service decided about"
 
 
 # -- deliveries and sinks ----------------------------------------------------------------------------------------------
@@ -757,7 +743,7 @@ class OperationAccepted(OfClaim):
     """A request was accepted: it is kept durably, `request_bytes` long, to be delivered later."""
 
     request_bytes: int
-    counts = "counter idempotency_accepted_total{route}: Requests that were accepted, to be delivered later"
+    counts = "counter accepted_total{route}: Requests that were accepted, to be delivered later"
     says = "DEBUG: accepted | route operation_id token request_bytes"
 
 
@@ -781,7 +767,7 @@ class DeliveryAttempted(OfClaim):
     pause_seconds: float | None = None
     request: RequestInfo | None = None
     traceparent: str | None = None
-    counts = "counter idempotency_deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
+    counts = "counter deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
     says = """
     WARNING if result=dead_letter, INFO: delivery of {self.route}: {self.result} | detail? upstream_status duration_ms
         next_attempt_seconds attempt operation_id token request_id trace_id | route result
@@ -810,8 +796,8 @@ class BreakerChanged(Fact):
     is_open: bool
     detail: str = ""
     counts = """
-    gauge max idempotency_breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it
-        cannot be reached
+    gauge max breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it cannot be
+        reached
     """
     says = """
     WARNING if is_open: the breaker is open: nothing is delivered | upstream detail?
@@ -844,19 +830,18 @@ class BacklogTaken(Fact):
     series: ClassVar = {"reason": (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)}
     # Every worker counts the whole service.
     counts = """
-    gauge max idempotency_backlog{route} of accepted each waiting: Accepted operations of the service that are not
-        delivered
-    gauge max idempotency_oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since
-        its acceptance, 0 without one
-    gauge max idempotency_backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
-    gauge max idempotency_dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up,
-        until somebody decides about them, by reason
-    gauge max idempotency_lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or
-        a dead letter, so that the others wait
-    gauge max idempotency_oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the
-        first of them has been stopped, 0 without one
-    gauge max idempotency_paused{route} all paused_routes: Whether an operator has paused the delivery
-    gauge max idempotency_orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
+    gauge max backlog{route} of accepted each waiting: Accepted operations of the service that are not delivered
+    gauge max oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since its
+        acceptance, 0 without one
+    gauge max backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
+    gauge max dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up, until
+        somebody decides about them, by reason
+    gauge max lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or a dead
+        letter, so that the others wait
+    gauge max oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the first of them
+        has been stopped, 0 without one
+    gauge max paused{route} all paused_routes: Whether an operator has paused the delivery
+    gauge max orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
     """
 
     @property
@@ -887,9 +872,8 @@ class EventsPublished(Fact):
     detail: str = ""
     secret_ids: tuple[str, ...] = ()
     counts = """
-    counter idempotency_events_published_total{sink,result} of number: Publications of events to sinks, by what came of
-        them
-    counter idempotency_secret_used_total{place,id} all used_secrets
+    counter events_published_total{sink,result} of number: Publications of events to sinks, by what came of them
+    counter secret_used_total{place,id} all used_secrets
     """
 
     @property
@@ -939,13 +923,10 @@ class EventsCounted(Fact):
 
     # Every worker counts the whole service.
     counts = """
-    gauge max idempotency_events_pending{sink} of pending each sinks: Events that a sink has yet to receive
-    gauge max idempotency_oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without
-        one
-    gauge max idempotency_events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers
-        them
-    gauge max idempotency_sink_suspended{sink} of is_suspended each sinks: Whether a sink gets nothing until an operator
-        resumes it
+    gauge max events_pending{sink} of pending each sinks: Events that a sink has yet to receive
+    gauge max oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without one
+    gauge max events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers them
+    gauge max sink_suspended{sink} of is_suspended each sinks: Whether a sink gets nothing until an operator resumes it
     """
 
 
@@ -961,10 +942,9 @@ class StoreCalled(Fact):
     duration_seconds: float
     error: str | None = None
     counts = """
-    histogram store idempotency_store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took,
-        failed ones included
-    counter idempotency_store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known
-        after it
+    histogram store store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took, failed ones
+        included
+    counter store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known after it
     """
     says = "DEBUG if error: a call of the store failed | tier verb error"
 
@@ -1000,9 +980,7 @@ class StoreMet(Fact):
     """The durable store, which can be promoted, is used from now on, on this timeline."""
 
     timeline: int
-    counts = """
-    gauge max idempotency_store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it
-    """
+    counts = "gauge max store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it"
 
 
 @event
@@ -1010,9 +988,7 @@ class SynchronyChanged(Fact):
     """Whether a standby has what the durable store acknowledges, from now on."""
 
     is_synchronous: bool
-    counts = """
-    gauge min idempotency_store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges
-    """
+    counts = "gauge min store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges"
 
 
 @event
@@ -1043,11 +1019,11 @@ class PromotionJudged(Fact):
     unvouched: int
     series: ClassVar = {"result": ("accepted", "refused")}
     counts = """
-    counter idempotency_store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway
-        judged, by whether it found that nothing was lost
-    counter idempotency_store_promotions_total{result} if result=refused
-    gauge max idempotency_store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted
-        standby lost anything
+    counter store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway judged, by
+        whether it found that nothing was lost
+    counter store_promotions_total{result} if result=refused
+    gauge max store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted standby lost
+        anything
     """
     says = "WARNING: a standby of the durable store was promoted: {self.result} | timeline why unvouched?"
 
@@ -1062,12 +1038,11 @@ class MemoryChanged(Fact):
     why: str
     by: str
     counts = """
-    gauge max idempotency_store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are
-        refused
+    gauge max store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are refused
     """
     says = """
-    ERROR if is_lost: the durable store lost its memory: requests with keys that it does not have are refused;
-        see: {PROGRAM} memory | why for_seconds
+    ERROR if is_lost: the durable store lost its memory: requests with keys that it does not have are refused; see:
+        {PROGRAM} memory | why for_seconds
     WARNING: the durable store is trusted again | why by?
     """
 
@@ -1088,8 +1063,8 @@ class SweepDone(Fact):
     named: tuple[tuple[str, UUID], ...] = ()
     expired: int = 0
     counts = """
-    counter idempotency_swept_total{event} all swept: Records that a sweep of this gateway moved on
-    histogram sweep idempotency_sweep_duration_seconds of duration_seconds: How long a sweep took
+    counter swept_total{event} all swept: Records that a sweep of this gateway moved on
+    histogram sweep sweep_duration_seconds of duration_seconds: How long a sweep took
     """
     series: ClassVar = {"event": (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)}
     # Leases lapse when a gateway dies, and this line helps to find out why.
@@ -1116,12 +1091,12 @@ class TallyTaken(Fact):
 
     # Every worker counts the whole store; routes that the configuration no longer has, too.
     counts = """
-    gauge max idempotency_in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each
-        gateway: use the maximum, not the sum
-    gauge max idempotency_oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been
-        in doubt, 0 without one
-    gauge max idempotency_encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the
-        whole store with something encrypted with this key, of each table up to 10000
+    gauge max in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each gateway: use the
+        maximum, not the sum
+    gauge max oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been in doubt, 0
+        without one
+    gauge max encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the whole store
+        with something encrypted with this key, of each table up to 10000
     """
     says = "DEBUG if number: operations are in doubt | in_doubt=number oldest_seconds=oldest_in_doubt_seconds"
 
@@ -1149,8 +1124,7 @@ class AdminActed(Fact):
     attempt: int = 0
     origin: str | None = None
     counts = """
-    counter idempotency_admin_actions_total{action,result}: Changes that operators asked for through the admin port, by
-        result
+    counter admin_actions_total{action,result}: Changes that operators asked for through the admin port, by result
     """
 
 
@@ -1161,7 +1135,7 @@ class SignedIn(Fact):
 
     result: AdminResult
     series: ClassVar = {"result": (AdminResult.DONE, AdminResult.REFUSED)}
-    counts = "counter idempotency_admin_sign_ins_total{result}: Attempts to sign in to the console"
+    counts = "counter admin_sign_ins_total{result}: Attempts to sign in to the console"
 
 
 @event
@@ -1169,9 +1143,7 @@ class LoopStalled(Fact):
     """The event loop did not run for this long."""
 
     lag_seconds: float
-    counts = """
-    histogram stall idempotency_loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was
-    """
+    counts = "histogram stall loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was"
     says = "WARNING: the event loop was blocked for {self.lag_seconds:.1f} s"
 
 

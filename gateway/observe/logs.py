@@ -43,16 +43,14 @@ from gateway.observe.facts import (
 # -- writer ------------------------------------------------------------------------------------------------------------
 # Writes lines of the log on a descriptor, without ever blocking the code that logs.
 #
-# They are queued as what they are made of; one thread makes and writes them. A paused terminal, a full disk or a
-# collector that does not read its pipe blocks that thread alone: once the queue is full, further lines are dropped and
-# counted, and the count is logged as soon as lines can be written again. Lines are written after a short delay, so that
-# a busy gateway makes one system call for many.
+# They are queued as what they are made of; one thread makes and writes them, after a short delay, so that a busy
+# gateway makes one system call for many. A paused terminal, a full disk or a collector that does not read its pipe
+# blocks that thread alone: once the queue is full, further lines are dropped and counted, and the count is logged as
+# soon as lines can be written again.
 #
-# Also makes lines safe: whatever is logged, a line has printable characters only and a bounded length, and the value of
-# a field cannot pass for another field.
-#
-# Several processes may write to one descriptor. Then whole lines are written in pieces that a pipe takes atomically
-# (`PIPE_BUF`, pipe(7)), so that lines of other processes cannot split them; a line longer than that may be split.
+# Whatever is logged, a line has printable characters only and a bounded length, and the value of a field cannot pass
+# for another field. Where several processes write to one descriptor, whole lines are written in pieces that a pipe
+# takes atomically (`PIPE_BUF`, pipe(7)), so that lines of others cannot split them; a longer line may be split.
 
 _LINES_MAX: Final = 10_000
 # A traceback is as large as many lines.
@@ -76,7 +74,6 @@ Form = Callable[[float, int, Line, str | None, int | None], bytes]
 
 
 def as_json(seconds: float, level: int, line: Line, traceback: str | None, worker: int | None) -> bytes:
-    """One JSON object a line."""
     fields: dict[str, Value] = {
         "time": _time(seconds),
         "level": logging.getLevelName(level).lower(),
@@ -320,7 +317,6 @@ class Logs:
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost."""
         return self._writer.dropped
 
     def close(self) -> None:

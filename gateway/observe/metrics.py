@@ -43,10 +43,9 @@ from gateway.observe.facts import Metric as Declared
 # -- exposition --------------------------------------------------------------------------------------------------------
 # Metric families: kept in tables, merged over workers, and written for Prometheus.
 #
-# Knows nothing of what is measured. `prometheus_client` writes the formats; its own counters are not used. Its
-# multiprocess counters lie in memory-mapped files: when the disk is full, the process dies by SIGBUS, and a request
-# costs 20 µs more. Its counters of one process cannot be sent to a supervisor without blocking the event loop: 35 ms
-# for a hundred routes, where these tables take 0.3 ms.
+# `prometheus_client` writes the formats; its own counters are not used. Its multiprocess counters lie in memory-mapped
+# files: when the disk is full, the process dies by SIGBUS, and a request costs 20 µs more. Its counters of one process
+# cannot be sent to a supervisor without blocking the event loop: 35 ms for a hundred routes, where these take 0.3 ms.
 #
 # Only the event loop changes a family, so it needs no lock. A thread writes the scrape, from rows that may change
 # meanwhile: what is counted then may or may not be in it.
@@ -70,6 +69,10 @@ class Family:
         self.add_rows()
 
     @property
+    def is_counter(self) -> bool:
+        return self._rule is None
+
+    @property
     def is_summed(self) -> bool:
         """Whether the numbers of several gateways are one sum."""
         return self._rule in (None, Rule.SUM)
@@ -87,27 +90,21 @@ class Family:
             row = self.rows[labels] = self._zeros()
         return row
 
-    def take(self, numbers: Mapping[Labels, float]) -> None:
-        """Count these numbers, or put them; other series of a gauge are then 0."""
-        if self._rule is not None:
+    def take(self, numbers: Mapping[Labels, float], *, is_put: bool) -> None:
+        """Count these numbers; or put them, and other series are then 0."""
+        if is_put:
             numbers = {**dict.fromkeys(self.rows, 0.0), **numbers}
         for labels, number in numbers.items():
             row = self.row(labels)
-            row[0] = float(number) + (row[0] if self._rule is None else 0.0)
+            row[0] = float(number) + (0.0 if is_put else row[0])
 
     def packed(self) -> Rows:
         """The rows that are not 0: to count nothing and not to be there come to the same. Of a gauge all: a supervisor
         knows the labels of some from workers alone, and one that is 0 must not vanish."""
         return {labels: list(row) for labels, row in self.rows.items() if self._rule is not None or any(row)}
 
-    def absorb(self, rows: Rows) -> None:
-        """Add the numbers of a process that ended. A gauge ends with it."""
-        for labels, row in rows.items() if self._rule is None else ():
-            own = self.row(labels)
-            own[:] = [a + b for a, b in zip(own, row, strict=True)]
-
     def merged(self, rows: Rows, others: Sequence[Rows]) -> Rows:
-        """A supervisor's numbers, which are 0 where only workers count, merged with those of its workers."""
+        """A supervisor's numbers, which are 0 where only workers count, merged with those of others. Changes none."""
         if self._rule is Rule.OWN:
             return rows
         zeros, rows = self._zeros(), dict(rows)
@@ -121,7 +118,6 @@ class Family:
         return rows
 
     def written(self, rows: Rows) -> Metric:
-        """The rows as a metric of `prometheus_client`."""
         if self._bounds:
             histogram = HistogramMetricFamily(self.name, self.text, labels=self.label_names)
             le = (*map(str, self._bounds), "+Inf")
@@ -197,32 +193,29 @@ all. Counts are since the start of the process; what is not there is 0."""
 
 READ: Final = declare(
     """
-    gauge min idempotency_store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
-    gauge sum idempotency_in_flight{route}: Operations that this gateway works on
-    gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been worked on, 0 without one
-    counter idempotency_copy_lookups_total{source,result}: Lookups of a recorded response outside the durable store
-    counter idempotency_fast_writes_dropped_total: Writes to the fast tier that were given up for lack of room
-    gauge max idempotency_store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all gateways of the
-        durable store
-    counter idempotency_partition_late_total: Times that responses had to wait until the partition for their day was
-        made
-    gauge sum idempotency_purges_pending: Purged operations of which the fast tier may still hold a copy
-    gauge max idempotency_shared_note_lag_seconds: For how long the note in Redis has lacked something that the durable
-        store acknowledged, 0 without
-    counter idempotency_log_lines_dropped_total: Lines that the log could not write in time
-    gauge sum idempotency_journal_waiting: Outcomes in the journal that wait for the durable store
-    gauge sum idempotency_journal_refused: Outcomes in the journal that the durable store refused
-    gauge sum idempotency_journal_bytes: What the journal holds on the disk
-    gauge max idempotency_journal_oldest_seconds: How long the oldest of those that wait has waited, 0 without
-    gauge sum idempotency_upstream_connections{upstream}: Open connections to upstreams
-    counter idempotency_upstream_connections_opened_total{upstream}: Connections to upstreams that were opened
-    counter idempotency_upstream_connections_reused_total{upstream}: Idle connections that were taken for another
-        request
-    counter idempotency_upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that ended before a byte
-        of a response came
-    counter idempotency_upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through and probes
-        included, by whether a response began to arrive
-    counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the collector
+    gauge min store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
+    gauge sum in_flight{route}: Operations that this gateway works on
+    gauge max oldest_in_flight_seconds: How long the oldest of them has been worked on, 0 without one
+    counter copy_lookups_total{source,result}: Lookups of a recorded response outside the durable store
+    counter fast_writes_dropped_total: Writes to the fast tier that were given up for lack of room
+    gauge max store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all gateways of the durable store
+    counter partition_late_total: Times that responses had to wait until the partition for their day was made
+    gauge sum purges_pending: Purged operations of which the fast tier may still hold a copy
+    gauge max shared_note_lag_seconds: For how long the note in Redis has lacked something that the durable store
+        acknowledged, 0 without
+    counter log_lines_dropped_total: Lines that the log could not write in time
+    gauge sum journal_waiting: Outcomes in the journal that wait for the durable store
+    gauge sum journal_refused: Outcomes in the journal that the durable store refused
+    gauge sum journal_bytes: What the journal holds on the disk
+    gauge max journal_oldest_seconds: How long the oldest of those that wait has waited, 0 without
+    gauge sum upstream_connections{upstream}: Open connections to upstreams
+    counter upstream_connections_opened_total{upstream}: Connections to upstreams that were opened
+    counter upstream_connections_reused_total{upstream}: Idle connections that were taken for another request
+    counter upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that ended before a byte of a
+        response came
+    counter upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through and probes included, by
+        whether a response began to arrive
+    counter spans_total{result}: Spans of requests, by what became of them on the way to the collector
     """,
     {"route": (), "result": ("exported", "dropped", "failed"), "tier": Configured.TIERS},
     {},
@@ -247,20 +240,19 @@ class ReloadResult(StrEnum):
 
 declare(
     """
-    counter idempotency_config_reloads_total{result}: Attempts to change the configuration or its certificates, by
-        result
-    gauge own idempotency_config_last_reload_successful: Whether the last attempt succeeded; 0: what is in force is
-        older than the files
-    gauge own idempotency_config_last_reload_success_timestamp_seconds: When the configuration was last read with
-        success, the start included
-    gauge own idempotency_config_info{hash}: The digest of the configuration in force, without secrets
-    gauge own idempotency_tls_certificate_expiry_timestamp_seconds{use}: When the first certificate of the files in
-        force expires, by what it is for
-    gauge max idempotency_routes{mode}: Routes of the configuration
-    gauge own idempotency_workers{state}: Processes of this gateway; a silent one does not respond, and its numbers are
-        the last known
-    counter idempotency_worker_restarts_total: Workers that were started because one had died
-    gauge own idempotency_build_info{version,python}: The program that runs; always 1
+    counter config_reloads_total{result}: Attempts to change the configuration or its certificates, by result
+    gauge own config_last_reload_successful: Whether the last attempt succeeded; 0: what is in force is older than the
+        files
+    gauge own config_last_reload_success_timestamp_seconds: When the configuration was last read with success, the start
+        included
+    gauge own config_info{hash}: The digest of the configuration in force, without secrets
+    gauge own tls_certificate_expiry_timestamp_seconds{use}: When the first certificate of the files in force expires,
+        by what it is for
+    gauge max routes{mode}: Routes of the configuration
+    gauge own workers{state}: Processes of this gateway; a silent one does not respond, and its numbers are the last
+        known
+    counter worker_restarts_total: Workers that were started because one had died
+    gauge own build_info{version,python}: The program that runs; always 1
     """,
     {"result": tuple(ReloadResult), "mode": MODES, "state": ("serving", "silent", "absent")},
     {},
@@ -283,7 +275,9 @@ class Metrics:
         those of the routes, by name."""
         self._families: dict[str, Family] = {}
         self._read: Callable[[], Readings] = dict
-        self._before: Readings = {}
+        # What workers and gateways that ended had counted. Apart from what this counts, for a scrape that is being
+        # written would have it twice.
+        self._ended: Counted = {}
         self._rendering = asyncio.Lock()
         # Of gateways that served before in this process, until their last request has ended.
         self._earlier: list[Metrics] = []
@@ -311,7 +305,6 @@ class Metrics:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def counting(self, kind: type[Fact]) -> Counting:
-        """How events of this kind are counted."""
         found = self._counting.get(kind)
         if found is None:
             one = [each for each in kind.changes if not each.how]
@@ -342,10 +335,10 @@ class Metrics:
 
     def _count_many(self, changes: Sequence[Change], fact: Any) -> None:
         for change in changes:
-            self._families[change.metric.name].take(_numbers(change, fact))
+            is_put = change.metric.rule is not None
+            self._families[change.metric.name].take(_numbers(change, fact), is_put=is_put)
 
     def add_routes(self, routes: Iterable[str]) -> None:
-        """Have the series of these routes, too."""
         names = tuple(routes)
         for family in self._families.values():
             if "route" in family.label_names:
@@ -368,7 +361,6 @@ class Metrics:
         return found
 
     def put_configuration(self, digest: str, at_seconds: float) -> None:
-        """The configuration in force, read just now."""
         self._put("config_last_reload_successful", 1)
         self._put("config_last_reload_success_timestamp_seconds", at_seconds)
         self._families["idempotency_config_info"].rows.clear()
@@ -394,9 +386,9 @@ class Metrics:
             self._put_readings()
             # Called here, because a worker may end and be absorbed while another scrape is being written.
             numbers, pids = workers()
-            numbers = [*numbers, *self._of_earlier()]
+            numbers = [*numbers, *self._others()]
             families = [
-                (family, dict(family.rows), [each.get(name, {}) for each in numbers])
+                (family, dict(family.rows), [each[name] for each in numbers if name in each])
                 for name, family in self._families.items()
             ]
             return await asyncio.to_thread(encode, families, accept, pids)
@@ -409,9 +401,8 @@ class Metrics:
             self._put_readings()
         wanted = self._families if names is None else {name: self._families[name] for name in names}
         found = {name: packed for name, family in wanted.items() if (packed := family.packed())}
-        for numbers in self._of_earlier(names):
-            for name, rows in numbers.items():
-                found[name] = self._families[name].merged(found.get(name, {}), [rows])
+        for numbers in self._others(names):
+            found |= self._sum(found, numbers)
         return found
 
     def follow(self, before: Metrics) -> None:
@@ -423,35 +414,36 @@ class Metrics:
         self._earlier.remove(before)
         self.absorb(before.take())
 
-    def _of_earlier(self, names: Sequence[str] | None = None) -> list[Counted]:
-        """What counts together with this. Of the rest only the gateway that serves knows the present state."""
-        found = [each.take(names) for each in self._earlier]
-        return [{name: rows for name, rows in each.items() if self._families[name].is_summed} for each in found]
-
     def absorb(self, numbers: Counted) -> None:
-        """Add what a worker that ended had counted. Its gauges end with it."""
-        for name, rows in numbers.items():
-            self._families[name].absorb(rows)
+        """Add what somebody that ended had counted. Its gauges end with it."""
+        counted = {name: rows for name, rows in numbers.items() if self._families[name].is_counter}
+        self._ended = {**self._ended, **self._sum(self._ended, counted)}
+
+    def _others(self, names: Sequence[str] | None = None) -> list[Counted]:
+        """What counts together with this. Of the rest only the gateway that serves knows the present state."""
+        found = [
+            {name: rows for name, rows in each.take(names).items() if self._families[name].is_summed}
+            for each in self._earlier
+        ]
+        return [{name: rows for name, rows in self._ended.items() if names is None or name in names}, *found]
+
+    def _sum(self, numbers: Counted, more: Counted) -> Counted:
+        """Both, of the metrics that `more` has."""
+        return {name: self._families[name].merged(numbers.get(name, {}), [rows]) for name, rows in more.items()}
 
     def count_workers(self, **states: int) -> None:
-        """Set how many workers are in each state."""
         for state, number in states.items():
             self._put("workers", number, state)
 
     def count_restart(self) -> None:
-        """Count a worker that replaces one that died."""
         self._row("worker_restarts_total")[0] += 1
 
     # -- families -----------------------------------------------------------------------------------------------------
 
     def _put_readings(self) -> None:
-        """Of what is counted since the start only the difference, in addition to what was absorbed."""
-        before, self._before = self._before, self._read()
+        readings = self._read()
         for metric, *_ in READ:
-            now, then = _read_numbers(metric.name, self._before), _read_numbers(metric.name, before)
-            if metric.rule is None:
-                now = {labels: now.get(labels, 0) - then.get(labels, 0) for labels in now.keys() | then.keys()}
-            self._families[metric.name].take(now)
+            self._families[metric.name].take(_read_numbers(metric.name, readings), is_put=True)
 
     def _put(self, name: str, value: float, *labels: str) -> None:
         self._row(name, *labels)[0] = float(value)
@@ -467,7 +459,6 @@ def _labels(attributes: Sequence[str], fact: Any) -> Labels:
 
 
 def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
-    """The numbers of several series."""
     found = getattr(fact, change.items) if change.items else [fact]
     if change.how == "all":
         return {tuple(labels): number for *labels, number in found}
@@ -475,7 +466,6 @@ def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
 
 
 def _read_numbers(name: str, readings: Readings) -> dict[Labels, float]:
-    """Those of one metric."""
     found = readings.get(name.removeprefix("idempotency_"), {})
     if not isinstance(found, Mapping):
         return {(): found}

@@ -1,6 +1,5 @@
-"""The status port: liveness, readiness and metrics, for probes and scrapers.
-
-Owns three paths, and changes nothing: it allows GET and HEAD, and few scrapes at once.
+"""The status port: liveness, readiness and metrics, for probes and scrapers. It allows GET and HEAD, and few scrapes at
+once.
 
 The gateway is ready while it serves, with or without its stores: unprotected traffic must not fail with a store, and
 protected requests get a reply that says what to do. To route by the state of the store, use `/readyz?require=store`.
@@ -245,7 +244,6 @@ class Health:
         self.why = {tier: why for health in healths for tier, why in health.why.items()}
 
     def is_ready(self, *, requires_store: bool) -> bool:
-        """Whether the gateway should get new requests."""
         is_ready = self.serving and not self.is_joining and not self.draining
         return is_ready and (self._durable_serves or not requires_store)
 
@@ -259,7 +257,6 @@ class Health:
         return {"durable": self._durable_serves} | ({} if self.fast_up is None else {"fast": self.fast_up})
 
     def parts(self) -> dict[str, Any]:
-        """The parts, for people."""
         parts: dict[str, Any] = {
             "listener": _up(self.serving),
             "durable": _up(self._durable_serves),

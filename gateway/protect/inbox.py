@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.identity.key import Key
@@ -83,21 +83,23 @@ class Throttle:
         if now - since >= _THROTTLED_SECONDS:
             count, since = 0, now
         self._failures[address] = count + 1, since
-        if len(self._failures) > _ADDRESSES_MAX:
-            self._failures.popitem(last=False)
+        _bound(self._failures)
 
     def count_genuine(self, address: str) -> None:
         self._genuine[address] = None
         self._genuine.move_to_end(address)
-        if len(self._genuine) > _ADDRESSES_MAX:
-            self._genuine.popitem(last=False)
+        _bound(self._genuine)
+
+
+def _bound(addresses: OrderedDict[str, Any]) -> None:
+    if len(addresses) > _ADDRESSES_MAX:
+        addresses.popitem(last=False)
 
 
 class Verifying:
     """The verification of one gateway process."""
 
     def __init__(self, events: Events, clock: Callable[[], float]) -> None:
-        """`clock` as in `Throttle`."""
         self._events = events
         self._throttle = Throttle(clock)
 
@@ -144,10 +146,8 @@ class Verifying:
 
 
 def _handshake(inbox: Inbox, head: RequestHead) -> Reply | None:
-    """The reply to a sender that asks whether it may deliver here; None for any other OPTIONS request.
-
-    CloudEvents web hooks, section 4. Without the granted origin, the reply is no consent, whatever its status.
-    """
+    """The reply to a sender that asks whether it may deliver here; None for any other OPTIONS request. CloudEvents web
+    hooks, section 4. Without the granted origin, the reply is no consent, whatever its status."""
     if not header_values(head.headers, b"webhook-request-origin"):
         return None
     allow = (b"Allow", b"OPTIONS, POST")
@@ -203,11 +203,7 @@ class Receiving:
     """The inboxes of one gateway process."""
 
     def __init__(
-        self,
-        accepting: Accepting,
-        journaling: Journaling,
-        events: Events,
-        recall: Callable[[UUID], Snapshot | None],
+        self, accepting: Accepting, journaling: Journaling, events: Events, recall: Callable[[UUID], Snapshot | None]
     ) -> None:
         """`recall` returns the record of a completed operation if this process remembers it."""
         self._accepting = accepting
@@ -216,21 +212,19 @@ class Receiving:
         self._recall = recall
 
     async def receive(self, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
-        """The reply to a genuine event. The caller closes the request's body.
-
-        When this is cancelled, the event may have been accepted all the same: the sender repeats it, and learns that.
-        """
+        """The reply to a genuine event. The caller closes the request's body. When this is cancelled, the event may
+        have been accepted all the same: the sender repeats it, and learns that."""
         snapshot = self._recall(request.identity.operation_id)
         if snapshot is None or snapshot.record is None:
             found = await self._accepting.accept(request, policy)
+            if isinstance(found, Accepted):
+                return _acknowledged(inbox, Verdict.ACCEPTED)
             if isinstance(found, Reply):
                 # An event that was delivered may be repeated while the store is away.
                 is_unknown = found.verdict in (Verdict.STORE_UNAVAILABLE, Verdict.IN_DOUBT)
                 known = await self._find(request) if is_unknown else None
                 return found if known is None else await self._reply_to_repeat(known, request, inbox, policy)
             snapshot = found.snapshot
-            if isinstance(found, Accepted):
-                return _acknowledged(inbox, Verdict.ACCEPTED)
         return await self._reply_to_repeat(snapshot, request, inbox, policy)
 
     async def _find(self, request: Request) -> Snapshot | None:

@@ -1,8 +1,8 @@
 """What is seen of requests on observed routes, beside their way through the passthrough.
 
-Owns the queue of what was seen, and the worker that judges and stores it; `sighting` copies what streams by. It knows
-no claim, lease, record or journal, and nothing of a request waits for it: it never reads a body itself, never asks the
-store while a request is under way, and gives up what does not fit. What it gives up is counted, by reason:
+Owns the queue of what was seen, and the worker that judges and stores it. It knows no claim, lease, record or journal,
+and nothing of a request waits for it: it never reads a body itself, never asks the store while a request is under way,
+and gives up what does not fit. What it gives up is counted, by reason:
 
 * `queue`: too many requests are observed at once, or wait for the store.
 * `memory`: their bodies would take too much memory.
@@ -312,10 +312,8 @@ _REMEMBERED_REQUESTS_MAX: Final = 20
 
 class Observing:
     """Observes requests of one service in one process. Lives on one event loop. `run` it, and `close` it at the end.
-
     `wall_us` is this host's time, `clock` counts seconds. With `shows_header`, responses carry what enforcement would
-    have done as far as this process knows.
-    """
+    have done as far as this process knows."""
 
     def __init__(
         self,
@@ -426,7 +424,6 @@ class Observing:
     # -- beside the traffic -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Judge and store what was seen, until cancelled."""
         while True:
             await self._work.wait()
             await asyncio.sleep(_FLUSH_SECONDS)

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID, uuid4
 
@@ -49,36 +50,28 @@ Save = Callable[[str, Rows], Awaitable[bool | None]]
 """Has rows of a service written; the result is whether they are."""
 
 
+@dataclass(eq=False, slots=True)
 class ActivitySampler:
     """Samples what `take` returns. Pictures mark when it began, and when another one followed: a reload. It may have a
     supervisor `save`, but not what is left when it stops: that may be stopping too."""
 
-    def __init__(
-        self,
-        take: Callable[[], Counted],
-        store: Activities,
-        service: str,
-        *,
-        save: Save | None = None,
-        wall_seconds: Callable[[], float] = time.time,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._take = take
-        self._store = store
-        self._service = service
-        self._ask_to_save = save
-        # What is written later is newer.
-        self._saving = asyncio.Lock()
-        self._wall_seconds = wall_seconds
-        self._sleep = sleep
-        self._is_over = False
-        self._writer = uuid4()
-        self._marks = ["start"]
-        self._counted: Numbers = {}
-        self._buckets: dict[tuple[UUID, int], Numbers] = {}
-        # The minutes that the store has yet to take.
-        self._unsaved: dict[tuple[UUID, int], None] = {}
-        self._last_us = 0
+    take: Callable[[], Counted]
+    store: Activities
+    service: str
+    _: KW_ONLY
+    ask_to_save: Save | None = None
+    wall_seconds: Callable[[], float] = time.time
+    sleep: Sleep = asyncio.sleep
+    # What is written later is newer.
+    _saving: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _writer: UUID = field(default_factory=uuid4, init=False)
+    _marks: list[str] = field(default_factory=lambda: ["start"], init=False)
+    _counted: Numbers = field(default_factory=dict, init=False)
+    _buckets: dict[tuple[UUID, int], Numbers] = field(default_factory=dict, init=False)
+    # The minutes that the store has yet to take.
+    _unsaved: dict[tuple[UUID, int], None] = field(default_factory=dict, init=False)
+    _last_us: int = field(default=0, init=False)
 
     def remembered(self) -> Buckets:
         """What this process counted in the last hour, up to now."""
@@ -94,16 +87,15 @@ class ActivitySampler:
         self._saving = before._saving
 
     async def run(self) -> NoReturn:
-        """Sample for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=1.0, at_once=True, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=1.0, at_once=True, sleep=self.sleep)
 
     async def _pass(self) -> float:
         # At the same moments in all processes.
         span_seconds = BUCKET_US / MICROSECONDS
-        await self._sleep(span_seconds - self._wall_seconds() % span_seconds)
+        await self.sleep(span_seconds - self.wall_seconds() % span_seconds)
         if not self._is_over:
             # A timer may be early by a little.
-            self.sample(round(self._wall_seconds() / span_seconds) * BUCKET_US - BUCKET_US)
+            self.sample(round(self.wall_seconds() / span_seconds) * BUCKET_US - BUCKET_US)
             async with self._saving:
                 await self.save()
         return 0.0
@@ -115,7 +107,7 @@ class ActivitySampler:
             self._marks.append("clock set back")
         # A sample in between may have begun the next one.
         at_us = max(at_us, self._last_us)
-        now = totals(self._take())
+        now = totals(self.take())
         numbers = difference(self._counted, now)
         numbers["mark"] = dict.fromkeys(self._marks, 1.0)
         self._counted, self._last_us, self._marks = now, at_us, []
@@ -127,10 +119,8 @@ class ActivitySampler:
 
     async def save(self, *, is_last: bool = False) -> None:
         """Have the store keep the earliest minute that it lacks and that is over; with `is_last`, all that it lacks.
-
-        Where it cannot, the minute is tried again, and pictures have a mark.
-        """
-        now_us = microseconds(self._wall_seconds())
+        Where it cannot, the minute is tried again, and pictures have a mark."""
+        now_us = microseconds(self.wall_seconds())
         for writer, minute_us in list(self._unsaved):
             # The times of another writer are of another clock.
             if not is_last and writer == self._writer and now_us < minute_us + MINUTE_US - BUCKET_US // 2:
@@ -149,7 +139,7 @@ class ActivitySampler:
         with suppress(StoreError, TimeoutError):
             if (left_seconds := until_seconds - time.monotonic()) > 0:
                 async with asyncio.timeout(left_seconds):
-                    await self._store.save_activity(service, *rows)
+                    await self.store.save_activity(service, *rows)
                     return True
         return False
 
@@ -164,15 +154,15 @@ class ActivitySampler:
                 await self.save(is_last=True)
 
     async def _is_saved(self, rows: Rows, *, is_last: bool) -> bool:
-        if is_last or self._ask_to_save is None:
-            return await self.write(self._service, rows, time.monotonic() + SAVE_SECONDS)
+        if is_last or self.ask_to_save is None:
+            return await self.write(self.service, rows, time.monotonic() + SAVE_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(SAVE_SECONDS):
-                return bool(await self._ask_to_save(self._service, rows))
+                return bool(await self.ask_to_save(self.service, rows))
         return False
 
     def _bucket_us(self) -> int:
-        return microseconds(self._wall_seconds()) // BUCKET_US * BUCKET_US
+        return microseconds(self.wall_seconds()) // BUCKET_US * BUCKET_US
 
     def _row(self, writer: UUID, window: Window, at_us: int) -> ActivityRow:
         own = [(at, each) for (by, at), each in self._buckets.items() if by == writer]

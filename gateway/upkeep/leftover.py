@@ -1,18 +1,16 @@
 """Brings to the durable store what this host alone knows: outcomes in its journal, and claims of processes that ended.
 
-*The journal.* `Flusher` owns when an outcome is tried and what follows for each; the journal stores them, and the
-durable store decides whether one still applies. An applied outcome is deleted from the journal. A refused one stays
-there and is reported: someone else changed the operation meanwhile. Without a result it stays and is retried. An
-outcome without a response that was overtaken, by a later claim or by the end of its doubt, no longer matters and is
-deleted too. An outcome that was applied but not deleted is applied again, which the store recognises. Outcomes of one
-operation are applied in order.
+`Flusher` owns when an outcome of the journal is tried and what follows for each; the durable store decides whether it
+still applies. An applied outcome is deleted from the journal, and so is one without a response that was overtaken, by a
+later claim or by the end of its doubt. A refused one stays there and is reported: someone else changed the operation
+meanwhile. Without a result it stays and is retried. An outcome that was applied but not deleted is applied again, which
+the store recognises. Outcomes of one operation are applied in order.
 
-*Claims of processes that were killed.* One under which nothing was sent would lapse into doubt, although this host has
-it on record that no byte went out. One under which something was sent would seem to run for the rest of its lease,
-although this host knows that nobody holds it: it is in doubt at once, as if its lease had ended. `UnsentWorker` owns
-when the marks of ended workers are looked at, and which command follows. The store decides whether the command still
-applies: it is fenced by the claim's token and attempt, which no other claim has. A claim may reach the store after the
-process that asked for it has ended. So an attempt that the record does not have is looked up again, until no claim can
+`UnsentWorker` owns when the marks of ended workers are looked at, and which command follows. A claim under which
+nothing was sent would lapse into doubt, although this host has it on record that no byte went out. One under which
+something was sent would seem to run for the rest of its lease, although nobody holds it: it is in doubt at once, as if
+its lease had ended. The command is fenced by the claim's token and attempt. A claim may reach the store after the
+process that asked for it has ended, so an attempt that the record does not have is looked up again, until no claim can
 arrive any more.
 """
 
@@ -22,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -70,26 +68,25 @@ class _Batch:
     left: list[tuple[JournalEntry, StoreError]] = field(default_factory=list)
 
 
+@dataclass(eq=False, slots=True)
 class Flusher:
     """Flushes one journal."""
 
-    def __init__(
-        self,
-        store: Store,
-        journal: Journal,
-        events: Events,
-        *,
-        clock: Callable[[], float] = boot_seconds,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._store, self._journal, self._events, self._clock = store, journal, events, clock
-        self._sleep = sleep
-        self._adopted_at_seconds = clock()
-        self._is_store_silent = False
-        # The last entry that was tried on an unreachable store, and the operations with outcomes left by then: no later
-        # outcome of theirs may be applied before.
-        self._silent_at: tuple[EntryId | None, set[UUID]] = (None, set())
-        self._flushing = asyncio.Lock()
+    store: Store
+    journal: Journal
+    events: Events
+    _: KW_ONLY
+    clock: Callable[[], float] = boot_seconds
+    sleep: Sleep = asyncio.sleep
+    _is_store_silent: bool = field(default=False, init=False)
+    # The last entry that was tried on an unreachable store, and the operations with outcomes left by then: no later
+    # outcome of theirs may be applied before.
+    _silent_at: tuple[EntryId | None, set[UUID]] = field(default=(None, set()), init=False)
+    _flushing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _adopted_at_seconds: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._adopted_at_seconds = self.clock()
 
     async def run_once(self) -> None:
         """Flush what waits. Raises `StoreError` when the durable store, or the journal, is unreachable. If cancelled,
@@ -98,10 +95,10 @@ class Flusher:
             await self._adopt()
             # After a failure, try the next entry: the store may never accept the one that failed.
             after, stuck = self._silent_at if self._is_store_silent else (None, set())
-            while self._journal.tally.waiting:
+            while self.journal.tally.waiting:
                 # One is enough to find out whether the store is reachable.
                 limit = 1 if self._is_store_silent else _BATCH_MAX
-                found = await self._journal.waiting(after, limit=limit, bytes_max=_BATCH_BYTES_MAX)
+                found = await self.journal.waiting(after, limit=limit, bytes_max=_BATCH_BYTES_MAX)
                 if not found:
                     if not self._is_store_silent or after is None:
                         break
@@ -127,7 +124,7 @@ class Flusher:
 
     async def run(self) -> NoReturn:
         """Flush for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, pause_seconds_max=_PAUSE_SECONDS_MAX, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, pause_seconds_max=_PAUSE_SECONDS_MAX, sleep=self.sleep)
 
     async def _pass(self) -> float:
         await self.run_once()
@@ -135,17 +132,17 @@ class Flusher:
 
     async def _adopt(self) -> None:
         """Check now and then for outcomes that another process left in the directory, or that an operator removed."""
-        pause_seconds = _ADOPT_REFUSED_SECONDS if self._journal.tally.refused else _ADOPT_SECONDS
-        if self._clock() >= self._adopted_at_seconds + pause_seconds:
-            self._adopted_at_seconds = self._clock()
-            await self._journal.adopt()
+        pause_seconds = _ADOPT_REFUSED_SECONDS if self.journal.tally.refused else _ADOPT_SECONDS
+        if self.clock() >= self._adopted_at_seconds + pause_seconds:
+            self._adopted_at_seconds = self.clock()
+            await self.journal.adopt()
 
     async def _apply(self, entries: list[JournalEntry]) -> _Batch:
         batch = _Batch()
 
         async def apply(entry: JournalEntry) -> None:
             try:
-                result = await self._store.apply(entry.command)
+                result = await self.store.apply(entry.command)
             except Unstorable as error:
                 batch.refused.append((entry, f"rejected: {error}"))
             except StoreError as error:
@@ -164,20 +161,19 @@ class Flusher:
     async def _settle(self, batch: _Batch) -> None:
         """Record the store's results in the journal, then report them."""
         if done := [entry.entry_id for entry in (*batch.applied, *batch.overtaken)]:
-            await self._journal.forget(done)
+            await self.journal.forget(done)
         for entry in batch.applied:
-            self._events.publish(OperationSettled(*_names_of(entry), "from the journal", None, is_late=True))
+            self.events.publish(OperationSettled(*_names_of(entry), "from the journal", None, is_late=True))
         for entry in batch.overtaken:
             _, operation_id, token, event = _names_of(entry)
             _LOG.debug("%s of %s under token %d was overtaken", event, operation_id, token)
         if batch.refused:
-            await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
+            await self.journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
         for entry, why in batch.refused:
-            self._events.publish(FlushRefused(*_names_of(entry), why))
+            self.events.publish(FlushRefused(*_names_of(entry), why))
 
 
 def _names_of(entry: JournalEntry) -> tuple[str, UUID, int, Event]:
-    """What an outcome is reported as."""
     command = entry.command
     return entry.route, command.operation_id, command.token, EVENT_OF[type(command)]
 
@@ -224,25 +220,21 @@ class _Left:
     since: float
 
 
+@dataclass(eq=False, slots=True)
 class UnsentWorker:
     """Ends what ended workers of this host left, at the start and every few seconds. `remember_us` returns for how long
     a released key of this identity is remembered; None where no route has it: then its claim lapses. `arrival_seconds`
     is how long a claim may be under way to the store."""
 
-    def __init__(
-        self,
-        store: Store,
-        marks: AttemptMarks,
-        events: Events,
-        *,
-        remember_us: Callable[[Identity], int | None],
-        arrival_seconds: float,
-        clock: Callable[[], float] = boot_seconds,
-    ) -> None:
-        self._store, self._marks, self._events, self._remember_us = store, marks, events, remember_us
-        self._arrival_seconds, self._clock = arrival_seconds, clock
-        self._left: list[_Left] = []
-        self._is_stopped = False
+    store: Store
+    marks: AttemptMarks
+    events: Events
+    _: KW_ONLY
+    remember_us: Callable[[Identity], int | None]
+    arrival_seconds: float
+    clock: Callable[[], float] = boot_seconds
+    _left: list[_Left] = field(default_factory=list, init=False)
+    _is_stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -254,7 +246,7 @@ class UnsentWorker:
         for left in self._left.copy():
             if self._is_stopped:
                 return
-            await self._end_all(left, may_arrive=now - left.since < self._arrival_seconds)
+            await self._end_all(left, may_arrive=now - left.since < self.arrival_seconds)
             if not left.attempts:
                 self._left.remove(left)
                 left.ended.remove()
@@ -267,7 +259,7 @@ class UnsentWorker:
 
     async def _look(self) -> float:
         """Look for workers that have ended since; returns when that was."""
-        now = self._clock()
+        now = self.clock()
         for ended in await self._take_ended():
             unsent, sent = ((each, False) for each in ended.attempts), ((each, True) for each in ended.sent)
             self._left.append(_Left(ended, [*unsent, *sent], now))
@@ -288,7 +280,7 @@ class UnsentWorker:
 
     async def _take_ended(self) -> list[EndedWorker]:
         """In a thread, because it waits for the disk. Cancelled, it leaves them to others."""
-        taking = asyncio.ensure_future(asyncio.to_thread(self._marks.take_ended))
+        taking = asyncio.ensure_future(asyncio.to_thread(self.marks.take_ended))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -315,7 +307,7 @@ class UnsentWorker:
     async def _end(self, attempt: MarkedAttempt, *, is_sent: bool, may_arrive: bool) -> bool:
         """End the attempt's claim, if the record is under it; let it lapse at once if something may have been sent.
         False where the claim may not have arrived yet."""
-        record = (await self._store.read(attempt.operation_id)).record
+        record = (await self.store.read(attempt.operation_id)).record
         if record is None or record.attempt_id != attempt.attempt_id:
             # It was granted before anything was sent.
             return is_sent or not may_arrive
@@ -324,13 +316,13 @@ class UnsentWorker:
                 ids = (attempt.operation_id, record.token, record.attempt_id)
                 await self._apply(record, Abandon(*ids, LAPSED_DOUBT), "its gateway was killed")
             return True
-        remember_us = self._remember_us(record.identity)
+        remember_us = self.remember_us(record.identity)
         if record.state in (State.CLAIMED, State.IN_DOUBT) and remember_us is not None:
             why = "its gateway was killed before it sent anything"
             await self._apply(record, end_unused(record, remember_us, _WHY), why)
         return True
 
     async def _apply(self, record: Record, command: OutcomeCommand, why: str) -> None:
-        if isinstance(await self._store.apply(command), Applied):
+        if isinstance(await self.store.apply(command), Applied):
             of = (record.identity.route, record.identity.operation_id, record.token, EVENT_OF[type(command)])
-            self._events.publish(OperationSettled(*of, why, None, is_late=not isinstance(command, Abandon)))
+            self.events.publish(OperationSettled(*of, why, None, is_late=not isinstance(command, Abandon)))

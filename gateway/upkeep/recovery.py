@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -29,29 +30,27 @@ _PASS_MAX: Final = 500
 _AT_ONCE: Final = 8
 
 
+@dataclass(eq=False, slots=True)
 class RecoveryWorker:
     """Recovers operations in doubt on the routes that have a way to, every `pass_seconds`, while it `has_turn`.
     `resend` begins another attempt to deliver a kept request whose pause is over by the store's clock; None where this
     process delivers nothing. `may_recover` says whether an operation in doubt may be taken over now."""
 
-    def __init__(
-        self,
-        store: Recoveries,
-        prober: Prober,
-        routes: Mapping[str, Route],
-        *,
-        service: str,
-        may_recover: Callable[[Snapshot], bool] = lambda _: True,
-        resend: Callable[[Route, Record, int], None] | None = None,
-        has_turn: Callable[[], bool] = lambda: True,
-        pass_seconds: float = 5.0,
-    ) -> None:
-        self._store, self._service, self._prober, self._may_recover = store, service, prober, may_recover
-        self._resend, self._has_turn = resend, has_turn
-        self._routes = recovered_by_name(routes, resends=resend is not None)
-        self._pass_seconds = pass_seconds
-        # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
-        self._after: UUID | None = None
+    store: Recoveries
+    prober: Prober
+    routes: InitVar[Mapping[str, Route]]
+    _: KW_ONLY
+    service: str
+    may_recover: Callable[[Snapshot], bool] = lambda _: True
+    resend: Callable[[Route, Record, int], None] | None = None
+    has_turn: Callable[[], bool] = lambda: True
+    pass_seconds: float = 5.0
+    _routes: dict[str, Route] = field(init=False)
+    # Where a pass reached its bound: many operations that cannot be resolved must not starve those after them.
+    _after: UUID | None = field(default=None, init=False)
+
+    def __post_init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = recovered_by_name(routes, resends=self.resend is not None)
 
     async def run_once(self) -> int:
         """Recover what is due, up to a bound; returns how many were resolved. Raises `StoreError`."""
@@ -59,8 +58,8 @@ class RecoveryWorker:
             return 0
         resolved, seen = 0, 0
         after, self._after = self._after, None
-        while seen < _PASS_MAX and self._has_turn():
-            page = await self._store.find(
+        while seen < _PASS_MAX and self.has_turn():
+            page = await self.store.find(
                 Query(frozenset((State.IN_DOUBT,)), frozenset(self._routes), recoverable=True, after=after, limit=_PAGE)
             )
             resolved += await self._recover_all(page)
@@ -76,33 +75,32 @@ class RecoveryWorker:
 
         async def recover(snapshot: Snapshot) -> bool:
             async with places:
-                if snapshot.record is None or not self._has_turn():
+                if snapshot.record is None or not self.has_turn():
                     return False
                 route = self._routes.get(snapshot.record.identity.route)
                 if route is None:
                     return False
                 if isinstance(route.recovery, Resend):
                     # Services that share a store may have routes of one name, and keep requests under the same key.
-                    is_own = is_of(snapshot.record.identity, self._service, route.operation)
-                    if self._resend is not None and is_own and self._may_recover(snapshot):
-                        self._resend(route, snapshot.record, snapshot.now_us)
+                    is_own = is_of(snapshot.record.identity, self.service, route.operation)
+                    if self.resend is not None and is_own and self.may_recover(snapshot):
+                        self.resend(route, snapshot.record, snapshot.now_us)
                     return False
                 try:
-                    return await self._prober.probe_once(route, snapshot, is_urgent=False) is not None
+                    return await self.prober.probe_once(route, snapshot, is_urgent=False) is not None
                 except StoreError:
                     return False
 
         return sum(await asyncio.gather(*[recover(snapshot) for snapshot in page]))
 
     async def run(self) -> NoReturn:
-        """Recover for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=self._pass_seconds)
+        await repeat(self._pass, pause_seconds=self.pass_seconds)
 
     async def _pass(self) -> float:
-        if not self._has_turn():
-            return min(LOOK_SECONDS, self._pass_seconds)
+        if not self.has_turn():
+            return min(LOOK_SECONDS, self.pass_seconds)
         await self.run_once()
-        return self._pass_seconds
+        return self.pass_seconds
 
 
 def recovered_by_name(routes: Mapping[str, Route], *, resends: bool) -> dict[str, Route]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NoReturn
 
 from gateway.observe.facts import Events, SweepDone
@@ -30,27 +31,23 @@ _GIVE_WAY_SECONDS_MIN: Final = 0.01
 _GIVE_WAY_SECONDS_MAX: Final = 5.0
 
 
+@dataclass(eq=False, slots=True)
 class Sweeper:
     """Sweeps one store, `limit` records at a time, every `pass_seconds`, while it `has_turn`."""
 
-    def __init__(
-        self,
-        store: Upkeep,
-        events: Events,
-        *,
-        has_turn: Callable[[], bool] = lambda: True,
-        clock_steps: Callable[[], int] = lambda: 0,
-        limit: int = _BATCH_RECORDS_MAX,
-        pass_seconds: float = 30.0,
-        clock: Callable[[], float] = boot_seconds,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._store, self._events, self._has_turn, self._clock_steps = store, events, has_turn, clock_steps
-        self._limit, self._pass_seconds, self._clock, self._sleep = limit, pass_seconds, clock, sleep
-        self._is_stopped = False
-        # The steps of the store's clock before the last sweep, and when the next one is due.
-        self._steps_before: int | None = None
-        self._next_seconds = 0.0
+    store: Upkeep
+    events: Events
+    _: KW_ONLY
+    has_turn: Callable[[], bool] = lambda: True
+    clock_steps: Callable[[], int] = lambda: 0
+    limit: int = _BATCH_RECORDS_MAX
+    pass_seconds: float = 30.0
+    clock: Callable[[], float] = boot_seconds
+    sleep: Sleep = asyncio.sleep
+    _is_stopped: bool = field(default=False, init=False)
+    # The steps of the store's clock before the last sweep, and when the next one is due.
+    _steps_before: int | None = field(default=None, init=False)
+    _next_seconds: float = field(default=0.0, init=False)
 
     def stop(self) -> None:
         """Sweep no more. The current batch finishes; no other follows."""
@@ -60,35 +57,34 @@ class Sweeper:
         """Sweep what is due, up to a bound, and return the sum; `more` when something is left. `is_urgent`: whoever has
         the turn. Raises `StoreError`, after publishing what the batches before it wrote. If cancelled, only the count
         of the current batch is lost."""
-        started = self._clock()
+        started = self.clock()
         total, batches = Swept(), 0
         try:
-            while not self._is_stopped and (is_urgent or self._has_turn()):
-                batch_started = self._clock()
-                total += await self._store.sweep(self._limit)
+            while not self._is_stopped and (is_urgent or self.has_turn()):
+                batch_started = self.clock()
+                total += await self.store.sweep(self.limit)
                 batches += 1
                 if not total.more or batches == _BATCHES_MAX:
                     break
-                spent_seconds = self._clock() - batch_started
-                await self._sleep(min(max(spent_seconds, _GIVE_WAY_SECONDS_MIN), _GIVE_WAY_SECONDS_MAX))
+                spent_seconds = self.clock() - batch_started
+                await self.sleep(min(max(spent_seconds, _GIVE_WAY_SECONDS_MIN), _GIVE_WAY_SECONDS_MAX))
         finally:
             if batches:
-                duration_seconds = self._clock() - started
+                duration_seconds = self.clock() - started
                 counts = (total.lapsed, total.retired, total.collected)
-                self._events.publish(SweepDone(*counts, duration_seconds, total.named, total.expired))
+                self.events.publish(SweepDone(*counts, duration_seconds, total.named, total.expired))
         return total
 
     async def run(self) -> NoReturn:
-        """Sweep for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=min(LOOK_SECONDS, self._pass_seconds), at_once=True, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=min(LOOK_SECONDS, self.pass_seconds), at_once=True, sleep=self.sleep)
 
     async def _pass(self) -> float:
-        steps = self._clock_steps()
+        steps = self.clock_steps()
         is_urgent = steps != self._steps_before
-        if is_urgent or (self._has_turn() and self._clock() >= self._next_seconds):
+        if is_urgent or (self.has_turn() and self.clock() >= self._next_seconds):
             swept = await self.run_once(is_urgent=is_urgent)
             if swept.more:
-                return min(_BRISK_PAUSE_SECONDS, self._pass_seconds)
+                return min(_BRISK_PAUSE_SECONDS, self.pass_seconds)
             self._steps_before = steps
-            self._next_seconds = self._clock() + self._pass_seconds * random.uniform(0.8, 1.2)  # noqa: S311
-        return min(LOOK_SECONDS, self._pass_seconds)
+            self._next_seconds = self.clock() + self.pass_seconds * random.uniform(0.8, 1.2)  # noqa: S311
+        return min(LOOK_SECONDS, self.pass_seconds)

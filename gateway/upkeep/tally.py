@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NoReturn
 
 from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
@@ -19,52 +20,40 @@ from gateway.upkeep.timer import LOOK_SECONDS, Sleep, repeat
 _LOG = logging.getLogger("gateway")
 
 
+@dataclass(eq=False, slots=True)
 class TallyTaker:
     """Takes the tally of one store every `pass_seconds`, while it `has_turn`, and publishes it; the backlog too, where
-    a route accepts.
+    a route accepts. `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the
+    configured ones."""
 
-    `accepting` are the operation names of the routes that accept requests, by route name; `sinks` the configured ones.
-    """
-
-    def __init__(
-        self,
-        store: Cold,
-        events: Events,
-        *,
-        service: str,
-        accepting: Mapping[str, str],
-        sinks: Collection[str] = (),
-        has_turn: Callable[[], bool] = lambda: True,
-        pass_seconds: float = 15.0,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._store = store
-        self._events = events
-        self._service = service
-        self._accepting = accepting
-        self._sinks = sinks
-        self._has_turn = has_turn
-        self._has_counted = False
-        # The routes of the requests that nobody delivers, as far as they were logged.
-        self._stranded: frozenset[str] = frozenset()
-        self._pass_seconds = pass_seconds
-        self._sleep = sleep
+    store: Cold
+    events: Events
+    _: KW_ONLY
+    service: str
+    accepting: Mapping[str, str]
+    sinks: Collection[str] = ()
+    has_turn: Callable[[], bool] = lambda: True
+    pass_seconds: float = 15.0
+    sleep: Sleep = asyncio.sleep
+    _has_counted: bool = field(default=False, init=False)
+    # The routes of the requests that nobody delivers, as far as they were logged.
+    _stranded: frozenset[str] = field(default=frozenset(), init=False)
 
     async def run_once(self) -> None:
         """Take the tally. Raises `StoreError`; what was published last then stands."""
         self._has_counted = True
-        tally = await self._store.tally()
+        tally = await self.store.tally()
         in_doubt, sealed = tuple(sorted(tally.in_doubt.items())), tuple(sorted(tally.sealed.items()))
-        self._events.publish(TallyTaken(in_doubt, tally.oldest_in_doubt_seconds, sealed))
-        if self._accepting:
-            backlog = await self._store.backlog(self._service)
+        self.events.publish(TallyTaken(in_doubt, tally.oldest_in_doubt_seconds, sealed))
+        if self.accepting:
+            backlog = await self.store.backlog(self.service)
             self._warn_of_stranded(backlog)
-            self._events.publish(_taken(backlog, self._accepting))
-        if self._sinks:
-            self._events.publish(_counted(await self._store.sinks(self._service)))
+            self.events.publish(_taken(backlog, self.accepting))
+        if self.sinks:
+            self.events.publish(_counted(await self.store.sinks(self.service)))
 
     def _warn_of_stranded(self, backlog: Backlog) -> None:
-        waiting = _without_route(backlog, self._accepting)
+        waiting = _without_route(backlog, self.accepting)
         if waiting.keys() - self._stranded:
             _LOG.error(
                 "%d accepted requests are not delivered, because no route of this configuration accepts requests under "
@@ -75,22 +64,21 @@ class TallyTaker:
         self._stranded = frozenset(waiting)
 
     async def run(self) -> NoReturn:
-        """Take the tally for ever, until cancelled."""
-        await repeat(self._pass, pause_seconds=self._pass_seconds, sleep=self._sleep)
+        await repeat(self._pass, pause_seconds=self.pass_seconds, sleep=self.sleep)
 
     async def _pass(self) -> float:
-        if not self._has_turn():
+        if not self.has_turn():
             self._take_back()
-            return min(LOOK_SECONDS, self._pass_seconds)
+            return min(LOOK_SECONDS, self.pass_seconds)
         await self.run_once()
-        return self._pass_seconds
+        return self.pass_seconds
 
     def _take_back(self) -> None:
         """Report nothing any more of what another gateway counts now."""
         if self._has_counted:
             self._has_counted = False
             for nothing in (TallyTaken((), 0.0), BacklogTaken((), (), 0), EventsCounted(())):
-                self._events.publish(nothing)
+                self.events.publish(nothing)
 
 
 def _counted(sinks: Mapping[str, SinkBacklog]) -> EventsCounted:

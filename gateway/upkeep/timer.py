@@ -11,9 +11,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Final, NoReturn
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gateway.core.operation import microseconds
 from gateway.store.base import StoreError, boot_seconds
@@ -68,13 +69,10 @@ async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
 # -- turns -------------------------------------------------------------------------------------------------------------
 # Which work of upkeep this process does for all gateways of a store.
 #
-# It owns when a turn is asked for and for how long it is believed. What a turn is for, its workers know.
-#
 # The store leases each turn, by its own clock, to whoever asks first. Whoever has all asks again early enough to try
 # once more before they end; whoever lacks one asks more often. A process believes its turn for the length of a lease
-# from the moment before it asked, so that a slow answer makes no turn longer. A process that was frozen finds its turn
-# over when it goes on. What it had begun may end beside the next holder's work, which is safe (`store.operations`). A
-# turn is left on a clean stop; that of a killed process ends with its lease.
+# from the moment before it asked, so that a slow answer makes no turn longer. One that was frozen finds its turn over
+# when it goes on; what it had begun may end beside the next holder's work, which is safe (`store.operations`).
 
 LEASE_SECONDS: Final = 15.0
 _ASK_SECONDS: Final = LEASE_SECONDS / 3
@@ -95,51 +93,43 @@ class Duty(StrEnum):
     TALLY = "tally"
 
 
+@dataclass(eq=False, slots=True)
 class Turns:
     """The turns of one process. `names` are those of the turns in the store, of the duties that it has work for."""
 
-    def __init__(
-        self,
-        store: Upkeep,
-        names: Mapping[Duty, str],
-        *,
-        clock: Callable[[], float] = boot_seconds,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._store = store
-        self._names = names
-        self._holder = uuid4()
-        self._clock = clock
-        self._sleep = sleep
-        self._until: dict[str, float] = {}
-        self._is_stopped = False
+    store: Upkeep
+    names: Mapping[Duty, str]
+    _: KW_ONLY
+    clock: Callable[[], float] = boot_seconds
+    sleep: Sleep = asyncio.sleep
+    _holder: UUID = field(default_factory=uuid4, init=False)
+    _until: dict[str, float] = field(default_factory=dict, init=False)
+    _is_stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
         """Have no turn any more. `leave` tells the store."""
         self._is_stopped = True
 
     def has(self, duty: Duty) -> bool:
-        """Whether this process does it now."""
-        name = self._names.get(duty)
-        return name is not None and not self._is_stopped and self._clock() < self._until.get(name, 0.0)
+        name = self.names.get(duty)
+        return name is not None and not self._is_stopped and self.clock() < self._until.get(name, 0.0)
 
     async def run_once(self) -> None:
         """Ask for all turns. Raises `StoreError`; what was leased before goes on."""
         if self._is_stopped:
             return
-        asked, names = self._clock(), frozenset(self._names.values())
-        taken = await self._store.take_turns(self._holder, names, microseconds(LEASE_SECONDS))
+        asked, names = self.clock(), frozenset(self.names.values())
+        taken = await self.store.take_turns(self._holder, names, microseconds(LEASE_SECONDS))
         self._until = dict.fromkeys(taken, asked + LEASE_SECONDS)
 
     async def run(self) -> NoReturn:
-        """Ask for ever, until cancelled."""
         await repeat(
-            self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, at_once=True, sleep=self._sleep
+            self._pass, pause_seconds=_AGAIN_SECONDS, pause_seconds_max=_ASK_SECONDS, at_once=True, sleep=self.sleep
         )
 
     async def _pass(self) -> float:
         await self.run_once()
-        has_all = all(self.has(duty) for duty in self._names)
+        has_all = all(self.has(duty) for duty in self.names)
         return _KEEP_SECONDS if has_all else _ASK_SECONDS
 
     async def leave(self) -> None:
@@ -147,4 +137,4 @@ class Turns:
         self.stop()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._store.leave_turns(self._holder)
+                await self.store.leave_turns(self._holder)

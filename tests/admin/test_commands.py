@@ -466,7 +466,7 @@ async def reach(running: House, admin: Admin, operation_id: str, state: str) -> 
     """Wait until the operation is in this state, with polls of the worker in between."""
 
     async def reached() -> dict[str, Any] | None:
-        await running.gateway._parts.delivery.run_once()
+        await running.gateway.parts.delivery.run_once()
         about: dict[str, Any] = (await admin("GET", f"/operations/{operation_id}")).json()
         return about if about["state"] == state else None
 
@@ -481,7 +481,7 @@ async def test_a_dead_letter(store: Store, tmp_path: Path) -> None:
         running.upstream.on("/charges", REFUSED)
         operation_id = await accept(running)
         await reach(running, admin, operation_id, "dead_letter")
-        await running.gateway._parts._tally_taker.run_once()
+        await running.gateway.parts._tally_taker.run_once()
         scrape = Scrape((await running.status("/metrics")).body.decode())
         assert scrape.value("idempotency_accepted_total", route="charge") == 1
         assert scrape.value("idempotency_deliveries_total", route="charge", result="dead_letter") == 1
@@ -509,7 +509,7 @@ async def test_a_dead_letter(store: Store, tmp_path: Path) -> None:
         repeat = await running.send()
         assert (repeat.status, repeat.body) == (201, b"done")
         assert len(running.upstream.requests) == 2
-        await running.gateway._parts._tally_taker.run_once()
+        await running.gateway.parts._tally_taker.run_once()
         scrape = Scrape((await running.status("/metrics")).body.decode())
         assert scrape.value("idempotency_deliveries_total", route="charge", result="completed") == 1
         assert scrape.value("idempotency_dead_letters", route="charge", reason="unauthorized") == 0
@@ -552,14 +552,14 @@ async def test_a_planned_outage(sqlite: Store, tmp_path: Path) -> None:
         changes: dict[str, Any] = {**ACCEPTING, "admin": {"listen": "127.0.0.1:0", "token": "0123456789abcdef-admin"}}
         async with neighbour(sqlite, tmp_path / "second", first.upstream, **changes) as running:
             admin = Admin(running.gateway.admin_address[1])
-            await running.gateway._parts.delivery.run_once()
+            await running.gateway.parts.delivery.run_once()
             first.upstream.on("/charges", DONE)
             ids = [await accept(running, key) for key in ("k1", "k2")]
-            await running.gateway._parts.delivery.run_once()
+            await running.gateway.parts.delivery.run_once()
             about = (await admin("GET", f"/operations/{ids[0]}")).json()
             assert (about["state"], about["attempts"]) == ("accepted", 0)
             assert about["next"].startswith("Its delivery is paused: charge, since ")
-            await running.gateway._parts._tally_taker.run_once()
+            await running.gateway.parts._tally_taker.run_once()
             scrape = Scrape((await running.status("/metrics")).body.decode())
             assert scrape.value("idempotency_paused", route="charge") == 1
             assert scrape.value("idempotency_backlog", route="charge") == 2

@@ -41,7 +41,7 @@ async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
             (shown,) = (await admin("GET", "/sinks")).json()["sinks"]
             assert (shown["name"], shown["kind"], shown["pending"], shown["dead"]) == ("ledger", "webhook", 1, 0)
             assert shown["last_error"] == "HTTP 410 moved away"
-            await running.gateway._parts._tally_taker.run_once()
+            await running.gateway.parts._tally_taker.run_once()
             scrape = Scrape((await running.status("/metrics")).body.decode())
             assert scrape.value("idempotency_sink_suspended", sink="ledger") == 1
             assert scrape.value("idempotency_events_pending", sink="ledger") == 1
@@ -56,7 +56,7 @@ async def test_a_consumer_that_closes(store: Store, tmp_path: Path) -> None:
 
             resumed = await shell("sinks", "--resume", "ledger", "--why", "it is back", "--by", "alice")
             assert (resumed.code, resumed.out) == (0, "Resumed: ledger gets what waited within seconds.\n")
-            running.gateway._parts.relay.wake()
+            running.gateway.parts.relay.wake()
             first, second = await ledger.wait_received(2)
             assert (first.id, first.body) == (second.id, second.body)
 
@@ -82,7 +82,7 @@ async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
             await admin("POST", "/sinks/ledger/suspend", {"why": "while it is given up"})
             await running.send("k1")
             (waiting,) = (await admin("GET", "/events?sink=ledger&state=waiting")).json()["events"]
-            kept = running.gateway._parts.store
+            kept = running.gateway.parts.store
             # Before anything leases it, as the report of a relay that leased it before the sink was suspended.
             await kept.cold.report_events(
                 "shop", [EventReport("ledger", waiting["id"], 0, 0, EventFate.DEAD, "too large")]
@@ -96,7 +96,7 @@ async def test_an_event_that_was_given_up(store: Store, tmp_path: Path) -> None:
             assert ledger.received == []
             told = await shell("redeliver", waiting["id"], "--why", "the limit is raised")
             assert (told.code, told.out.endswith("to 1 sink.\n")) == (0, True)
-            running.gateway._parts.relay.wake()
+            running.gateway.parts.relay.wake()
             (got,) = await ledger.wait_received(1)
             assert got.id == waiting["id"]
             late = await admin("POST", f"/events/{waiting['id']}/redeliver", {"why": "again"})
@@ -172,7 +172,7 @@ async def test_what_an_operation_has_yet_to_tell(store: Store, tmp_path: Path) -
             assert "operation.completed of " in line
             assert line.endswith(": waiting, 1 tries: HTTP 410 moved away")
             assert (await admin("POST", "/sinks/ledger/resume", {"why": "it is back"})).status == 200
-            running.gateway._parts.relay.wake()
+            running.gateway.parts.relay.wake()
             await ledger.wait_received(2)
 
             async def has_all() -> bool:

@@ -139,11 +139,11 @@ async def test_closing_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pyte
     async def fail() -> None:
         raise RuntimeError("cannot be closed")
 
-    monkeypatch.setattr(gateway._status.port, "stop", fail)
-    stop = gateway._status.port.__class__.stop
+    monkeypatch.setattr(gateway.status.port, "stop", fail)
+    stop = gateway.status.port.__class__.stop
     with pytest.raises(RuntimeError, match="cannot be closed"):
         await gateway.stop()
-    await stop(gateway._status.port)
+    await stop(gateway.status.port)
     await eventually(lambda: open_files(tmp_path) == [])
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*gateway.address)
@@ -200,7 +200,7 @@ async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: 
         task = asyncio.create_task(http.request(home.port, "GET", "/reports", [], b""))
         await home.upstream.wait_for_requests(1)
         stopping = asyncio.create_task(home.gateway.stop())
-        await eventually(lambda: home.gateway._edge.handler.is_stopping)
+        await eventually(lambda: home.gateway.edge.handler.is_stopping)
         for _ in range(50):
             await asyncio.sleep(0)
         hold.set()

@@ -22,7 +22,7 @@ async def owned(running: House) -> dict[str, float]:
 async def test_a_gateway_alone_has_all_turns(tmp_path: Path) -> None:
     """And does nothing for all once it has none."""
     async with house(sqlite_store(tmp_path), tmp_path) as running:
-        parts = running.gateway._parts
+        parts = running.gateway.parts
         await eventually(lambda: parts.turns.has(Duty.SWEEP), what="it has its turns")
         assert await owned(running) == dict.fromkeys(Duty, 1.0)
         passes = parts._recovery._pass, parts._tally_taker._pass
@@ -38,12 +38,12 @@ async def test_a_gateway_alone_has_all_turns(tmp_path: Path) -> None:
 async def test_gateways_with_other_routes_have_other_turns(tmp_path: Path) -> None:
     """Each recovers and counts what the other does not; they sweep the same records."""
     async with house(sqlite_store(tmp_path), tmp_path / "one") as one:
-        await eventually(lambda: one.gateway._parts.turns.has(Duty.SWEEP), what="it has its turns")
+        await eventually(lambda: one.gateway.parts.turns.has(Duty.SWEEP), what="it has its turns")
         changes = {"route": {"name": "refunds", "recovery": PROBE, "match": {"path": "/refunds"}}}
         async with house(sqlite_store(tmp_path), tmp_path / "two", **changes) as two:
-            await eventually(lambda: two.gateway._parts.turns.has(Duty.RECOVERY), what="it has a turn of its own")
-            assert not two.gateway._parts.turns.has(Duty.SWEEP)
-            assert one.gateway._parts.turns.has(Duty.RECOVERY)
+            await eventually(lambda: two.gateway.parts.turns.has(Duty.RECOVERY), what="it has a turn of its own")
+            assert not two.gateway.parts.turns.has(Duty.SWEEP)
+            assert one.gateway.parts.turns.has(Duty.RECOVERY)
 
 
 PROBE = {

@@ -298,7 +298,7 @@ async def test_many_dead_letters(tmp_path: Path) -> None:
             await sign_in(page)
 
             async def are_dead() -> bool:
-                await running.gateway._parts.delivery.run_once()
+                await running.gateway.parts.delivery.run_once()
                 await page.goto("/ui/dead-letters")
                 return await page.locator("tbody tr").count() == 3
 

@@ -58,7 +58,7 @@ async def test_accepted_elsewhere(tmp_path: Path, postgres_url: str, redis_url: 
 async def test_a_pause_and_its_end(tmp_path: Path, postgres_url: str) -> None:
     """A command that runs on the durable store alone, and ends at once, takes effect in every gateway."""
     async with two_gateways({"durable": postgres_url}, tmp_path) as (front, back):
-        delivery = back.gateway._parts.delivery
+        delivery = back.gateway.parts.delivery
         await command(postgres_url, "pause")
         await eventually(lambda: delivery._paused, 10.0, "the pause is known")
         await accept(front, "k1")

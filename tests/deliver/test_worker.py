@@ -357,7 +357,7 @@ async def orphaned(directory: Path, count: int) -> AsyncIterator[Depot]:
     ]
     memory = Memory()
     async with depot(directory / "before", memory=memory, routes=routes) as it:
-        await it.accept_many(count, route=it.office.parts.policy.by_name["refund"])
+        await it.accept_many(count, route=it.office.parts.by_name["refund"])
     del routes[1]["accept"]
     async with depot(directory / "after", memory=memory, routes=routes) as it:
         it.wait(1)
@@ -367,7 +367,7 @@ async def orphaned(directory: Path, count: int) -> AsyncIterator[Depot]:
 async def test_orphans_hide_nothing(tmp_path: Path) -> None:
     """Neither what has their operation name nor the rest, and many of them are no reason to poll more often."""
     async with orphaned(tmp_path, 2500) as it:
-        routes = it.office.parts.policy.by_name
+        routes = it.office.parts.by_name
         ids = [(await it.accept("late", route=routes[name]))[0].identity.operation_id for name in ("charge", "other")]
         for _ in range(10):
             await it.poll()

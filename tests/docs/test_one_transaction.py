@@ -106,7 +106,7 @@ async def gateway(directory: Path, port: int, clocks: Clocks, **route: Any) -> A
     async with house(
         sqlite_store(directory), directory, surround=clocks.surround, upstream=upstream, route=changes
     ) as home:
-        home.gateway._parts.stop_upkeep()
+        home.gateway.parts.stop_upkeep()
         yield home
 
 

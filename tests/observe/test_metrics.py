@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -12,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe import facts
+from gateway.observe import metrics as exposition
 from gateway.observe.facts import (
     AdminActed,
     AdminResult,
@@ -393,6 +396,21 @@ async def test_a_gateway_goes_on_from_the_one_before() -> None:
     assert await shown() == {"counted": 2, "died": 4, "in flight": 3}
     metrics.ended(before)
     assert await shown() == {"counted": 2, "died": 4, "in flight": 1}
+
+
+async def test_what_ends_while_a_scrape_is_written_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a worker or a gateway before a reload: its numbers are in that scrape already."""
+    before, metrics = (Metrics([PAY], has_fast_tier=False, version="1") for _ in range(2))
+    publish(before, answered())
+    metrics.follow(before)
+    encode, has_ended = exposition.encode, threading.Event()
+    monkeypatch.setattr(exposition, "encode", lambda *taken: has_ended.wait(5.0) and encode(*taken))
+    scraping = asyncio.create_task(scrape(metrics))
+    await asyncio.sleep(0)
+    metrics.ended(before)
+    has_ended.set()
+    for samples in (await scraping, await scrape(metrics)):
+        assert samples.value("idempotency_requests_total", route=PAY, verdict="stored") == 1
 
 
 async def test_a_store_that_grants_nothing_is_down() -> None:

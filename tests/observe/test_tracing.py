@@ -348,7 +348,7 @@ async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector,
         config = running.gateway.config
         assert config.traces is not None
         traces = config.traces.model_copy(update={"sample": 1e-9})
-        follower = Gateway(config.model_copy(update={"traces": traces}), before=running.gateway.heritage)
+        follower = Gateway(config.model_copy(update={"traces": traces}), before=running.gateway)
         await follower.start()
         follower.take_over()
         await running.gateway.retire()

@@ -352,7 +352,7 @@ class GatewayLife:
             "waiters": self.coordinator.waiters,
             "pursuits": self._parts.claiming.pursued,
             "leases": len(self._parts.leases.held),
-            "forwards": 0 if self._parts.policy.regions is None else self._parts.policy.regions.in_progress,
+            "forwards": 0 if self._parts.regions is None else self._parts.regions.in_progress,
         }
         names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]
         return (*(f"{count} {name}" for name, count in found.items() if count), *names)
@@ -396,7 +396,7 @@ class GatewayLife:
             answer = await self.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
                 verdict = answer.verdict
-                reply = await self._parts.policy.forward(answer.request, connection, route, verdict)
+                reply = await self._parts.forward(answer.request, connection, route, verdict)
                 answer.request.body.close()
                 if reply is None:
                     return

@@ -184,7 +184,7 @@ class Scene:
     async def _scrape(self) -> str | None:
         if isinstance(self.gateway, House):
             # What a gateway counts four times a minute.
-            await self.gateway.gateway._parts._tally_taker.run_once()
+            await self.gateway.gateway.parts._tally_taker.run_once()
         try:
             return (await self.gateway.status("/metrics")).body.decode()
         except OSError:

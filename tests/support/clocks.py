@@ -34,4 +34,4 @@ class Clocks:
         self.store.advance(seconds)
         self.gateway_seconds += seconds
         for home in homes:
-            home.gateway._parts.leases.run_once()
+            home.gateway.parts.leases.run_once()

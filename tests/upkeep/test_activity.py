@@ -238,7 +238,7 @@ async def test_the_last_is_saved_after_the_one_before(store: Stand) -> None:
         return True
 
     process.sampler = ActivitySampler(
-        process.take, store, SERVICE, save=save, wall_seconds=lambda: process.now, sleep=process.sleep
+        process.take, store, SERVICE, ask_to_save=save, wall_seconds=lambda: process.now, sleep=process.sleep
     )
     task = asyncio.create_task(process.sampler.run())
     await process.asleep.wait()

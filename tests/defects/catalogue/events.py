@@ -28,7 +28,7 @@ outcomes-are-derived: a later program publishes another event under the same id
 +        if data["state"] == State.COMPLETED:
 doubt-without-end: a consumer that heard of a doubt never hears that nothing had happened
   core/outbox.py tests/conformance/test_events.py::test_a_doubt_has_an_end_where_it_was_told[sqlite]
--State.RELEASED if before is not None and before.state is State.IN_DOUBT:
+-State.RELEASED if was_in_doubt:
 +State.RELEASED if False:
 given-up-silently: what nobody took in time is gone
   events/relay.py tests/events/test_relay.py::test_an_event_that_is_too_old_is_dead_and_listed

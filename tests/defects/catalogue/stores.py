@@ -271,8 +271,8 @@ unsynced-after-a-sweep: a sweep, which needs no fsync, leaves the writer without
 +self._cursor.execute("PRAGMA synchronous")
 refused-flush-dropped: an outcome that the store refused is thrown away
   upkeep/leftover.py tests/upkeep/test_flusher.py::test_a_refused_outcome_is_kept[fenced]
--await self._journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
-+await self._journal.forget([entry.entry_id for entry, _ in batch.refused])
+-await self.journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
++await self.journal.forget([entry.entry_id for entry, _ in batch.refused])
 waiting-taken-out: an operator can take out an outcome that the store has yet to get
   store/journal/file.py tests/admin/test_outcome.py::test_taken_out_under_its_owner
 -id = ? AND refused_us IS NOT NULL

@@ -39,14 +39,14 @@ turn-left-is-anybodys: a gateway that stops takes the turns of all others with i
 slow-answer-makes-a-turn-longer: a turn is believed for longer than the store leased it
   upkeep/timer.py tests/upkeep/test_turns.py::test_a_slow_answer_makes_no_turn_longer
 -dict.fromkeys(taken, asked + LEASE_SECONDS)
-+dict.fromkeys(taken, self._clock() + LEASE_SECONDS)
++dict.fromkeys(taken, self.clock() + LEASE_SECONDS)
 frozen-and-still-in-charge: a gateway that was frozen goes on as if its turn had not ended
   upkeep/timer.py tests/upkeep/test_turns.py::test_whoever_was_frozen_has_no_turn_when_it_goes_on
--self._clock() < self._until.get(name, 0.0)
+-self.clock() < self._until.get(name, 0.0)
 +name in self._until
 turn-kept-after-the-stop: after a clean stop nobody does anything until the lease is over
   upkeep/timer.py tests/upkeep/test_turns.py::test_a_stop_leaves_the_turn
--await self._store.leave_turns(self._holder)
+-await self.store.leave_turns(self._holder)
 +pass
 everybody-sweeps: each gateway sweeps, whoever has the turn
   app/parts.py tests/app/test_upkeep.py::test_a_gateway_alone_has_all_turns

@@ -7,9 +7,9 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 encryption-left-out: a gateway with keys has its store keep everything in clear
   app/parts.py tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]
--        serving,
--        sealing=sealing,
-+        serving,
+-            self.serving,
+-            sealing=sealing,
++            self.serving,
 no-time-to-settle: a probe's 404 frees the key as soon as the lease ends, with the request still on its way
   config/delivery.py tests/http/gateway/test_times.py::test_a_404_frees_the_key_once_no_request_can_arrive
 -settle_us=microseconds(upstream.settle if self.settle is None else self.settle),
@@ -58,20 +58,18 @@ sequence-moved-by-two: gateways that note a lost memory at once can take the seq
 -                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
 claims-of-another-length: claims last as long as somebody thought, whatever the configuration says
   app/parts.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[store.lease-10s]
--        lease_seconds=lease_seconds,
--        grace
-+        lease_seconds=30.0,
-+        grace
+-            lease_seconds=lease_seconds,
+-            grace
++            lease_seconds=30.0,
++            grace
 amnesia-for-as-long-as-the-default: after a loss absent keys are refused for another time than was asked for
   app/stores.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[store.amnesia_window-1m]
 -longest_seconds if config.store.amnesia_window is None else config.store.amnesia_window
 +longest_seconds
 deliveries-of-a-stalled-loop: a gateway that stood still goes on claiming what is to be delivered
   app/parts.py tests/deliver/test_worker.py::test_a_stalled_loop_delivers_nothing
--        is_stalled=leases.is_stalled,
--        clock=clock,
-+        is_stalled=lambda: False,
-+        clock=clock,
+-            is_stalled=self.leases.is_stalled,
++            is_stalled=lambda: False,
 journals-of-every-database: what waits in the journal for one database is written into another one
   app/stores.py tests/app/test_gateway.py::test_whose_journals_these_are[database]
 -urlsplit(dsn.get_secret_value()).path.strip('/')
@@ -110,8 +108,7 @@ drained-for-another-time: what is in flight at a stop gets another time than was
 +30.0
 nobody-renews: no lease is renewed, so that every slow operation comes into doubt
   app/gateway.py tests/http/gateway/test_times.py::test_a_slow_operation_keeps_its_claim
--            self._spawn(self._parts.leases.run())
--
+-            self._spawn(self.parts.leases.run())
 refused-reload-ends-what-serves: what a reload put in force is given up by the next one that is refused before workers
     prepare anything
   app/worker.py tests/app/test_reload.py::test_a_port_that_is_taken[two-workers]

@@ -66,7 +66,7 @@ class Post:
 
     @property
     def store(self) -> Any:
-        return self.home.gateway._parts.store
+        return self.home.gateway.parts.store
 
     async def records(self) -> list[Record]:
         """All that is stored."""

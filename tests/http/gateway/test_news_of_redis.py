@@ -46,7 +46,7 @@ async def test_a_duplicate_that_waits_at_another_gateway(store: dict[str, Any], 
     ):
         first, hold = await home.begin()
         again = asyncio.create_task(other.send())
-        readers = other.gateway._parts.coordinator.waiting._readers
+        readers = other.gateway.parts.coordinator.waiting._readers
         await eventually(lambda: [each for each in readers.values() if each.latest], PATIENCE_SECONDS, "it has looked")
         hold.set()
         assert status_of(await first) == (200, "stored")

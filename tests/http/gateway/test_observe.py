@@ -272,7 +272,7 @@ async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
                 except ConnectionError:
                     said += b"(reset)"
         # What the service got is complete before the next one begins.
-        await eventually(lambda: home.gateway._edge.in_flight == 0, 10.0)
+        await eventually(lambda: home.gateway.edge.in_flight == 0, 10.0)
         got[name] = re.sub(rb"(Date|X-Nonce): [^\r]*\r\n", b"", said)
     return got, [seen(request) for request in home.upstream.requests]
 

@@ -262,7 +262,7 @@ async def test_retries_keep_no_answer_back(tmp_path: Path) -> None:
         home.upstream.on(None, told("succeeded"))
 
         async def is_resolved() -> bool:
-            return bool(await home.gateway._parts._recovery.run_once())
+            return bool(await home.gateway.parts._recovery.run_once())
 
         # What a pass of the background finds due, without the wait for the next pass.
         await eventually(is_resolved, deadline_seconds=4)
@@ -282,7 +282,7 @@ async def test_a_probe_that_is_configured_later_resolves_older_doubts(store: Sto
             assert status_of(await home.send("k1")) == (200, "recovered")
 
             async def resolved() -> bool:
-                await home.gateway._parts._recovery.run_once()
+                await home.gateway.parts._recovery.run_once()
                 return len(probes(home)) == 2
 
             await eventually(resolved)
@@ -304,7 +304,7 @@ async def test_a_probe_by_a_key_that_is_not_kept_asks_nobody(tmp_path: Path) -> 
             again = await home.send("k1")
             assert status_of(again) == (409, "in-doubt")
             assert again.json()["retryable"] is False
-            assert await home.gateway._parts._recovery.run_once() == 0
+            assert await home.gateway.parts._recovery.run_once() == 0
             assert probes(home) == []
 
 
@@ -324,7 +324,7 @@ async def test_a_service_sends_nothing_of_another_again(store: Store, tmp_path: 
             home.upstream.on("/charges", LOST)
             assert status_of(await home.send("k1", headers=[("Prefer", "respond-async")])) == (202, "accepted")
             await home.upstream.wait_for_requests(1)
-        parts = billing.gateway._parts
+        parts = billing.gateway.parts
 
         async def sent_again() -> bool:
             await parts.turns.run_once()

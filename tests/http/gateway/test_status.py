@@ -288,7 +288,7 @@ async def test_many_who_wait(tmp_path: Path) -> None:
     settings = {"in_flight": {"wait": "0s", "max_waiters": 1}}
     async with desk(tmp_path, route=settings, limits={"max_in_flight": 2}) as it:
         url = (await it.accept()).header("Location") or ""
-        resource = it.home.gateway._parts.policy.resource
+        resource = it.home.gateway.parts.resource
         assert resource is not None
         first = asyncio.create_task(it.see(url, ("Prefer", "wait=20")))
         await eventually(lambda: resource._waiters["charge"] == 1, what="it waits")

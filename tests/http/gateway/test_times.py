@@ -66,7 +66,7 @@ async def asked_about(clocks: Clocks, **probe: Any) -> AsyncIterator[House]:
         home.upstream.on("/charges", LOST, Answer(201))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
         # Nobody probes but who repeats the request.
-        home.gateway._parts.stop_upkeep()
+        home.gateway.parts.stop_upkeep()
         yield home
 
 
@@ -75,7 +75,7 @@ async def is_believed(home: House, *, wait_seconds: int = 1) -> bool:
     before = len(probes(home)), len(charges(home))
     verdict = status_of(await home.send("k1", headers=[("Prefer", f"wait={wait_seconds}")]))
     # The repeat may have been answered before its probe was over.
-    await eventually(lambda: not home.gateway._parts.prober._inquiries)
+    await eventually(lambda: not home.gateway.parts.prober._inquiries)
     assert verdict in [(409, "in-doubt"), (201, "stored")]
     is_believed = verdict == (201, "stored")
     assert len(probes(home)) > before[0]

@@ -165,7 +165,7 @@ class RedisStore(Members):
         try:
             await self._meet()
         except BaseException:
-            await self.primary.close()
+            self.primary.close()
             raise
         self._running = _Running(
             Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX),
@@ -180,7 +180,7 @@ class RedisStore(Members):
         try:
             return await self._identity_kept() != ""
         finally:
-            await self.primary.close()
+            self.primary.close()
 
     async def close(self) -> None:
         running, self._running = self._running, None
@@ -190,7 +190,7 @@ class RedisStore(Members):
         await running.commands.close()
         await running.reads.close()
         await self._news.close()
-        await self.primary.close()
+        self.primary.close()
 
     async def apply(self, command: Command) -> Result:
         if content_of(command) is not None:

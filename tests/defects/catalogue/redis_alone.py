@@ -46,12 +46,12 @@ promotion-without-a-judge: a promoted server is believed where there is nobody t
 +elif False:
 redis-alone-without-a-log: a server that keeps nothing on its disk is used
   store/redis/primary.py tests/store/test_redis_alone.py::test_a_server_that_promises_less[no log]
--if settings["appendonly"] != "yes":
-+if False:
+-        "appendonly", "yes", False,
++        "maxmemory-policy", "noeviction", False,
 redis-alone-without-a-sync: a server that syncs its log each second is used without waiting for its disk
   store/redis/primary.py tests/store/test_redis_alone.py::test_a_log_that_is_not_synced_each_time
--if settings["appendfsync"] != "always" and not self.has_waitaof:
-+if False:
+-        "appendfsync", "always", True,
++        "maxmemory-policy", "noeviction", True,
 redis-alone-by-one-who-may-flush: the gateway's user may delete everything
   store/redis/primary.py tests/store/test_redis_alone.py::test_a_user_that_may_flush
 -if self.flushes:

@@ -1,7 +1,7 @@
-"""Which gateways serve what, and which of them may grant: `compare_configuration`, and `Fleet`.
+"""Which memory this is, which gateways serve what, and which of them may grant: `compare_configuration`, and `Fleet`.
 
-Three values hold all of it, each replaced as a whole unless it changed meanwhile: what the services remember of their
-operations, the gateways, and whose turn it is.
+Three values hold what gateways agree on, each replaced as a whole unless it changed meanwhile: what the services
+remember of their operations, the gateways, and whose turn it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gateway.store.agreement import (
     OlderGateway,
     Remembered,
     check_finished,
+    check_level,
     compare,
     names_without_route,
 )
@@ -26,11 +27,15 @@ from gateway.store.base import NotApplied
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
+from gateway.store.redis.connection import RedisCommand
 from gateway.store.redis.inquiry import Inquiry
 from gateway.store.redis.layout import Change, packed, unpacked
+from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
 
 # A link of their own: beats must not wait behind long reads, or behind changes.
 _BEATS: Final = "beats"
+# The only member of the tokens.
+LAST: Final = "last"
 
 Document = dict[str, Any]
 """The gateways by id: what each serves and when it was seen; while it is a member, its beat and what `Fleet` says of
@@ -40,14 +45,78 @@ it. Or the turns by name: whose each is, and until when."""
 class Members(Inquiry):
     """See `ManagedStore` and `Fleet`."""
 
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    async def check_memory(self, links: Collection[UUID] = (), link: str = "reads") -> Epoch:
+        wanted = list(links)
+        fields = ("identity", "run", "place", "generation", "memo", "level")
+        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
+        (held, token, *numbers), now_us = await self._read(
+            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, LAST), *scores], link
+        )
+        identity, run, place, generation = (each.decode() if each else "" for each in held[:4])
+        if identity != self._identity:
+            raise self.primary.lose(ANOTHER_MEMORY)
+        parent = ""
+        if run != self.primary.server.run_id and not _is_same_server(place, self.primary):
+            identity, parent = promoted(identity), identity
+        witnesses = {each: int(number) for each, number in zip(wanted, numbers, strict=True) if number is not None}
+        return Epoch(identity, int(token or 0), now_us, held[4] or b"", generation, witnesses, parent, int(held[5]))
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        """It also accepts the server as it is."""
+
+        async def begin(change: Change) -> str:
+            epoch = await self.check_memory((), "changes")
+            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
+            change.floor = int(held or 0)
+            self._accept(change, epoch.identity, memo)
+            change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
+            change.then("ZADD", layout.TOKENS, "GT", beyond_token, LAST)
+            return epoch.identity
+
+        self._identity = await self._change(begin)
+
+    def _accept(self, change: Change, identity: str, memo: bytes) -> None:
+        """The memory has this identity and memo, and is where it is now."""
+        run = ("run", self.primary.server.run_id, "place", self.primary.place)
+        change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
+
+    async def identity_kept(self) -> str:
+        """Of the memory that is there; empty without one."""
+        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
+        return held.decode() if held else ""
+
+    async def _meet(self) -> None:
+        """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
+        primary = self.primary
+
+        async def meet(change: Change) -> None:
+            fields = ("identity", "run", "place", "level")
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
+            self._identity, run, place, level = (each.decode() if each else "" for each in held)
+            if not self._identity:
+                new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
+                for field, value in (new | {"level": PROGRAM_LEVEL}).items():
+                    change.then("HSETNX", layout.MEMORY, field, value)
+                return
+            check_level(int(level))
+            if run != primary.server.run_id and _is_same_server(place, primary):
+                change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
+
+        # A restart that is noted, and then lost, is noted again.
+        await self._change(meet, keeps=not await self.identity_kept())
+        if not self._identity:
+            await self._change(meet)
+
+    # -- agreement -----------------------------------------------------------------------------------------------------
+
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted = dict[Name, Living]()
 
-        async def attempt() -> tuple[Agreement, Change | None]:
+        async def agree(change: Change) -> Agreement:
             nonlocal counted
-            (remembered, listed), now_us = await self._read(
-                [("GET", layout.CONFIGURATION), ("GET", layout.GATEWAYS)], "changes"
-            )
+            (remembered, listed), now_us = await self._lock(change, layout.CONFIGURATION, layout.GATEWAYS)
             known, gateways, own = _remembered(remembered), _document(listed), serving.gateway_id.hex
             running = {
                 (each["service"], operation)
@@ -60,28 +129,23 @@ class Members(Inquiry):
                 counted = await self._count_living(comparison.names)
             agreed = comparison.agreement(counted)
             if agreed.conflicts:
-                return agreed, None
+                return agreed
             self.primary.require_promise()
             if is_trial:
-                return agreed, None
-            change = Change()
-            change.require(layout.CONFIGURATION, remembered)
-            change.require(layout.GATEWAYS, listed)
-            change.free()
+                return agreed
             if comparison.written:
                 rows = {row.name: row for row in (*known, *comparison.written)}
                 change.then("SET", layout.CONFIGURATION, _configuration(rows.values()))
             entry = {**gateways.get(own, {}), "service": serving.service, "operations": sorted(serving.recipes)}
             gateways[own] = {**entry, "seen_us": now_us, "host": serving.host, "level": PROGRAM_LEVEL}
             change.then("SET", layout.GATEWAYS, _value(_without_forgotten(gateways, now_us)))
-            return agreed, change
+            return agreed
 
-        return await self._change(attempt)
+        return await self._change(agree, frees=True)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         (remembered,), _ = await self._read([("GET", layout.CONFIGURATION)])
-        names = names_without_route(_remembered(remembered), service, operations)
-        counted = await self._count_living(names)
+        counted = await self._count_living(names_without_route(_remembered(remembered), service, operations))
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
@@ -98,7 +162,7 @@ class Members(Inquiry):
             taken = frozenset(names) - others
             return turns | dict.fromkeys(taken, (holder.hex, now_us + lease_us)) if taken else None
 
-        await self._change_document(layout.TURNS, with_taken, "changes", keeps=False)
+        await self._edit(layout.TURNS, with_taken, "changes", keeps=False)
         return taken
 
     async def leave_turns(self, holder: UUID) -> None:
@@ -106,16 +170,15 @@ class Members(Inquiry):
             others = {name: turn for name, turn in turns.items() if turn[0] != holder.hex}
             return None if len(others) == len(turns) else others
 
-        await self._change_document(layout.TURNS, without_own, "changes", keeps=False)
+        await self._edit(layout.TURNS, without_own, "changes", keeps=False)
 
     async def raise_level(self) -> bool:
         """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
         older program run."""
 
-        async def attempt() -> tuple[bool, Change | None]:
-            (listed, level), now_us = await self._read(
-                [("GET", layout.GATEWAYS), ("HGET", layout.MEMORY, "level")], "changes"
-            )
+        async def raised(change: Change) -> bool:
+            (listed,), now_us = await self._lock(change, layout.GATEWAYS)
+            (level,), _ = await self._read([("HGET", layout.MEMORY, "level")], "changes")
             check_finished(
                 [
                     OlderGateway(UUID(each), entry["host"], entry["level"])
@@ -124,13 +187,11 @@ class Members(Inquiry):
                 ]
             )
             if int(level) >= PROGRAM_LEVEL:
-                return False, None
-            change = Change()
-            change.require(layout.GATEWAYS, listed)
+                return False
             change.then("HSET", layout.MEMORY, "level", PROGRAM_LEVEL)
-            return True, change
+            return True
 
-        return await self._change(attempt)
+        return await self._change(raised)
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
         """If it is lost, the next one is not."""
@@ -142,25 +203,21 @@ class Members(Inquiry):
                 gateways.pop(gateway_id.hex, None)
             return _without_forgotten(gateways, now_us)
 
-        await self._change_document(layout.GATEWAYS, noted, "changes", keeps=False)
+        await self._edit(layout.GATEWAYS, noted, "changes", keeps=False)
 
-    async def _change_document(
-        self, key: str, changed: Callable[[Document, int], Document | None], link: str = _BEATS, *, keeps: bool = True
+    async def _edit(
+        self, key: str, edited: Callable[[Document, int], Document | None], link: str = _BEATS, *, keeps: bool = True
     ) -> None:
         """Replace a document; None leaves it as it is, in a memory that is still the same one."""
 
-        async def attempt() -> tuple[None, Change]:
-            (held,), now_us = await self._read([("GET", key)], link)
-            document, change = changed(_document(held), now_us), Change()
+        async def edit(change: Change) -> None:
+            (held,), now_us = await self._lock(change, key, link=link)
+            document = edited(_document(held), now_us)
+            change.is_due = True
             if document is not None:
-                change.require(key, held)
-                # Upkeep makes room where the memory is full.
-                if not keeps:
-                    change.free()
                 change.then("SET", key, _value(document))
-            return None, change
 
-        await self._change(attempt, link, keeps=keeps)
+        await self._change(edit, link, keeps=keeps)
 
     # -- fleet --------------------------------------------------------------------------------------------------------
 
@@ -170,8 +227,7 @@ class Members(Inquiry):
 
         def listed(gateways: Document, now_us: int) -> Document | None:
             nonlocal joined
-            joined = None
-            entry = gateways.get(gateway_id.hex)
+            joined, entry = None, gateways.get(gateway_id.hex)
             if entry is None:
                 return None
             for other in gateways.values():
@@ -182,7 +238,7 @@ class Members(Inquiry):
             entry.update(beat=joined.beat, seen_us=now_us, notes=notes.hex, host=host, boot=boot, vouched_for="")
             return gateways
 
-        await self._change_document(layout.GATEWAYS, listed)
+        await self._edit(layout.GATEWAYS, listed)
         if joined is None:
             raise NotApplied("the store does not know this gateway any more")
         return joined
@@ -192,10 +248,9 @@ class Members(Inquiry):
 
         def raised(gateways: Document, now_us: int) -> Document | None:
             nonlocal members
-            members = _members(gateways)
             entry = gateways.get(gateway_id.hex, {})
-            if "beat" not in entry:
-                members = []
+            members = _members(gateways) if "beat" in entry else []
+            if not members:
                 return None
             for each, last in silent:
                 if each != gateway_id and gateways.get(each.hex, {}).get("beat") == last:
@@ -203,7 +258,7 @@ class Members(Inquiry):
             entry.update(beat=entry["beat"] + 1, seen_us=now_us)
             return gateways
 
-        await self._change_document(layout.GATEWAYS, raised)
+        await self._edit(layout.GATEWAYS, raised)
         return True, members
 
     async def members(self) -> list[Member]:
@@ -220,29 +275,30 @@ class Members(Inquiry):
                     entry["vouched_for"] = identity
             return gateways
 
-        await self._change_document(layout.GATEWAYS, vouched)
+        await self._edit(layout.GATEWAYS, vouched)
 
     async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         """The store keeps its former identity, memo and run until this."""
-        identity = renewed(epoch.identity)
+        identity = _renewed(epoch.identity)
 
-        async def attempt() -> tuple[bool, Change | None]:
-            (held, listed), _ = await self._read(
-                [("HMGET", layout.MEMORY, "identity", "memo"), ("GET", layout.GATEWAYS)], _BEATS
-            )
+        async def accept(change: Change) -> bool:
+            (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, "identity", "memo")], _BEATS)
             votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
             if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
-                return False, None
-            change = Change()
-            change.require(layout.GATEWAYS, listed)
-            run = ("run", self.primary.server.run_id, "place", self.primary.place)
-            change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
-            return True, change
+                return False
+            self._accept(change, identity, memo)
+            return True
 
-        if not await self._change(attempt, _BEATS):
+        if not await self._change(accept, _BEATS):
             return False
         self._identity = identity
         return True
+
+
+def _is_same_server(place: str, primary: Primary) -> bool:
+    """Whether a server process at this place is the one that was there before, restarted."""
+    return place == primary.place and not primary.server.has_history
 
 
 def _remembered(value: bytes | None) -> list[Remembered]:
@@ -277,21 +333,20 @@ def _members(gateways: Document) -> list[Member]:
     ]
 
 
-# -- identities --------------------------------------------------------------------------------------------------------
+# An identity says what the memory descends from, which one it is, and how often it was promoted.
 
 
-def new_identity() -> str:
-    """Of a new memory: what it descends from, itself, and how often it was promoted."""
+def _new_identity() -> str:
     return f"{uuid4().hex}/{uuid4().hex}/{1:08x}"
 
 
 def promoted(identity: str) -> str:
-    """The identity of a memory on another server, which nobody has accepted yet."""
+    """That of a memory on another server, which nobody has accepted yet."""
     before, _, number = identity.rpartition("/")
     return f"{before}/{int(number, 16) + 1:08x}"
 
 
-def renewed(identity: str) -> str:
+def _renewed(identity: str) -> str:
     """The identity that an accepted memory gets: a twin, promoted apart, lacks it."""
     descent, _, number = identity.split("/")
     return f"{descent}/{uuid4().hex}/{number}"

@@ -29,8 +29,10 @@ record: no key has a TTL."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NoReturn, Self
+import json
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from itertools import chain
+from typing import Any, Final, NoReturn, Self, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle, step
@@ -48,21 +50,44 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store.agreement import (
+    FORGOTTEN_US,
+    PROGRAM_LEVEL,
+    RUNNING_US,
+    Name,
+    OlderGateway,
+    Remembered,
+    check_finished,
+    check_level,
+    compare,
+    names_without_route,
+)
 from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.memory.promotion import Joined, Member
+from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson
-from gateway.store.redis.members import LAST, Members
+from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson, packed, unpacked
 from gateway.store.redis.news import News
-from gateway.store.redis.primary import Primary
+from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
+
+T = TypeVar("T")
 
 # All of a batch, with the bodies, is in one exchange.
 _BATCH_SIZE_MAX: Final = 64
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
+# A link of their own: beats must not wait behind long reads, or behind changes.
+_BEATS: Final = "beats"
+# The only member of the tokens.
+_LAST: Final = "last"
+
+Document = dict[str, Any]
+"""The gateways by id: what each serves and when it was seen; while it is a member, its beat and what `Fleet` says of
+it. Or the turns by name: whose each is, and until when. Each is replaced as a whole, unless it changed meanwhile."""
 
 
 class Unsupported(NotApplied):
@@ -92,7 +117,7 @@ def _empty(kind: Callable[[], Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     return found
 
 
-class RedisStore(Members):
+class RedisStore(Inquiry):
     """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore`."""
 
     # What is over several records.
@@ -122,7 +147,6 @@ class RedisStore(Members):
         self._news = News(primary.news_link, _channel_of)
         self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._commands: Batcher[Command, Result] | None = None
-        self._reads: Batcher[UUID, Snapshot] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -152,7 +176,6 @@ class RedisStore(Members):
             self.primary.close()
             raise
         self._commands = Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX)
-        self._reads = Batcher(self._read_all, size_max=_BATCH_SIZE_MAX)
         self._looking = asyncio.create_task(self.primary.look())
         self._news.start()
 
@@ -165,11 +188,10 @@ class RedisStore(Members):
             self.primary.close()
 
     async def close(self) -> None:
-        batchers, self._commands, self._reads = (self._commands, self._reads), None, None
+        commands, self._commands = self._commands, None
         await end_tasks((self._looking,))
-        for batcher in batchers:
-            if batcher is not None:
-                await batcher.close()
+        if commands is not None:
+            await commands.close()
         await self._news.close()
         self.primary.close()
 
@@ -183,16 +205,13 @@ class RedisStore(Members):
         return await self._commands.submit(command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        if self._reads is None:
-            raise NotApplied("the store is not open")
-        return await self._reads.submit(operation_id)
+        (kept,) = await self._kept((operation_id,), "reads")
+        if kept.error is not None:
+            raise kept.error
+        return Snapshot(settle(kept.record, kept.now_us), kept.now_us)
 
     def announce_work(self) -> None:
         self._news.wake(WORK)
-
-    async def _read_all(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
-        kept = await self._kept(operation_ids, "reads")
-        return [each.error or Snapshot(settle(each.record, each.now_us), each.now_us) for each in kept]
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -261,7 +280,7 @@ class RedisStore(Members):
             change.floor = floor
             before = 0 if kept.record is None else kept.record.token
             token = self._draw(max(now_us, before + 1, floor + 1))
-            change.then("ZADD", layout.TOKENS, "GT", token, LAST)
+            change.then("ZADD", layout.TOKENS, "GT", token, _LAST)
             return token
 
         result, record = step(settled, command, now_us, draw)
@@ -277,7 +296,69 @@ class RedisStore(Members):
             write_audit(change, command, audit, settled.token, self._draw(max(now_us, audited + 1)), now_us)
         return result
 
-    # -- witnesses ----------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    async def check_memory(self, links: Collection[UUID] = (), link: str = "reads") -> Epoch:
+        wanted = list(links)
+        fields = ("identity", "run", "place", "generation", "memo", "level")
+        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
+        (held, token, *numbers), now_us = await self._read(
+            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, _LAST), *scores], link
+        )
+        identity, run, place, generation = (each.decode() if each else "" for each in held[:4])
+        if identity != self._identity:
+            raise self.primary.lose(ANOTHER_MEMORY)
+        parent = ""
+        if run != self.primary.server.run_id and not _is_same_server(place, self.primary):
+            identity, parent = promoted(identity), identity
+        witnesses = {each: int(number) for each, number in zip(wanted, numbers, strict=True) if number is not None}
+        return Epoch(identity, int(token or 0), now_us, held[4] or b"", generation, witnesses, parent, int(held[5]))
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        """It also accepts the server as it is."""
+
+        async def begin(change: Change) -> str:
+            epoch = await self.check_memory((), "changes")
+            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
+            change.floor = int(held or 0)
+            self._accept(change, epoch.identity, memo)
+            change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
+            change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
+            return epoch.identity
+
+        self._identity = await self._change(begin)
+
+    def _accept(self, change: Change, identity: str, memo: bytes) -> None:
+        """The memory has this identity and memo, and is where it is now."""
+        run = ("run", self.primary.server.run_id, "place", self.primary.place)
+        change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
+
+    async def identity_kept(self) -> str:
+        """Of the memory that is there; empty without one."""
+        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
+        return held.decode() if held else ""
+
+    async def _meet(self) -> None:
+        """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
+        primary = self.primary
+
+        async def meet(change: Change) -> None:
+            fields = ("identity", "run", "place", "level")
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
+            self._identity, run, place, level = (each.decode() if each else "" for each in held)
+            if not self._identity:
+                new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
+                for field, value in (new | {"level": PROGRAM_LEVEL}).items():
+                    change.then("HSETNX", layout.MEMORY, field, value)
+                return
+            check_level(int(level))
+            if run != primary.server.run_id and _is_same_server(place, primary):
+                change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
+
+        # A restart that is noted, and then lost, is noted again.
+        await self._change(meet, keeps=not await self.identity_kept())
+        if not self._identity:
+            await self._change(meet)
 
     async def _compare(self) -> None:
         """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
@@ -299,6 +380,238 @@ class RedisStore(Members):
             self._acknowledged = number
             self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
             self._files.cover(self._reading)
+
+    # -- agreement -----------------------------------------------------------------------------------------------------
+
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        counted = dict[Name, Living]()
+
+        async def agree(change: Change) -> Agreement:
+            nonlocal counted
+            (remembered, listed), now_us = await self._lock(change, layout.CONFIGURATION, layout.GATEWAYS)
+            known, gateways, own = _remembered(remembered), _document(listed), serving.gateway_id.hex
+            running = {
+                (each["service"], operation)
+                for gateway_id, each in gateways.items()
+                if gateway_id != own and 0 <= now_us - each["seen_us"] <= RUNNING_US
+                for operation in each["operations"]
+            }
+            comparison = compare(known, running, serving)
+            if comparison.names != counted.keys():
+                counted = await self._count_living(comparison.names)
+            agreed = comparison.agreement(counted)
+            if agreed.conflicts:
+                return agreed
+            self.primary.require_promise()
+            if is_trial:
+                return agreed
+            if comparison.written:
+                rows = {row.name: row for row in (*known, *comparison.written)}.values()
+                columns = ((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in rows)
+                change.then("SET", layout.CONFIGURATION, packed(tuple(chain.from_iterable(columns))))
+            entry = gateways.setdefault(own, {})
+            entry.update(service=serving.service, operations=sorted(serving.recipes), seen_us=now_us)
+            entry.update(host=serving.host, level=PROGRAM_LEVEL)
+            _forget(gateways, now_us)
+            change.then("SET", layout.GATEWAYS, _value(gateways))
+            return agreed
+
+        return await self._change(agree, frees=True)
+
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        (remembered,), _ = await self._read([("GET", layout.CONFIGURATION)])
+        counted = await self._count_living(names_without_route(_remembered(remembered), service, operations))
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
+
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        """Who has no turn writes nothing."""
+
+        def take(turns: Document, now_us: int) -> frozenset[str]:
+            others = {
+                name
+                for name, (of_holder, until_us) in turns.items()
+                if of_holder != holder.hex and now_us < until_us <= now_us + lease_us
+            }
+            taken = frozenset(names) - others
+            turns.update(dict.fromkeys(taken, (holder.hex, now_us + lease_us)))
+            return taken
+
+        return await self._edit(layout.TURNS, take, "changes", keeps=False)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        def leave(turns: Document, _now_us: int) -> None:
+            for name in [name for name, (of_holder, _) in turns.items() if of_holder == holder.hex]:
+                del turns[name]
+
+        await self._edit(layout.TURNS, leave, "changes", keeps=False)
+
+    async def raise_level(self) -> bool:
+        """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
+        older program run."""
+
+        async def raised(change: Change) -> bool:
+            (listed,), now_us = await self._lock(change, layout.GATEWAYS)
+            (level,), _ = await self._read([("HGET", layout.MEMORY, "level")], "changes")
+            check_finished(
+                [
+                    OlderGateway(UUID(each), entry["host"], entry["level"])
+                    for each, entry in _document(listed).items()
+                    if now_us - entry["seen_us"] < RUNNING_US and entry["level"] < PROGRAM_LEVEL
+                ]
+            )
+            if int(level) >= PROGRAM_LEVEL:
+                return False
+            change.then("HSET", layout.MEMORY, "level", PROGRAM_LEVEL)
+            return True
+
+        return await self._change(raised)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        """If it is lost, the next one is not."""
+
+        def note(gateways: Document, now_us: int) -> None:
+            if not is_running:
+                gateways.pop(gateway_id.hex, None)
+            elif gateway_id.hex in gateways:
+                gateways[gateway_id.hex]["seen_us"] = now_us
+            _forget(gateways, now_us)
+
+        await self._edit(layout.GATEWAYS, note, "changes", keeps=False)
+
+    async def _edit(self, key: str, edit: Callable[[Document, int], T], link: str = _BEATS, *, keeps: bool = True) -> T:
+        """Edit a document, in a memory that is still the same one also where nothing changes. Returns what the last
+        `edit` does."""
+
+        async def edited(change: Change) -> T:
+            (held,), now_us = await self._lock(change, key, link=link)
+            document = _document(held)
+            result = edit(document, now_us)
+            change.is_due = True
+            if document != _document(held):
+                change.then("SET", key, _value(document))
+            return result
+
+        return await self._change(edited, link, keeps=keeps)
+
+    # -- fleet --------------------------------------------------------------------------------------------------------
+
+    async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
+        """The entry is on every replica that may be promoted before this returns."""
+        gone = {each.hex for each in ended}
+
+        def listed(gateways: Document, now_us: int) -> Joined | None:
+            if (entry := gateways.get(gateway_id.hex)) is None:
+                return None
+            for other in gateways.values():
+                if other is not entry and other.get("notes") in gone:
+                    other.pop("beat", None)
+            before = entry.get("beat")
+            joined = Joined((before or 0) + 1, was_listed=before is not None, is_synchronous=True, may_fail_over=True)
+            entry.update(beat=joined.beat, seen_us=now_us, notes=notes.hex, host=host, boot=boot, vouched_for="")
+            return joined
+
+        joined = await self._edit(layout.GATEWAYS, listed)
+        if joined is None:
+            raise NotApplied("the store does not know this gateway any more")
+        return joined
+
+    async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
+        def raised(gateways: Document, now_us: int) -> list[Member]:
+            entry = gateways.get(gateway_id.hex, {})
+            if "beat" not in entry:
+                return []
+            members = _members(gateways)
+            for each, last in silent:
+                if each != gateway_id and gateways.get(each.hex, {}).get("beat") == last:
+                    del gateways[each.hex]["beat"]
+            entry.update(beat=entry["beat"] + 1, seen_us=now_us)
+            return members
+
+        return True, await self._edit(layout.GATEWAYS, raised)
+
+    async def members(self) -> list[Member]:
+        (listed,), _ = await self._read([("GET", layout.GATEWAYS)], _BEATS)
+        return _members(_document(listed))
+
+    async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
+        notes = {each.hex for each in ended}
+
+        def vouched(gateways: Document, _now_us: int) -> None:
+            for each, entry in gateways.items():
+                is_own = each == gateway_id.hex or (entry.get("notes") in notes and entry.get("boot") == boot)
+                if "beat" in entry and is_own:
+                    entry["vouched_for"] = identity
+
+        await self._edit(layout.GATEWAYS, vouched)
+
+    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+        """The store keeps its former identity, memo and run until this."""
+        identity = _renewed(epoch.identity)
+
+        async def accept(change: Change) -> bool:
+            (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, "identity", "memo")], _BEATS)
+            votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
+            if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
+                return False
+            self._accept(change, identity, memo)
+            return True
+
+        if not await self._change(accept, _BEATS):
+            return False
+        self._identity = identity
+        return True
+
+
+def _is_same_server(place: str, primary: Primary) -> bool:
+    """Whether a server process at this place is the one that was there before, restarted."""
+    return place == primary.place and not primary.server.has_history
+
+
+def _remembered(value: bytes | None) -> list[Remembered]:
+    columns = () if value is None else unpacked(value)
+    return [Remembered(*columns[at : at + 5]) for at in range(0, len(columns), 5)]
+
+
+def _document(value: bytes | None) -> Document:
+    found: Document = {} if value is None else json.loads(unpacked(value)[0])
+    return found
+
+
+def _value(document: Document) -> bytes:
+    return packed((json.dumps(document),))
+
+
+def _forget(gateways: Document, now_us: int) -> None:
+    for each in [each for each, entry in gateways.items() if entry["seen_us"] <= now_us - FORGOTTEN_US]:
+        del gateways[each]
+
+
+def _members(gateways: Document) -> list[Member]:
+    return [
+        Member(UUID(each), entry["host"], entry["beat"], entry["seen_us"], entry["vouched_for"])
+        for each, entry in sorted(gateways.items())
+        if "beat" in entry
+    ]
+
+
+# An identity says what the memory descends from, which one it is, and how often it was promoted.
+
+
+def _new_identity() -> str:
+    return f"{uuid4().hex}/{uuid4().hex}/{1:08x}"
+
+
+def promoted(identity: str) -> str:
+    """That of a memory on another server, which nobody has accepted yet."""
+    before, _, number = identity.rpartition("/")
+    return f"{before}/{int(number, 16) + 1:08x}"
+
+
+def _renewed(identity: str) -> str:
+    """The identity that an accepted memory gets: a twin, promoted apart, lacks it."""
+    descent, _, number = identity.split("/")
+    return f"{descent}/{uuid4().hex}/{number}"
 
 
 def _channel_of(operation_id: UUID) -> str:

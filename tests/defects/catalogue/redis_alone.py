@@ -16,7 +16,7 @@ redis-alone-writes-after-a-flush: what was read before a flush is written after 
   store/redis/lua/change.lua
 -if ARGV[3] ~= '' and ARGV[4] ~= '0' then
 +if false then
-  store/redis/members.py
+  store/redis/durable.py
 -if identity != self._identity:
 +if False:
 redis-alone-forgets-tokens: the token of a record that goes is not kept in the floor
@@ -37,7 +37,7 @@ redis-alone-waits-for-one: one replica of several is enough for an acknowledgeme
 -and reply[1] >= self.replicas
 +and reply[1] >= 1
 redis-alone-takes-a-promotion-for-a-restart: a promoted replica behind the same address is not judged
-  store/redis/members.py tests/store/test_redis_alone.py::test_a_promoted_replica[lossless]
+  store/redis/durable.py tests/store/test_redis_alone.py::test_a_promoted_replica[lossless]
 -return place == primary.place and not primary.server.has_history
 +return True
 promotion-without-a-judge: a promoted server is believed where there is nobody to judge it
@@ -70,7 +70,7 @@ a-promise-outlives-what-says-it: a server that tells nothing any more is believe
 +                del error
 beats-do-not-mind-the-memory: a flush while nobody writes is taken for a gateway that was struck off, and stays
     unnoticed
-  store/redis/members.py tests/store/test_redis_alone.py::test_a_flush_while_nobody_writes
+  store/redis/durable.py tests/store/test_redis_alone.py::test_a_flush_while_nobody_writes
 -            change.is_due = True
 redis-alone-tells-nobody: who waits at another gateway finds out by polling
   store/redis/durable.py tests/http/gateway/test_news_of_redis.py::test_a_duplicate_that_waits_at_another_gateway

@@ -227,7 +227,7 @@ def test_connections_that_were_reset_unused_are_replaced(
         async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
             (node,) = tier._nodes.values()
             relay.cut()
-            await eventually(lambda: not node._reader.is_open and not node._writer.is_open)
+            await eventually(lambda: not node._link.is_open)
             with pytest.raises(StoreError) as lost:
                 await tier.put(completed(), boot_seconds())
             assert "Transport" not in str(lost.value)
@@ -253,27 +253,6 @@ async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer
     finally:
         for server in servers:
             server.kill()
-
-
-async def test_a_connection_that_outlived_a_failover_answers_nothing(server_workspace: Path) -> None:
-    """The former master, which goes on for itself, hears of no purge: it is not read from any more."""
-    async with (
-        two_servers(server_workspace) as (relay, first, second),
-        fast_tier(through(relay)) as tier,
-        fast_tier(second.url) as other,
-    ):
-        snapshot = completed()
-        await tier.put(snapshot, boot_seconds())
-        assert await tier.get(id_of(snapshot)) is not None
-        relay.target_port = second.port
-        with client(first.url) as redis:
-            (writer,) = [each["id"] for each in redis.client_list() if each["cmd"] == "get"]
-            redis.client_kill_filter(_id=writer)
-        with pytest.raises(StoreError):
-            await tier.put(completed(), boot_seconds())
-        await until_up(tier)
-        await other.forget(id_of(snapshot))
-        assert await tier.get(id_of(snapshot)) is None
 
 
 async def why_down(url: str) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.core.confidential import NO_SEALING
-from gateway.store.base import NotApplied, StoreError, boot_seconds
+from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.layout import Keyspace
@@ -24,11 +24,6 @@ FULL = "Redis takes no copies: its memory is full"
 
 LONG_SECONDS = 30.0
 ONE_SERVER = Keyspace("", "", is_cluster=False)
-
-
-def link_to(url: str) -> Link:
-    access = parse(url)
-    return access.link(access.seeds[0])
 
 
 @asynccontextmanager
@@ -51,18 +46,16 @@ async def node_at(
 
 async def look(node: Node) -> bytes:
     """Let the node look at its server; returns the era."""
-    await node._learn(node._writer)
+    await node._learn()
     return node._eras[0][0]
 
 
 @pytest.fixture
 async def link(redis_url: str) -> AsyncIterator[Link]:
-    link = link_to(redis_url)
-    await link.connect()
-    try:
-        yield link
-    finally:
-        await link.close()
+    access = parse(redis_url)
+    link = await access.open(access.seeds[0])
+    yield link
+    link.close()
 
 
 @pytest.fixture
@@ -76,18 +69,24 @@ def through(relay: Relay) -> str:
 
 
 async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:
-    """The link is closed when its caller leaves, so the next caller cannot be given the late reply."""
-    waiting = asyncio.create_task(link.exchange([("BLPOP", "nothing", 0)], LONG_SECONDS))
-    await asyncio.sleep(0)
+    """What comes for who has left is nobody's: those behind it get their own replies."""
+    waiting = asyncio.create_task(link.exchange([("BLPOP", "nothing", 0.1)], LONG_SECONDS))
     following = asyncio.create_task(link.exchange([("ECHO", "a")], LONG_SECONDS))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    with pytest.raises(NotApplied):
-        await following
-    await link.connect()
+    assert await following == [b"a"]
     assert await link.exchange([("ECHO", "b")], LONG_SECONDS) == [b"b"]
+
+
+async def test_a_late_answer_closes_the_link(link: Link) -> None:
+    """All who wait for one are told that it is not known what came of theirs; who comes then, that nothing was sent."""
+    waiting = [link.exchange([("BLPOP", "nothing", 0)], 0.1), link.exchange([("ECHO", "a")], LONG_SECONDS)]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in results] == [Indefinite, Indefinite]
+    with pytest.raises(NotApplied):
+        await link.exchange([("ECHO", "b")], LONG_SECONDS)
 
 
 async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None:

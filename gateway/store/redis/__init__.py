@@ -4,6 +4,6 @@
 
 *The fast tier.* `store` keeps copies at servers that each are a `node`, and the shared note on the durable store.
 
-*The durable store.* `durable` executes commands; `inquiry` reads, changes and sweeps, and `members` are the gateways.
-`primary` is the server, with what that promises.
+*The durable store.* `durable` executes commands, and knows the memory and the gateways; `inquiry` reads, changes and
+sweeps. `primary` is the server, with what that promises.
 """

@@ -1,11 +1,10 @@
-"""Connections to Redis: what a URL says, exchanges over one, what a server's errors mean, and which masters there are.
+"""Connections to Redis: what a URL says, a link to a server, what its errors mean, and which masters there are.
 
-Its invariant: a link has one exchange under way at a time, and is closed when one is cut short, so that replies are
-never mixed up. It knows neither records nor eras.
+It knows neither records nor eras. A link is opened once: who finds it closed opens another one.
 
 *Masters.* A URL names the only one, or sentinels name it, or any node of a cluster names all, with the slots that each
-has. Who asks goes on to look at the server that was named: `node` sees whether it takes writes, and a node of a cluster
-refuses slots that it does not have.
+has. Who asks goes on to look at the server that was named: whether it takes writes, and a node of a cluster refuses
+slots that it does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import itertools
 import re
 import ssl
 from binascii import crc_hqx
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -31,8 +31,6 @@ from gateway.store.base import Indefinite, NotApplied, StoreError
 
 CONNECT_SECONDS: Final = 1.0
 SLOTS: Final = 16384
-
-_CLOSED: Final = "the server closed it"
 
 # After this long without a message, send a PING; after as long again, the link is dead.
 _SILENCE_SECONDS: Final = 10.0
@@ -98,26 +96,48 @@ class Access:
     tls: Mapping[str, str] | None
     """The options of TLS; None: without it."""
 
-    def link(self, address: Address) -> Link:
-        """A link to a server with data, not yet connected."""
-        return Link(address, self.login, self.database, self.tls)
+    async def open(self, address: Address, seconds: float = CONNECT_SECONDS, *, is_sentinel: bool = False) -> Link:
+        """A link to a server. Raises NotApplied."""
+        login, database = (self.sentinel_login, 0) if is_sentinel else (self.login, self.database)
+        greeting: list[RedisCommand] = [("AUTH", *login)] if login else []
+        greeting += [("SELECT", database)] if database else []
+        link = Link(address, database)
+        try:
+            async with asyncio.timeout(seconds):
+                context = None if self.tls is None else _context(self.tls)
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: link, *address, ssl=context)
+                for command in greeting:
+                    (reply,) = await link.exchange([command], seconds)
+                    if isinstance(reply, ReplyError):
+                        raise reply
+        except BaseException as error:
+            link.close()
+            if not isinstance(error, ReplyError | StoreError | OSError):
+                raise
+            # A server that does not know a command quotes its arguments; those of AUTH contain the password.
+            why = str(error).partition(", with args")[0] or "no reply in time"
+            raise NotApplied(f"{link} cannot be used: {why}") from None
+        return link
 
-    def sentinel_link(self, address: Address) -> Link:
-        return Link(address, self.sentinel_login, 0, self.tls)
+    async def ask(
+        self, address: Address, commands: Sequence[RedisCommand], seconds: float, *, is_sentinel: bool = False
+    ) -> list[Any]:
+        """The replies, over a link of their own. Raises StoreError."""
+        link = await self.open(address, is_sentinel=is_sentinel)
+        try:
+            return await link.exchange(commands, seconds)
+        finally:
+            link.close()
 
     async def follow_ask(self, command: RedisCommand, reply: Any, seconds: float) -> Any:
         """The reply; where it is ASK, because the key's slot is on its way to another node, that node's. Raises
         StoreError."""
         if refusal(reply) != "ASK":
             return reply
-        link = self.link(_address(str(reply).rpartition(" ")[2], 0))
-        try:
-            await link.connect()
-            # One command after ASKING is all that is allowed: a script comes with its text.
-            _, reply = await link.exchange([("ASKING",), _with_text(command)], seconds)
-        finally:
-            await link.close()
-        return reply
+        # One command after ASKING is all that is allowed: a script comes with its text.
+        asked: list[RedisCommand] = [("ASKING",), _with_text(command)]
+        return (await self.ask(_address(str(reply).rpartition(" ")[2], 0), asked, seconds))[1]
 
 
 def parse(url: str) -> Access:
@@ -156,71 +176,19 @@ def _context(options: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-class _Silent(Indefinite):
-    """Nothing came in time."""
+class Link(asyncio.Protocol):
+    """One connection, made by `Access.open`. Replies come in the order of the commands, so exchanges need not wait for
+    one another. What comes unasked is a message."""
 
-
-class _Wire(asyncio.Protocol):
-    """The replies that arrive on a connection, in their order."""
-
-    transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self._reader = Reader()
-        self._replies: list[Any] = []
-        self._wanted = 0
-        self._waiting: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                self._replies.append(reply)
-        except ProtocolError:
-            self.transport.abort()
-        if len(self._replies) >= self._wanted and self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(Indefinite(f"the connection to Redis failed: {error or _CLOSED}"))
-
-    def _fail(self, error: Indefinite) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
-
-    async def take(self, number: int, seconds: float) -> list[Any]:
-        """The next replies. Raises Indefinite."""
-        if len(self._replies) < number:
-            if self.transport.is_closing():
-                raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
-            loop = asyncio.get_running_loop()
-            self._wanted, self._waiting = number, loop.create_future()
-            late = loop.call_later(seconds, self._fail, _Silent(f"no reply from Redis within {seconds:g} s"))
-            try:
-                await self._waiting
-            finally:
-                late.cancel()
-                self._waiting = None
-        taken = self._replies[:number]
-        del self._replies[:number]
-        return taken
-
-
-class Link:
-    """One connection to Redis."""
-
-    def __init__(self, address: Address, login: tuple[str, ...], database: int, tls: Mapping[str, str] | None) -> None:
+    def __init__(self, address: Address, database: int) -> None:
         self.address = address
-        self.run_id = b""
-        """The server process that the link leads to, as its user has read it."""
-        self._login = login
         self._database = database
-        self._tls = tls
-        self._wire: _Wire | None = None
-        self._lock = asyncio.Lock()
+        self._transport: asyncio.Transport | None = None
+        self._reader = Reader()
+        # Of each exchange under way, the replies that are there, and how many there will be.
+        self._waiting: deque[tuple[asyncio.Future[list[Any]], list[Any], int]] = deque()
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._is_left = False
 
     def __str__(self) -> str:
         """The server and the database, without user and password: the text goes to logs."""
@@ -228,102 +196,109 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self._wire is not None and not self._wire.transport.is_closing()
+        return self._transport is not None and not self._transport.is_closing()
 
-    async def connect(self, seconds: float = CONNECT_SECONDS) -> None:
-        """Connect and log in, unless connected. Raises NotApplied."""
-        async with self._lock:
-            if self.is_open:
-                return
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._open(seconds)
-            except BaseException as error:
-                await self.close()
-                if not isinstance(error, ReplyError | Indefinite | OSError):
-                    raise
-                # A server that does not know a command quotes its arguments; those of AUTH contain the password.
-                why = str(error).partition(", with args")[0] or "no reply in time"
-                raise NotApplied(f"{self} cannot be used: {why}") from None
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
-    async def _open(self, seconds: float) -> None:
-        context = None if self._tls is None else _context(self._tls)
-        loop = asyncio.get_running_loop()
-        _, self._wire = await loop.create_connection(_Wire, self.address.host, self.address.port, ssl=context)
-        greeting: list[RedisCommand] = [("AUTH", *self._login)] if self._login else []
-        greeting += [("SELECT", self._database)] if self._database else []
-        for command in greeting:
-            self.send([command])
-            (reply,) = await self._wire.take(1, seconds)
-            if isinstance(reply, ReplyError):
-                raise reply
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._take(reply)
+        except ProtocolError:
+            self.close()
+
+    def _take(self, reply: Any) -> None:
+        if not self._waiting:
+            self._messages.put_nowait(reply)
+            return
+        future, replies, number = self._waiting[0]
+        replies.append(reply)
+        if len(replies) == number:
+            self._waiting.popleft()
+            if not future.done():
+                future.set_result(replies)
+            if self._is_left and not self._waiting:
+                self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"the connection to Redis failed: {error or 'the server closed it'}")
+
+    def _fail(self, why: str) -> None:
+        """Close the link: what was sent and has no reply is in doubt."""
+        waiting, self._waiting = self._waiting, deque()
+        self.close()
+        for future, _, _ in waiting:
+            if not future.done():
+                future.set_exception(Indefinite(why))
+        self._messages.put_nowait(Indefinite(why))
 
     async def exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """Send commands and return their replies; refused commands have exceptions as replies.
 
-        Raises NotApplied when nothing was sent, Indefinite when a reply is missing. Closes the link on a timeout, and
-        when the caller is cancelled.
+        Raises NotApplied when nothing was sent, Indefinite when a reply is missing. Where one is late, the link is
+        closed for all. Who is cancelled leaves replies that nobody gets.
         """
-        async with self._lock:
-            if self._wire is None or self._wire.transport.is_closing():
-                raise NotApplied("the connection to Redis is closed")
-            try:
-                self._wire.transport.write(b"".join(map(_pack, commands)))
-                return await self._wire.take(len(commands), seconds)
-            except BaseException:
-                await self.close()
-                raise
+        if not commands:
+            return []
+        if not self.is_open:
+            raise NotApplied("the connection to Redis is closed")
+        self.send(commands)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        self._waiting.append((future, [], len(commands)))
+        late = loop.call_later(seconds, self._fail, f"no reply from Redis within {seconds:g} s")
+        try:
+            return await future
+        finally:
+            late.cancel()
 
     async def run(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """`exchange`, for scripts: one that the server has forgotten, or never had, is sent to it."""
         replies = await self.exchange(commands, seconds)
         missing = [place for place, reply in enumerate(replies) if refusal(reply) == "NOSCRIPT"]
         if missing:
-            # In order, so that each text is sent once.
-            sent: set[str | bytes | int] = set()
-            again: list[RedisCommand] = []
-            for place in missing:
-                digest = commands[place][1]
-                again.append(commands[place] if digest in sent else _with_text(commands[place]))
-                sent.add(digest)
-            for place, reply in zip(missing, await self.exchange(again, seconds), strict=True):
+            again = await self.exchange([_with_text(commands[place]) for place in missing], seconds)
+            for place, reply in zip(missing, again, strict=True):
                 replies[place] = reply
         return replies
 
     def send(self, commands: Sequence[RedisCommand]) -> None:
-        """Send without waiting for a reply. Raises Indefinite."""
-        if self._wire is None or self._wire.transport.is_closing():
-            raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
-        self._wire.transport.write(b"".join(map(_pack, commands)))
+        """Send without waiting for a reply, which is a message. Raises Indefinite."""
+        if self._transport is None or self._transport.is_closing():
+            raise Indefinite("the connection to Redis failed: it is closed")
+        self._transport.write(b"".join(map(_pack, commands)))
 
     async def messages(self) -> AsyncIterator[Any]:
         """What arrives on channels, until the link fails or is silent. Raises Indefinite."""
         is_silent = False
-        while self._wire is not None:
+        while True:
             try:
-                (message,) = await self._wire.take(1, _SILENCE_SECONDS)
-            except _Silent:
+                async with asyncio.timeout(_SILENCE_SECONDS):
+                    message = await self._messages.get()
+            except TimeoutError:
                 if is_silent:
-                    raise
+                    raise Indefinite("no message from Redis, and no reply to PING") from None
                 is_silent = True
                 self.send([("PING",)])
                 continue
+            if isinstance(message, Indefinite):
+                raise message
             if isinstance(message, ReplyError):
                 raise Indefinite(f"Redis refused: {refusal(message)}")
             is_silent = False
             yield message
-        raise Indefinite(f"the connection to Redis failed: {_CLOSED}")
 
-    async def leave(self) -> None:
-        """Close the connection after the exchange under way: the next one may lead to another server."""
-        async with self._lock:
-            await self.close()
+    def leave(self) -> None:
+        """Close the link once the replies are there that are waited for."""
+        self._is_left = True
+        if not self._waiting:
+            self.close()
 
-    async def close(self) -> None:
-        """What was not sent yet is given up."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.transport.abort()
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _with_text(command: RedisCommand) -> RedisCommand:
@@ -343,12 +318,12 @@ def info_lines(reply: bytes) -> dict[str, str]:
 
 
 def run_lines(link: Link, reply: Any) -> dict[str, str]:
-    """The lines of a reply of `INFO`, which have the run id. Raises `NotApplied` for a server that does not say it."""
+    """The lines of a reply of `INFO`. Raises `NotApplied` for a server that does not say its run id, without which a
+    restart would go unnoticed, or its role."""
     if error := refusal(reply):
         raise NotApplied(f"{link} refused INFO, which has its run id: {CAUSES.get(error, error)}")
     lines = info_lines(reply)
     if "run_id" not in lines or "role" not in lines:
-        # Without it a restart would go unnoticed.
         raise NotApplied(f"the reply of {link} to INFO has no run id or no role")
     return lines
 
@@ -394,8 +369,7 @@ def slot_of(key: str) -> int:
 
 
 async def find_masters(access: Access, known: Collection[Address] = ()) -> Masters:
-    """The masters now; `known` are those of the last look. Links are not kept, because this is rare. Raises
-    StoreError."""
+    """The masters now; `known` are those of the last look. Raises StoreError."""
     match access.kind:
         case "sentinel":
             return _named(await asyncio.gather(*(_ask_sentinel(access, each) for each in access.seeds)), known)
@@ -416,17 +390,15 @@ async def listen_for_masters(access: Access, wake: Callable[[], None]) -> None:
 
     One sentinel is listened to at a time. A report that is lost is made up for by the next look."""
     for seed in itertools.cycle(access.seeds if access.kind == "sentinel" else ()):
-        link = access.sentinel_link(seed)
-        try:
-            await link.connect()
-            link.send([("SUBSCRIBE", "+switch-master")])
-            async for message in link.messages():
-                if message[0] == b"message" and message[2].split()[:1] == [access.name.encode()]:
-                    wake()
-        except StoreError:
-            pass
-        finally:
-            await link.close()
+        with suppress(StoreError):
+            link = await access.open(seed, is_sentinel=True)
+            try:
+                link.send([("SUBSCRIBE", "+switch-master")])
+                async for message in link.messages():
+                    if message[0] == b"message" and message[2].split()[:1] == [access.name.encode()]:
+                        wake()
+            finally:
+                link.close()
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -445,14 +417,11 @@ def _named(replies: Sequence[Address | str], known: Collection[Address]) -> Mast
 
 async def _ask_sentinel(access: Access, seed: Address) -> Address | str:
     """The master's address, or why this sentinel names none."""
-    link = access.sentinel_link(seed)
+    asked: list[RedisCommand] = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", access.name)]
     try:
-        await link.connect()
-        (reply,) = await link.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", access.name)], _ASK_SECONDS)
+        (reply,) = await access.ask(seed, asked, _ASK_SECONDS, is_sentinel=True)
     except StoreError as error:
         return str(error)
-    finally:
-        await link.close()
     match reply:
         case [bytes(host), bytes(port)]:
             return Address(host.decode(), int(port))
@@ -464,24 +433,21 @@ async def _ask_sentinel(access: Access, seed: Address) -> Address | str:
 async def _ask_node(access: Access, seed: Address) -> tuple[bool, int, dict[Address, list[range]]] | str:
     """Whether the node of a cluster serves, the epoch, and the masters that it names; or why there is no reply. One
     that has lost its slots says so itself: MOVED."""
-    link = access.link(seed)
     try:
-        await link.connect()
-        slots, info = await link.exchange([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")], CONNECT_SECONDS)
+        slots, info = await access.ask(seed, [("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")], CONNECT_SECONDS)
     except StoreError as failure:
         return str(failure)
-    finally:
-        await link.close()
+    server = f"Redis at {seed}/{access.database}"
     if "cluster support disabled" in str(slots):
-        return f"{link} is not a node of a cluster; write redis://{seed}"
+        return f"{server} is not a node of a cluster; write redis://{seed}"
     if error := refusal(slots) or refusal(info):
-        return f"{link} refused CLUSTER SLOTS or CLUSTER INFO: {error}"
+        return f"{server} refused CLUSTER SLOTS or CLUSTER INFO: {error}"
     found: dict[Address, list[range]] = {}
     for first, last, (host, port, *_), *_ in slots:
         # Without a host: as the node that was asked.
         address = Address(host.decode() if host and host != b"?" else seed.host, port)
         found.setdefault(address, []).append(range(first, last + 1))
     if not found:
-        return f"{link} knows of no slots: the cluster has yet to be made"
+        return f"{server} knows of no slots: the cluster has yet to be made"
     lines = info_lines(info)
     return lines.get("cluster_state") == "ok", int(lines.get("cluster_current_epoch", 0)), found

@@ -9,7 +9,7 @@ Theory of operation
 here; and each change is one call of a script that writes only if the record is as it was read. What lost against
 another writer is read again. So the table runs in one place, and the script knows nothing of it.
 
-*Acknowledged* is a batch when the disks and the replicas have it (`promise`), with one wait for all of it. A result
+*Acknowledged* is a batch when the disks and the replicas have it (`primary`), with one wait for all of it. A result
 that the wait did not confirm is `Indefinite`. What a read returns may not be on the replicas yet: it may be lost with
 the change itself, whose author then was not told either.
 
@@ -29,9 +29,10 @@ record: no key has a TTL."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Self
+from itertools import chain
+from typing import Any, Final, NoReturn, Self, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.lifecycle import settle, step
@@ -49,34 +50,44 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.store.agreement import PROGRAM_LEVEL, check_level
+from gateway.store.agreement import (
+    FORGOTTEN_US,
+    PROGRAM_LEVEL,
+    RUNNING_US,
+    Name,
+    OlderGateway,
+    Remembered,
+    check_finished,
+    check_level,
+    compare,
+    names_without_route,
+)
 from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
-from gateway.store.operations import Epoch
+from gateway.store.memory.promotion import Joined, Member
+from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, parse
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson
-from gateway.store.redis.members import Members, new_identity, promoted
+from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson, packed, unpacked
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
+
+T = TypeVar("T")
 
 # All of a batch, with the bodies, is in one exchange.
 _BATCH_SIZE_MAX: Final = 64
 # The place of the store's only link in the witness files.
 _PLACE: Final = 0
+# A link of their own: beats must not wait behind long reads, or behind changes.
+_BEATS: Final = "beats"
 # The only member of the tokens.
 _LAST: Final = "last"
 
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What exists between `start` and `close`."""
-
-    commands: Batcher[Command, Result]
-    reads: Batcher[UUID, Snapshot]
-    looking: asyncio.Task[None]
+Document = dict[str, Any]
+"""The gateways by id: what each serves and when it was seen; while it is a member, its beat and what `Fleet` says of
+it. Or the turns by name: whose each is, and until when. Each is replaced as a whole, unless it changed meanwhile."""
 
 
 class Unsupported(NotApplied):
@@ -106,7 +117,7 @@ def _empty(kind: Callable[[], Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     return found
 
 
-class RedisStore(Members):
+class RedisStore(Inquiry):
     """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore`."""
 
     # What is over several records.
@@ -135,15 +146,8 @@ class RedisStore(Members):
         self._outbox = outbox
         self._news = News(primary.news_link, _channel_of)
         self.watch, self.on_purge = self._news.watch, self._news.on_purge
-        self._link = uuid4()
-        # The witness's number that was used last, and the one that was acknowledged last.
-        self._number = self._acknowledged = 0
-        # What was compared: on which opening of the link.
-        self._compared = 0
-        self._reading = Reading()
-        self._memory = b""
-        self._withheld = set()
-        self._running: _Running | None = None
+        self._commands: Batcher[Command, Result] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def may_fail_over(self) -> bool:
@@ -155,70 +159,65 @@ class RedisStore(Members):
         return self
 
     async def start(self) -> None:
-        if self._running is not None:
+        if self._commands is not None:
             return
         if self._outbox.subscriptions:
             _unsupported("events for sinks")
-        self._link, self._number, self._acknowledged, self._compared = uuid4(), 0, 0, 0
-        self._withheld = set()
+        self._link = uuid4()
+        # The witness's number that was used last, and the one that was acknowledged last.
+        self._number = self._acknowledged = 0
+        # What was compared, and on which opening of the link.
+        self._compared, self._reading, self._memory = 0, Reading(), b""
+        self._withheld.clear()
         await self.primary.start()
         try:
             await self._meet()
         except BaseException:
-            await self.primary.close()
+            self.primary.close()
             raise
-        self._running = _Running(
-            Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX),
-            Batcher(self._read_all, size_max=_BATCH_SIZE_MAX),
-            asyncio.create_task(self.primary.look()),
-        )
+        self._commands = Batcher(self._apply, key=operation_id_of, size_max=_BATCH_SIZE_MAX)
+        self._looking = asyncio.create_task(self.primary.look())
         self._news.start()
 
     async def has_begun(self) -> bool:
         """Whether there is a memory, which otherwise the first start begins. Raises as `start`."""
         await self.primary.start()
         try:
-            return await self._identity_kept() != ""
+            return await self.identity_kept() != ""
         finally:
-            await self.primary.close()
+            self.primary.close()
 
     async def close(self) -> None:
-        running, self._running = self._running, None
-        if running is None:
-            return
-        await end_tasks((running.looking,))
-        await running.commands.close()
-        await running.reads.close()
+        commands, self._commands = self._commands, None
+        await end_tasks((self._looking,))
+        if commands is not None:
+            await commands.close()
         await self._news.close()
-        await self.primary.close()
+        self.primary.close()
 
     async def apply(self, command: Command) -> Result:
         if content_of(command) is not None:
             _unsupported("contents of requests (repeats: refuse)")
         if isinstance(command, Accept) and command.lane is not None:
             _unsupported("lanes")
-        return await self._started().commands.submit(command)
+        if self._commands is None:
+            raise NotApplied("the store is not open")
+        return await self._commands.submit(command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
-        return await self._started().reads.submit(operation_id)
+        (kept,) = await self._kept((operation_id,), "reads")
+        if kept.error is not None:
+            raise kept.error
+        return Snapshot(settle(kept.record, kept.now_us), kept.now_us)
 
     def announce_work(self) -> None:
         self._news.wake(WORK)
 
-    def _started(self) -> _Running:
-        if self._running is None:
-            raise NotApplied("the store is not open")
-        return self._running
-
     # -- commands -----------------------------------------------------------------------------------------------------
-
-    async def _read_all(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
-        kept, _, now_us = await self._kept(operation_ids, "reads")
-        return [each if isinstance(each, Exception) else Snapshot(settle(each.record, now_us), now_us) for each in kept]
 
     async def _apply(self, commands: list[Command]) -> Sequence[Result | Exception]:
         results: list[Result | Exception] = [contended()] * len(commands)
-        left = list(range(len(commands)))
+        left: Sequence[int] = range(len(commands))
         for tries in range(TRIES_MAX):
             try:
                 left = await self._apply_some(commands, left, results)
@@ -228,12 +227,9 @@ class RedisStore(Members):
                 # Others of the batch took effect before.
                 for place in left:
                     results[place] = type(error)(*error.args)
-                left = []
+                break
             if not left:
                 break
-        for command, result in zip(commands, results, strict=True):
-            if isinstance(result, Applied):
-                self._news.wake(operation_id_of(command))
         return results
 
     async def _apply_some(
@@ -243,53 +239,42 @@ class RedisStore(Members):
         effect."""
         # Before anything is read: what is compared must not be newer than what is written.
         await self._compare()
-        kept, floor, now_us = await self._kept([operation_id_of(commands[each]) for each in wanted], "changes")
+        kept = await self._kept([operation_id_of(commands[each]) for each in wanted])
         # After the records: an audit of the same operation that was written before them is seen.
         is_audited = any(audit_of(commands[each]) is not None for each in wanted)
         audited = await self._last_audit() if is_audited else 0
         calls: dict[int, RedisCommand] = {}
         news: list[RedisCommand] = []
-        first = max(self._number + 1, now_us)
+        first = max(self._number + 1, kept[0].now_us)
         for place, each in zip(wanted, kept, strict=True):
-            if isinstance(each, StoreError):
-                results[place] = each
+            if each.error is not None:
+                results[place] = each.error
                 continue
-            result, change = self._step(commands[place], each, floor, audited, now_us)
-            results[place] = result
-            if change is not None:
+            change = each.require(Change())
+            results[place] = result = self._step(change, commands[place], each, audited)
+            if change.is_due:
                 witness = () if self._files is None else ((self._link.bytes, self._acknowledged, first + len(calls)),)
                 calls[place] = change.call(self._identity, *witness)
                 news += _news(commands[place], result.snapshot.state)
-        self._number, left = first + len(calls), list[int]()
-        for place, outcome in zip(calls, await self._done(list(calls.values()), news, first, now_us), strict=True):
-            if isinstance(outcome, StoreError):
-                results[place] = outcome
-            elif not outcome:
-                results[place] = contended()
-                left.append(place)
-        return left
-
-    async def _done(
-        self, calls: list[RedisCommand], news: list[RedisCommand], first: int, now_us: int
-    ) -> list[bool | StoreError]:
-        """What became of these calls, whose witness has numbers from `first` on. Raises where nothing was sent."""
-        if not calls:
-            return []
+        self._number = first + len(calls)
         try:
-            done = await self.primary.write(calls, news=news)
+            done = await self.primary.write(list(calls.values()), news=news)
         except Indefinite as error:
-            return [Indefinite(*error.args) for _ in calls]
+            done = [Indefinite(*error.args) for _ in calls]
         if highest := max((at for at, outcome in enumerate(done, 1) if outcome is True), default=0):
-            self._acknowledge(first + highest - 1, now_us)
-        return done
+            self._acknowledge(first + highest - 1, kept[0].now_us)
+        for place, outcome in zip(calls, done, strict=True):
+            if outcome is True:
+                self._news.wake(operation_id_of(commands[place]))
+            else:
+                results[place] = outcome or contended()
+        return [place for place, outcome in zip(calls, done, strict=True) if outcome is False]
 
-    def _step(
-        self, command: Command, kept: Kept, floor: int, audited: int, now_us: int
-    ) -> tuple[Result, Change | None]:
+    def _step(self, change: Change, command: Command, kept: Kept, audited: int) -> Result:
         """Execute the command on the record that was read: its result once the change is made. `audited` is the number
         of the last audit."""
+        now_us, floor = kept.now_us, kept.floor
         settled = settle(kept.record, now_us)
-        change = kept.change()
 
         def draw() -> int:
             change.floor = floor
@@ -299,20 +284,81 @@ class RedisStore(Members):
             return token
 
         result, record = step(settled, command, now_us, draw)
-        if not isinstance(result, Applied):
-            return result, None
-        if record is not kept.record:
-            kept.replace(change, record, floor, now_us, command.kept if isinstance(command, Accept) else None)
+        # Also where it was applied before: what was acknowledged then may have been lost.
+        change.is_due = isinstance(result, Applied)
+        if change.is_due and record is not kept.record:
+            kept.replace(change, record, command.kept if isinstance(command, Accept) else None)
             if isinstance(command, Purge | Erase):
                 change.then("HSET", layout.MEMORY, "generation", uuid4().hex)
         # A repeated command leaves the settled record as it is, and so writes no second audit.
         audit = audit_of(command)
-        if record is not settled and settled is not None and audit is not None:
-            number = self._draw(max(now_us, audited + 1))
-            write_audit(change, command, audit, settled.token, number, now_us)
-        return result, change
+        if change.is_due and record is not settled and settled is not None and audit is not None:
+            write_audit(change, command, audit, settled.token, self._draw(max(now_us, audited + 1)), now_us)
+        return result
 
-    # -- memory -------------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    async def check_memory(self, links: Collection[UUID] = (), link: str = "reads") -> Epoch:
+        wanted = list(links)
+        fields = ("identity", "run", "place", "generation", "memo", "level")
+        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
+        (held, token, *numbers), now_us = await self._read(
+            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, _LAST), *scores], link
+        )
+        identity, run, place, generation = (each.decode() if each else "" for each in held[:4])
+        if identity != self._identity:
+            raise self.primary.lose(ANOTHER_MEMORY)
+        parent = ""
+        if run != self.primary.server.run_id and not _is_same_server(place, self.primary):
+            identity, parent = promoted(identity), identity
+        witnesses = {each: int(number) for each, number in zip(wanted, numbers, strict=True) if number is not None}
+        return Epoch(identity, int(token or 0), now_us, held[4] or b"", generation, witnesses, parent, int(held[5]))
+
+    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
+        """It also accepts the server as it is."""
+
+        async def begin(change: Change) -> str:
+            epoch = await self.check_memory((), "changes")
+            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
+            change.floor = int(held or 0)
+            self._accept(change, epoch.identity, memo)
+            change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
+            change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
+            return epoch.identity
+
+        self._identity = await self._change(begin)
+
+    def _accept(self, change: Change, identity: str, memo: bytes) -> None:
+        """The memory has this identity and memo, and is where it is now."""
+        run = ("run", self.primary.server.run_id, "place", self.primary.place)
+        change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
+
+    async def identity_kept(self) -> str:
+        """Of the memory that is there; empty without one."""
+        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
+        return held.decode() if held else ""
+
+    async def _meet(self) -> None:
+        """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
+        primary = self.primary
+
+        async def meet(change: Change) -> None:
+            fields = ("identity", "run", "place", "level")
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
+            self._identity, run, place, level = (each.decode() if each else "" for each in held)
+            if not self._identity:
+                new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
+                for field, value in (new | {"level": PROGRAM_LEVEL}).items():
+                    change.then("HSETNX", layout.MEMORY, field, value)
+                return
+            check_level(int(level))
+            if run != primary.server.run_id and _is_same_server(place, primary):
+                change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
+
+        # A restart that is noted, and then lost, is noted again.
+        await self._change(meet, keeps=not await self.identity_kept())
+        if not self._identity:
+            await self._change(meet)
 
     async def _compare(self) -> None:
         """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
@@ -335,68 +381,237 @@ class RedisStore(Members):
             self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
             self._files.cover(self._reading)
 
-    async def check_memory(self, links: Collection[UUID] = (), link: str = "reads") -> Epoch:
-        wanted = list(links)
-        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
-        fields = ("identity", "run", "place", "memo", "generation", "level")
-        (held, token, *numbers), now_us = await self._read(
-            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, _LAST), *scores], link
-        )
-        identity, run, place, generation = (each.decode() if each else "" for each in (*held[:3], held[4]))
-        if identity != self._identity:
-            raise self.primary.lose(ANOTHER_MEMORY)
-        parent = ""
-        if run != self.primary.server.run_id and not _is_same_server(place, self.primary):
-            identity, parent = promoted(identity), identity
-        witnesses = {each: int(number) for each, number in zip(wanted, numbers, strict=True) if number is not None}
-        memo, level = held[3] or b"", int(held[5])
-        return Epoch(identity, int(token or 0), now_us, memo, generation, witnesses, parent, level=level)
+    # -- agreement -----------------------------------------------------------------------------------------------------
 
-    async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        """It also accepts the server as it is."""
+    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+        counted = dict[Name, Living]()
 
-        async def attempt() -> tuple[str, Change]:
-            epoch = await self.check_memory((), "changes")
-            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
-            floor = int(held or 0)
-            change = Change(floor=floor)
-            run = ("run", self.primary.server.run_id, "place", self.primary.place)
-            change.then("HSET", layout.MEMORY, "identity", epoch.identity, "memo", memo, *run)
-            change.then("HSET", layout.MEMORY, "floor", max(floor, beyond_token))
-            change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
-            return epoch.identity, change
+        async def agree(change: Change) -> Agreement:
+            nonlocal counted
+            (remembered, listed), now_us = await self._lock(change, layout.CONFIGURATION, layout.GATEWAYS)
+            known, gateways, own = _remembered(remembered), _document(listed), serving.gateway_id.hex
+            running = {
+                (each["service"], operation)
+                for gateway_id, each in gateways.items()
+                if gateway_id != own and 0 <= now_us - each["seen_us"] <= RUNNING_US
+                for operation in each["operations"]
+            }
+            comparison = compare(known, running, serving)
+            if comparison.names != counted.keys():
+                counted = await self._count_living(comparison.names)
+            agreed = comparison.agreement(counted)
+            if agreed.conflicts:
+                return agreed
+            self.primary.require_promise()
+            if is_trial:
+                return agreed
+            if comparison.written:
+                rows = {row.name: row for row in (*known, *comparison.written)}.values()
+                columns = ((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in rows)
+                change.then("SET", layout.CONFIGURATION, packed(tuple(chain.from_iterable(columns))))
+            entry = gateways.setdefault(own, {})
+            entry.update(service=serving.service, operations=sorted(serving.recipes), seen_us=now_us)
+            entry.update(host=serving.host, level=PROGRAM_LEVEL)
+            _forget(gateways, now_us)
+            change.then("SET", layout.GATEWAYS, _value(gateways))
+            return agreed
 
-        self._identity = await self._change(attempt)
+        return await self._change(agree, frees=True)
 
-    async def _identity_kept(self) -> str:
-        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
-        return held.decode() if held else ""
+    async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
+        (remembered,), _ = await self._read([("GET", layout.CONFIGURATION)])
+        counted = await self._count_living(names_without_route(_remembered(remembered), service, operations))
+        return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
-    async def _meet(self) -> None:
-        """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
-        primary = self.primary
+    async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
+        """Who has no turn writes nothing."""
 
-        async def attempt() -> tuple[None, Change | None]:
-            fields = ("identity", "run", "place", "level")
-            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
-            self._identity, run, place, level = (each.decode() if each else "" for each in held)
-            change = Change()
-            if not self._identity:
-                new = {"identity": new_identity(), "run": primary.server.run_id, "place": primary.place}
-                for field, value in (new | {"level": PROGRAM_LEVEL}).items():
-                    change.then("HSETNX", layout.MEMORY, field, value)
-                return None, change
-            check_level(int(level))
-            if run == primary.server.run_id or not _is_same_server(place, primary):
-                return None, None
-            change.free()
-            change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
-            return None, change
+        def take(turns: Document, now_us: int) -> frozenset[str]:
+            others = {
+                name
+                for name, (of_holder, until_us) in turns.items()
+                if of_holder != holder.hex and now_us < until_us <= now_us + lease_us
+            }
+            taken = frozenset(names) - others
+            turns.update(dict.fromkeys(taken, (holder.hex, now_us + lease_us)))
+            return taken
 
-        # A restart that is noted, and then lost, is noted again.
-        await self._change(attempt, keeps=not await self._identity_kept())
-        if not self._identity:
-            await self._change(attempt)
+        return await self._edit(layout.TURNS, take, "changes", keeps=False)
+
+    async def leave_turns(self, holder: UUID) -> None:
+        def leave(turns: Document, _now_us: int) -> None:
+            for name in [name for name, (of_holder, _) in turns.items() if of_holder == holder.hex]:
+                del turns[name]
+
+        await self._edit(layout.TURNS, leave, "changes", keeps=False)
+
+    async def raise_level(self) -> bool:
+        """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
+        older program run."""
+
+        async def raised(change: Change) -> bool:
+            (listed,), now_us = await self._lock(change, layout.GATEWAYS)
+            (level,), _ = await self._read([("HGET", layout.MEMORY, "level")], "changes")
+            check_finished(
+                [
+                    OlderGateway(UUID(each), entry["host"], entry["level"])
+                    for each, entry in _document(listed).items()
+                    if now_us - entry["seen_us"] < RUNNING_US and entry["level"] < PROGRAM_LEVEL
+                ]
+            )
+            if int(level) >= PROGRAM_LEVEL:
+                return False
+            change.then("HSET", layout.MEMORY, "level", PROGRAM_LEVEL)
+            return True
+
+        return await self._change(raised)
+
+    async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
+        """If it is lost, the next one is not."""
+
+        def note(gateways: Document, now_us: int) -> None:
+            if not is_running:
+                gateways.pop(gateway_id.hex, None)
+            elif gateway_id.hex in gateways:
+                gateways[gateway_id.hex]["seen_us"] = now_us
+            _forget(gateways, now_us)
+
+        await self._edit(layout.GATEWAYS, note, "changes", keeps=False)
+
+    async def _edit(self, key: str, edit: Callable[[Document, int], T], link: str = _BEATS, *, keeps: bool = True) -> T:
+        """Edit a document, in a memory that is still the same one also where nothing changes. Returns what the last
+        `edit` does."""
+
+        async def edited(change: Change) -> T:
+            (held,), now_us = await self._lock(change, key, link=link)
+            document = _document(held)
+            result = edit(document, now_us)
+            change.is_due = True
+            if document != _document(held):
+                change.then("SET", key, _value(document))
+            return result
+
+        return await self._change(edited, link, keeps=keeps)
+
+    # -- fleet --------------------------------------------------------------------------------------------------------
+
+    async def join(self, gateway_id: UUID, notes: UUID, host: str, boot: str, ended: Collection[UUID]) -> Joined:
+        """The entry is on every replica that may be promoted before this returns."""
+        gone = {each.hex for each in ended}
+
+        def listed(gateways: Document, now_us: int) -> Joined | None:
+            if (entry := gateways.get(gateway_id.hex)) is None:
+                return None
+            for other in gateways.values():
+                if other is not entry and other.get("notes") in gone:
+                    other.pop("beat", None)
+            before = entry.get("beat")
+            joined = Joined((before or 0) + 1, was_listed=before is not None, is_synchronous=True, may_fail_over=True)
+            entry.update(beat=joined.beat, seen_us=now_us, notes=notes.hex, host=host, boot=boot, vouched_for="")
+            return joined
+
+        joined = await self._edit(layout.GATEWAYS, listed)
+        if joined is None:
+            raise NotApplied("the store does not know this gateway any more")
+        return joined
+
+    async def beat(self, gateway_id: UUID, silent: Collection[tuple[UUID, int]]) -> tuple[bool, list[Member]]:
+        def raised(gateways: Document, now_us: int) -> list[Member]:
+            entry = gateways.get(gateway_id.hex, {})
+            if "beat" not in entry:
+                return []
+            members = _members(gateways)
+            for each, last in silent:
+                if each != gateway_id and gateways.get(each.hex, {}).get("beat") == last:
+                    del gateways[each.hex]["beat"]
+            entry.update(beat=entry["beat"] + 1, seen_us=now_us)
+            return members
+
+        return True, await self._edit(layout.GATEWAYS, raised)
+
+    async def members(self) -> list[Member]:
+        (listed,), _ = await self._read([("GET", layout.GATEWAYS)], _BEATS)
+        return _members(_document(listed))
+
+    async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
+        notes = {each.hex for each in ended}
+
+        def vouched(gateways: Document, _now_us: int) -> None:
+            for each, entry in gateways.items():
+                is_own = each == gateway_id.hex or (entry.get("notes") in notes and entry.get("boot") == boot)
+                if "beat" in entry and is_own:
+                    entry["vouched_for"] = identity
+
+        await self._edit(layout.GATEWAYS, vouched)
+
+    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+        """The store keeps its former identity, memo and run until this."""
+        identity = _renewed(epoch.identity)
+
+        async def accept(change: Change) -> bool:
+            (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
+            (held,), _ = await self._read([("HMGET", layout.MEMORY, "identity", "memo")], _BEATS)
+            votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
+            if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
+                return False
+            self._accept(change, identity, memo)
+            return True
+
+        if not await self._change(accept, _BEATS):
+            return False
+        self._identity = identity
+        return True
+
+
+def _is_same_server(place: str, primary: Primary) -> bool:
+    """Whether a server process at this place is the one that was there before, restarted."""
+    return place == primary.place and not primary.server.has_history
+
+
+def _remembered(value: bytes | None) -> list[Remembered]:
+    columns = () if value is None else unpacked(value)
+    return [Remembered(*columns[at : at + 5]) for at in range(0, len(columns), 5)]
+
+
+def _document(value: bytes | None) -> Document:
+    found: Document = {} if value is None else json.loads(unpacked(value)[0])
+    return found
+
+
+def _value(document: Document) -> bytes:
+    return packed((json.dumps(document),))
+
+
+def _forget(gateways: Document, now_us: int) -> None:
+    for each in [each for each, entry in gateways.items() if entry["seen_us"] <= now_us - FORGOTTEN_US]:
+        del gateways[each]
+
+
+def _members(gateways: Document) -> list[Member]:
+    return [
+        Member(UUID(each), entry["host"], entry["beat"], entry["seen_us"], entry["vouched_for"])
+        for each, entry in sorted(gateways.items())
+        if "beat" in entry
+    ]
+
+
+# An identity says what the memory descends from, which one it is, and how often it was promoted.
+
+
+def _new_identity() -> str:
+    return f"{uuid4().hex}/{uuid4().hex}/{1:08x}"
+
+
+def promoted(identity: str) -> str:
+    """That of a memory on another server, which nobody has accepted yet."""
+    before, _, number = identity.rpartition("/")
+    return f"{before}/{int(number, 16) + 1:08x}"
+
+
+def _renewed(identity: str) -> str:
+    """The identity that an accepted memory gets: a twin, promoted apart, lacks it."""
+    descent, _, number = identity.split("/")
+    return f"{descent}/{uuid4().hex}/{number}"
 
 
 def _channel_of(operation_id: UUID) -> str:
@@ -410,8 +625,3 @@ def _news(command: Command, state: State) -> list[RedisCommand]:
     if isinstance(command, Purge | Erase):
         return [("PUBLISH", PURGES_CHANNEL, operation_id.hex)]
     return [] if state is State.CLAIMED else [("PUBLISH", _channel_of(operation_id), b"")]
-
-
-def _is_same_server(place: str, primary: Primary) -> bool:
-    """Whether a server process at this place is the one that was there before, restarted."""
-    return place == primary.place and not primary.server.has_history

@@ -1,5 +1,5 @@
 """Reads and changes of the durable store, with its clock, and repeated while they lose against others. And what
-recovery, operators, sweeps and starting gateways ask for: records by state, audits, living keys, what is sealed.
+recovery, operators and sweeps ask for: records by state, audits, activity, what is sealed.
 
 Its invariant: nothing is read from or written to a memory other than the one that the store was started on.
 `lifecycle` decides what state a record is in. Lists are read part by part, and records in pieces, so that other calls
@@ -32,7 +32,7 @@ from gateway.core.operation import (
 )
 from gateway.core.sealing import SEALED_TEXT, key_id_of
 from gateway.store.agreement import Name
-from gateway.store.base import EpochChanged, NotApplied, StoreError, Unreadable
+from gateway.store.base import EpochChanged, NotApplied, StoreError
 from gateway.store.operations import (
     ACTIVITY_AHEAD_US,
     ACTIVITY_ROWS_MAX,
@@ -55,11 +55,10 @@ from gateway.store.operations import (
 )
 from gateway.store.redis import layout
 from gateway.store.redis.connection import RedisCommand, time_us
-from gateway.store.redis.layout import Change, Kept, kept, packed, sealed_by_of, unpacked
+from gateway.store.redis.layout import ID_BYTES, Change, Kept, packed, unpacked
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
 from gateway.store.relational.inquiry import joined
-from gateway.store.relational.rows import decode_whole
 from gateway.store.sealed import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
 from gateway.store.sealed import Kept as KeptRow
 
@@ -67,10 +66,13 @@ T = TypeVar("T")
 
 # How often a change is tried that loses against others.
 TRIES_MAX: Final = 32
-# Records that are changed in one exchange.
+# Records that are changed in one exchange, and that are read in one.
 _PIECE_MAX: Final = 50
+PIECE_RECORDS_MAX: Final = 500
 # Records that cannot be read, and so are passed over.
 _WITHHELD_MAX: Final = 10_000
+# No list leads to what is sealed with one key.
+_SEARCHED_MAX: Final = 1_000
 
 # What lists have at one moment: an operation that goes from one to another is in one of them. A server whose memory is
 # full refuses a transaction, and executes a script that writes nothing.
@@ -82,11 +84,6 @@ end
 return lists
 """
 
-# Records that are read in one exchange.
-PIECE_RECORDS_MAX: Final = 500
-# No list leads to what is sealed with one key.
-_SEARCHED_MAX: Final = 1_000
-
 _ENDLESS: Final = (State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.ACCEPTED)
 
 
@@ -94,8 +91,6 @@ class Inquiry:
     """See `ManagedStore` and `SealedRows`; and `Primary.require_open` for what everything raises."""
 
     _news: News
-    _withheld: set[bytes]
-    """The records that were found since the start and cannot be read."""
 
     def __init__(self, primary: Primary, clock_us: Callable[[], int] | None) -> None:
         """`clock_us` takes the place of the server's clock."""
@@ -104,6 +99,8 @@ class Inquiry:
         # Of the memory that the store was started on, as Redis keeps it.
         self._identity = ""
         self._last_number = 0
+        # The records that were found since the start and cannot be read.
+        self._withheld: set[bytes] = set()
 
     def _draw(self, least: int) -> int:
         """A number that is no lower than this, and higher than all that this process has drawn before."""
@@ -115,32 +112,44 @@ class Inquiry:
         *replies, time = await self.primary.read([*commands, ("TIME",)], link)
         return replies, time_us(time) if self._clock_us is None else self._clock_us()
 
+    async def _lock(self, change: Change, *keys: str | bytes, link: str = "changes") -> tuple[list[Any], int]:
+        """The values of these keys, as the change requires them from now on, and the time."""
+        values, now_us = await self._read([("GET", key) for key in keys], link)
+        for key, value in zip(keys, values, strict=True):
+            change.require(key, value)
+        return values, now_us
+
     async def _change(
-        self, attempt: Callable[[], Awaitable[tuple[T, Change | None]]], link: str = "changes", *, keeps: bool = True
+        self, work: Callable[[Change], Awaitable[T]], link: str = "changes", *, keeps: bool = True, frees: bool = False
     ) -> T:
-        """Read and change, until nobody was faster; returns what the last `attempt` says, which has no change where
-        nothing is to be changed. Raises `NotApplied`, `EpochChanged` and `Indefinite`."""
+        """Read, and add to a change what follows, until nobody was faster; returns what the last `work` says. What is
+        not kept makes room where the memory is full. Raises `NotApplied`, `EpochChanged` and `Indefinite`."""
         for _ in range(TRIES_MAX):
-            result, change = await attempt()
-            if change is None:
-                return result
-            (done,) = await self.primary.write([change.call(self._identity)], link, keeps=keeps)
-            if isinstance(done, StoreError):
-                raise done
-            if done:
+            change = Change(frees or not keeps)
+            result = await work(change)
+            if not change.is_due or await self._write([change], link, keeps=keeps):
                 return result
         raise contended()
 
-    async def _kept(self, operation_ids: Iterable[UUID], link: str) -> tuple[list[Kept | Unreadable], int, int]:
-        """The operations with their whole records, or why one cannot be read; the floor of tokens; the time."""
+    async def _write(self, changes: Iterable[Change], link: str = "changes", *, keeps: bool = True) -> int:
+        """How many of the changes were made. Raises as `_change`."""
+        done = await self.primary.write([each.call(self._identity) for each in changes], link, keeps=keeps)
+        for outcome in done:
+            if isinstance(outcome, StoreError):
+                raise outcome
+        return sum(outcome is True for outcome in done)
+
+    async def _kept(self, operation_ids: Iterable[UUID], link: str = "changes") -> list[Kept]:
+        """The operations with their whole records."""
         wanted = list(operation_ids)
         keys = [key for each in wanted for key in (layout.record_key(each), layout.body_key(each))]
-        commands: list[RedisCommand] = [("HGET", layout.MEMORY, "floor")]
-        commands += [("MGET", *keys)] if keys else []
-        (floor, *values), now_us = await self._read(commands, link)
-        pairs = iter(values[0] if values else ())
-        found = [kept(each, value, body) for each, value, body in zip(wanted, pairs, pairs, strict=True)]
-        return found, int(floor or 0), now_us
+        commands: list[RedisCommand] = [("HGET", layout.MEMORY, "floor"), ("MGET", *keys)]
+        (floor, values), now_us = await self._read(commands, link) if keys else ((0, ()), 0)
+        pairs = iter(values)
+        return [
+            Kept(each, value, body, int(floor or 0), now_us)
+            for each, value, body in zip(wanted, pairs, pairs, strict=True)
+        ]
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
@@ -152,88 +161,70 @@ class Inquiry:
         if not states or query.limit <= 0:
             return found
         async for ids in self._pieces(query.after, is_doubt=states == {State.IN_DOUBT}):
-            records, now_us = await self._records(ids)
-            settled = (settle(record, now_us) for record in records)
-            fitting = [record for record in settled if record is not None and _fits(record, query, states, now_us)]
-            if query.recoverable:
-                fitting = await self._recoverable(fitting, now_us)
-            found += [Snapshot(_bodiless(record), now_us) for record in fitting]
+            records, now_us = await self._settled(ids)
+            fitting = [record for record in records if _fits(record, query, states, now_us)]
+            if query.recoverable and fitting:
+                keys = [layout.recovery_key(record.identity.operation_id) for record in fitting]
+                (values,), _ = await self._read([("MGET", *keys)])
+                fitting = [
+                    record
+                    for record, state in zip(fitting, map(_recovery_of, values), strict=True)
+                    if state is None
+                    or state.token != record.token
+                    or not (state.is_held(now_us) or state.is_put_off(now_us))
+                ]
+            found += [Snapshot(record, now_us) for record in fitting]
             if len(found) >= query.limit:
-                return found[: query.limit]
-        return found
+                break
+        return found[: query.limit]
 
-    async def _recoverable(self, records: Sequence[Record], now_us: int) -> list[Record]:
-        """Those whose recovery lease is free and whose pause is over."""
-        if not records:
-            return []
-        keys = [layout.recovery_key(record.identity.operation_id) for record in records]
-        (values,), _ = await self._read([("MGET", *keys)])
-        found = []
-        for record, value in zip(records, values, strict=True):
-            kept = _recovery_of(value)
-            if kept is None or kept.token != record.token or not (kept.is_held(now_us) or kept.is_put_off(now_us)):
-                found.append(record)
-        return found
-
-    async def _pieces(self, after: UUID | None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
+    async def _pieces(self, after: UUID | None = None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
         """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
         doubt."""
         floor = b"" if after is None else after.bytes
         for part in range(0 if after is None else layout.part_of(after), layout.LIST_PARTS):
             lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
             (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
-            ids = sorted({member[:16] for members in found for member in members if member[:16] > floor})
-            for begin in range(0, len(ids), PIECE_RECORDS_MAX):
-                yield [UUID(bytes=each) for each in ids[begin : begin + PIECE_RECORDS_MAX]]
+            ids = sorted({member[:ID_BYTES] for members in found for member in members if member[:ID_BYTES] > floor})
+            for piece in _in_pieces(ids, PIECE_RECORDS_MAX):
+                yield [UUID(bytes=each) for each in piece]
 
-    async def _records(self, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
-        """The records that can be read, without the bodies of their responses. A missing body is not taken for one
-        that was removed."""
+    async def _settled(self, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
+        """The settled records that can be read, without the bodies of their responses, and the time. A missing body is
+        not taken for one that was removed."""
         (values,), now_us = await self._read([("MGET", *map(layout.record_key, operation_ids))])
-        found = []
-        for value in values:
-            try:
-                if value is not None:
-                    found.append(_bodiless(decode_whole(unpacked(value), b"")))
-            except Unreadable:
-                continue
-        return found, now_us
+        kept = (Kept(each, value, b"", 0, now_us) for each, value in zip(operation_ids, values, strict=True))
+        settled = (settle(each.record, now_us) for each in kept)
+        return [_bodiless(record) for record in settled if record is not None], now_us
 
     async def tally(self) -> Tally:
         doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
         (sealed, *lists), now_us = await self._read([("HGETALL", layout.SEALED), *doubt])
-        in_doubt, oldest_us = Counter[str](), now_us
-        for members in lists:
-            for member in members:
-                since_us, route = layout.in_list_of_doubt(member)
-                in_doubt[route] += 1
-                oldest_us = min(oldest_us, since_us)
+        in_doubt = [layout.in_list_of_doubt(member) for members in lists for member in members]
         replies, _ = await self._read([("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES])
         lapsed = [UUID(bytes=member) for members in replies for member in members]
-        for begin in range(0, len(lapsed), PIECE_RECORDS_MAX):
-            records, _ = await self._records(lapsed[begin : begin + PIECE_RECORDS_MAX])
-            for record in records:
-                settled = settle(record, now_us)
-                if settled is not None and record.state is State.CLAIMED and settled.state is State.IN_DOUBT:
-                    in_doubt[record.identity.route] += 1
-                    oldest_us = min(oldest_us, in_doubt_since_us(settled))
-        pairs = iter(sealed)
-        counted = ((key_ids.decode(), int(number)) for key_ids, number in zip(pairs, pairs, strict=True))
-        seconds = (now_us - oldest_us) / MICROSECONDS
-        return Tally(in_doubt, seconds, sealed_counts(each for each in counted if each[1] > 0))
+        for piece in _in_pieces(lapsed, PIECE_RECORDS_MAX):
+            records, _ = await self._settled(piece)
+            in_doubt += [
+                (in_doubt_since_us(each), each.identity.route) for each in records if each.state is State.IN_DOUBT
+            ]
+        oldest_us = min((since_us for since_us, _ in in_doubt), default=now_us)
+        counted = ((key_ids.decode(), int(number)) for key_ids, number in _pairs(sealed))
+        return Tally(
+            Counter(route for _, route in in_doubt),
+            max(0, now_us - oldest_us) / MICROSECONDS,
+            sealed_counts(each for each in counted if each[1] > 0),
+        )
 
     async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
         """How many keys of each operation name are remembered. Reads all records, unless there are no names."""
         counted = dict.fromkeys(names, Living())
-        if not counted:
-            return counted
-        async for ids in self._pieces(None):
-            records, now_us = await self._records(ids)
-            for settled in (settle(record, now_us) for record in records):
-                for name in counted if settled is not None else ():
-                    if settled is not None and is_of(settled.identity, *name):
-                        key_id = "" if settled.fingerprint is None else settled.fingerprint.key_id
-                        counted[name] = joined(counted[name], Living(1, _kept_until_us(settled), {key_id: 1}))
+        if counted:
+            async for ids in self._pieces():
+                records, _ = await self._settled(ids)
+                for record, name in [(each, name) for each in records for name in names if is_of(each.identity, *name)]:
+                    key_id = "" if record.fingerprint is None else record.fingerprint.key_id
+                    counted[name] = joined(counted[name], Living(1, _kept_until_us(record), {key_id: 1}))
         return counted
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
@@ -250,49 +241,43 @@ class Inquiry:
         return _recovery_of(value)
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        async def attempt() -> tuple[RecoveryLease | None, Change | None]:
+        async def lease(change: Change) -> RecoveryLease | None:
+            (kept,) = await self._kept((operation_id,))
+            if kept.error is not None:
+                raise kept.error
             key = layout.recovery_key(operation_id)
-            (kept,), _, _ = await self._kept((operation_id,), "changes")
-            if isinstance(kept, StoreError):
-                raise kept
-            (value,), now_us = await self._read([("GET", key)], "changes")
+            (value,), now_us = await self._lock(kept.require(change), key)
             record = settle(kept.record, now_us)
             if record is None or record.state is not State.IN_DOUBT or record.token != token:
-                return None, None
+                return None
             before = _recovery_of(value)
             if before is None or before.token != token:
                 before = RecoveryState(token)
             state = before.leased(now_us, lease_us, is_urgent=is_urgent)
             if state is None:
-                return None, None
-            change = kept.change()
-            change.require(key, value)
+                return None
             change.then("SET", key, packed(astuple(state)))
-            return RecoveryLease(operation_id, token, before.tries, before.background_tries), change
+            return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
-        return await self._change(attempt)
+        return await self._change(lease)
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        key = layout.recovery_key(lease.operation_id)
-
-        async def attempt() -> tuple[None, Change | None]:
-            (kept,), _, _ = await self._kept((lease.operation_id,), "changes")
-            (value,), now_us = await self._read([("GET", key)], "changes")
+        async def put_off(change: Change) -> None:
+            (kept,) = await self._kept((lease.operation_id,))
+            key = layout.recovery_key(lease.operation_id)
+            (value,), now_us = await self._lock(kept.require(change), key)
             before = _recovery_of(value)
             if before is None or (before.token, before.tries) != (lease.token, lease.tries + 1):
-                return None, None
+                return
             until_us = now_us + pause_us
             state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
-            change = Change() if isinstance(kept, StoreError) else kept.change()
-            change.require(key, value)
             change.then("SET", key, packed(astuple(state)))
-            if not isinstance(kept, StoreError) and kept.record is not None:
+            if kept.record is not None:
                 history = with_finding(kept.record, lease, finding, now_us)
                 if history is not None:
                     kept.write(change, replace(kept.record, history=history))
-            return None, change
 
-        await self._change(attempt)
+        await self._change(put_off)
 
     # -- audits -------------------------------------------------------------------------------------------------------
 
@@ -303,112 +288,94 @@ class Inquiry:
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         (fields,), _ = await self._read([("HGETALL", layout.audits_key(operation_id))])
-        pairs = iter(fields)
-        ordered = sorted(zip(pairs, pairs, strict=True))[-AUDITS_MAX:]
-        return [audit_entry(operation_id, *unpacked(value)) for _, value in ordered]
+        return [audit_entry(operation_id, *unpacked(value)) for _, value in sorted(_pairs(fields))[-AUDITS_MAX:]]
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
         highest = "+inf" if before is None else f"({before}"
-        (names,), _ = await self._read([("ZREVRANGEBYSCORE", layout.AUDITS, highest, "-inf", "LIMIT", 0, limit)])
-        found = []
-        for name, value in zip(names, await self._audit_values(names), strict=True):
-            if value is not None:
-                operation_id = UUID(bytes=name[8:])
-                entry = audit_entry(operation_id, *unpacked(value))
-                found.append(NumberedAudit(int.from_bytes(name[:8]), operation_id, entry))
-        return found
+        return [
+            NumberedAudit(int.from_bytes(name[:8]), (of := UUID(bytes=name[8:])), audit_entry(of, *unpacked(value)))
+            for name, value in await self._named_audits("ZREVRANGEBYSCORE", highest, "-inf", limit)
+            if value is not None
+        ]
+
+    async def _named_audits(self, command: str, *bounds: str | int) -> list[tuple[bytes, bytes | None]]:
+        """The names of audits with such numbers, and their values; None for one that is gone."""
+        *limits, number = bounds
+        (names,), _ = await self._read([(command, layout.AUDITS, *limits, "LIMIT", 0, number)])
+        return list(zip(names, await self._audit_values(names), strict=True))
 
     async def _audit_values(self, names: Iterable[bytes]) -> list[Any]:
-        """The audits of these names; None for one that is gone."""
         values, _ = await self._read([("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names])
         return values
 
     # -- activity -----------------------------------------------------------------------------------------------------
 
     async def save_activity(self, service: str, *rows: ActivityRow) -> None:
-        change = Change()
-        # Upkeep makes room where the memory is full.
-        change.free()
+        change = Change(frees=True)
         for row in rows:
             key, name = layout.activity_key(service, row.span_us), row.at_us.to_bytes(8) + row.writer.bytes
             change.then("HSET", key, name, packed((row.until_us, row.body)))
             change.then("ZADD", layout.ACTIVITY, row.until_us, name + key)
-        for done in await self.primary.write([change.call(self._identity)], keeps=False):
-            if isinstance(done, StoreError):
-                raise done
+        await self._write([change], keeps=False)
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
         (fields,), _ = await self._read([("HGETALL", layout.activity_key(service, span_us))])
-        pairs = iter(fields)
-        found = [(int.from_bytes(name[:8]), name[8:], value) for name, value in zip(pairs, pairs, strict=True)]
+        found = [(int.from_bytes(name[:8]), name[8:], value) for name, value in _pairs(fields)]
         wanted = sorted((each for each in found if since_us <= each[0] < until_us), reverse=True)[:ACTIVITY_ROWS_MAX]
         return [ActivityRow(UUID(bytes=writer), span_us, at_us, *unpacked(value)) for at_us, writer, value in wanted]
 
     # -- what is encrypted again --------------------------------------------------------------------------------------
 
     async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
-        match place:
-            case Place.RECORDS:
-                ids: list[UUID] = []
-                async for piece in self._pieces(after):
-                    ids += piece
-                    if len(ids) >= limit:
-                        break
-                kept, _, _ = await self._kept(ids[:limit], "reads")
-                return [_record_row(each, found) for each, found in zip(ids, kept, strict=False)]
-            case Place.AUDITS:
-                above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
-                (names,), _ = await self._read([("ZRANGEBYSCORE", layout.AUDITS, above, "+inf", "LIMIT", 0, limit)])
-                return [
-                    _audit_row(name, value) for name, value in zip(names, await self._audit_values(names), strict=True)
-                ]
+        if place is Place.RECORDS:
+            ids: list[UUID] = []
+            async for piece in self._pieces(after):
+                ids += piece
+                if len(ids) >= limit:
+                    break
+            return [
+                Row(each.operation_id, each.record, is_gone=each.value is None)
+                for each in await self._kept(ids[:limit], "reads")
+            ]
+        if place is Place.AUDITS:
+            above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
+            return [_audit_row(*each) for each in await self._named_audits("ZRANGEBYSCORE", above, "+inf", limit)]
         # The rest is not kept here.
         return []
 
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:
         """No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
         found, searched = list[KeptRow](), 0
-        async for ids in self._pieces(None):
-            for begin in range(0, len(ids), PAGE_ROWS_MAX):
-                kept, _, _ = await self._kept(ids[begin : begin + PAGE_ROWS_MAX], "reads")
-                for each in kept:
-                    if isinstance(each, Kept) and each.record is not None and sealed_by_of(each.row) == key_id:
-                        found.append(each.record)
+        async for ids in self._pieces():
+            for piece in _in_pieces(ids, PAGE_ROWS_MAX):
+                kept = await self._kept(piece, "reads")
+                found += [each.record for each in kept if each.record is not None and each.sealed_by == key_id]
                 searched += len(kept)
                 if searched >= _SEARCHED_MAX or len(found) >= EXAMPLES_MAX:
                     return found[:EXAMPLES_MAX]
         return found
 
     async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
-        made = [await self._resealing(row, again) for row, again in changes]
-        calls = [change.call(self._identity) for change in made if change is not None]
-        done = await self.primary.write(calls) if calls else []
-        for outcome in done:
-            if isinstance(outcome, StoreError):
-                raise outcome
-        return sum(outcome is True for outcome in done)
+        made = [change for row, again in changes if (change := await self._resealing(row, again)) is not None]
+        return await self._write(made)
 
     async def _resealing(self, row: Row, again: KeptRow) -> Change | None:
         """The change of a row that is as it was read."""
+        change = Change()
         match row.kept, again:
             case Record() as old, Record():
-                (kept,), _, _ = await self._kept((old.identity.operation_id,), "changes")
-                if isinstance(kept, StoreError) or kept.record != old:
-                    return None
-                change = kept.change()
-                kept.write(change, again)
-                return change
+                (kept,) = await self._kept((old.identity.operation_id,))
+                if kept.record == old:
+                    kept.write(kept.require(change), again)
+                    return change
             case Values() as old, Values():
                 (value,) = await self._audit_values((row.after,))
-                if value is None:
-                    return None
-                *about, who, why = unpacked(value)
-                if (who, why) != old.values:
-                    return None
-                change = Change()
-                change.then("HSET", layout.audits_key(old.columns[0]), row.after[:8], packed((*about, *again.values)))
-                change.count_sealed(*(_audit_sealed_by(Audit(*each.values)) for each in (old, again)))
-                return change
+                *about, who, why = (None, None) if value is None else unpacked(value)
+                if value is not None and (who, why) == old.values:
+                    key = layout.audits_key(old.columns[0])
+                    change.then("HSET", key, row.after[:8], packed((*about, *again.values)))
+                    change.count_sealed(_audit_sealed_by(who, why), _audit_sealed_by(*again.values))
+                    return change
         return None
 
     # -- sweeps --------------------------------------------------------------------------------------------------------
@@ -421,9 +388,8 @@ class Inquiry:
         ids = dict.fromkeys(member for members in found for member in members if member not in self._withheld)
         due = [UUID(bytes=member) for member in ids][:limit]
         ahead = await self._ahead(now_us, min(limit - len(due), _PIECE_MAX))
-        wanted = due + ahead
-        for begin in range(0, len(wanted), _PIECE_MAX):
-            for before, after in await self._sweep_some(wanted[begin : begin + _PIECE_MAX]):
+        for piece in _in_pieces(due + ahead, _PIECE_MAX):
+            for before, after in await self._sweep_some(piece):
                 state, operation_id = State.ABSENT if after is None else after.state, before.identity.operation_id
                 self._news.wake(operation_id)
                 # One that only moved is still what it was.
@@ -440,7 +406,7 @@ class Inquiry:
             len(due) + tidied >= limit or 0 < len(ahead) <= written[State.CLAIMED],
             written[State.DEAD_LETTER],
             tuple(lapsed[:LAPSES_NAMED_MAX]),
-            # Leases that were moved, and audits.
+            # Leases that were moved, and what was tidied.
             written[State.CLAIMED] + tidied,
         )
 
@@ -450,76 +416,96 @@ class Inquiry:
             return []
         last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
         lists, _ = await self._read([("ZREVRANGEBYSCORE", key, *last) for key in (*layout.LEASES, *layout.DOUBT)])
-        found = [pair for each in lists for pair in zip(map(int, each[1::2]), each[::2], strict=True)]
-        ids = [member[:16] for _, member in sorted(found, reverse=True)]
-        return [UUID(bytes=each) for each in ids if each not in self._withheld][:limit]
+        found = sorted(
+            ((int(score), member[:ID_BYTES]) for each in lists for member, score in _pairs(each)), reverse=True
+        )
+        return [UUID(bytes=each) for _, each in found if each not in self._withheld][:limit]
 
-    async def _sweep_some(self, operation_ids: list[UUID]) -> list[tuple[Record, Record | None]]:
+    async def _sweep_some(self, operation_ids: Sequence[UUID]) -> list[tuple[Record, Record | None]]:
         """Write down what time has made of these; returns what was changed. What another changed meanwhile is left."""
-        kept, floor, now_us = await self._kept(operation_ids, "changes")
-        calls, changes = list[RedisCommand](), list[tuple[Record, Record | None]]()
-        for operation_id, each in zip(operation_ids, kept, strict=True):
-            if isinstance(each, StoreError):
-                if len(self._withheld) < _WITHHELD_MAX:
-                    self._withheld.add(operation_id.bytes)
-                continue
-            record = each.record
-            after = None if record is None else written_down(record, now_us)
+        calls, changes, floor = list[RedisCommand](), list[tuple[Record, Record | None]](), 0
+        for kept in await self._kept(operation_ids):
+            if kept.error is not None and len(self._withheld) < _WITHHELD_MAX:
+                self._withheld.add(kept.operation_id.bytes)
+            record = kept.record
+            after = None if record is None else written_down(record, kept.now_us)
             if record is None or after is record:
                 continue
-            change = each.change()
-            change.free()
-            each.replace(change, after, floor, now_us)
+            # As those before it leave it.
+            kept.floor = floor = max(floor, kept.floor)
+            change = kept.require(Change(frees=True))
+            kept.replace(change, after)
             if change.floor is not None:
-                floor = max(record.token, now_us)
+                floor = max(record.token, kept.now_us)
             calls.append(change.call(self._identity))
             changes.append((record, after))
-        done = await self.primary.write(calls, keeps=False) if calls else []
+        done = await self.primary.write(calls, keeps=False)
         for outcome in done:
             if isinstance(outcome, EpochChanged):
                 raise outcome
         return [change for change, outcome in zip(changes, done, strict=True) if outcome is True]
 
     async def _tidy(self, limit: int) -> int:
-        """Extend or delete at most `limit` old audits, and delete witnesses; returns how many. A witness that was
-        raised since the last look but one is kept."""
+        """Extend or delete at most `limit` old audits, and delete witnesses and activity; returns how many. A witness
+        that was raised since the last look but one is kept."""
         if limit <= 0:
             return 0
         _, now_us = await self._read([])
-        unraised_us, ahead_us = now_us - 2 * WITNESS_KEEP_US, now_us + ACTIVITY_AHEAD_US
-        (names, links, *counted), _ = await self._read(
-            [
-                ("ZRANGEBYSCORE", layout.OLD_AUDITS, "-inf", now_us, "LIMIT", 0, limit),
-                ("ZRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us, "LIMIT", 0, limit),
-                ("ZRANGEBYSCORE", layout.ACTIVITY, "-inf", now_us, "LIMIT", 0, limit),
-                ("ZRANGEBYSCORE", layout.ACTIVITY, f"({ahead_us}", "+inf", "LIMIT", 0, limit),
-            ]
+        unraised_us = now_us - 2 * WITNESS_KEEP_US
+        spans = (
+            (layout.OLD_AUDITS, "-inf", now_us),
+            (layout.WITNESSES, "-inf", unraised_us),
+            (layout.ACTIVITY, "-inf", now_us),
+            (layout.ACTIVITY, f"({now_us + ACTIVITY_AHEAD_US}", "+inf"),
         )
+        (names, links, *counted), _ = await self._read([("ZRANGEBYSCORE", *span, "LIMIT", 0, limit) for span in spans])
         needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
-        changes: list[Change] = []
+        changes = []
         for name, value, is_needed in zip(names, await self._audit_values(names), needed, strict=True):
+            change = Change(frees=True)
             if is_needed or value is None:
-                change = Change()
                 change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
             else:
-                change = drop_audit(name, value)
+                change.count_sealed(_audit_sealed_by(*unpacked(value)[-2:]), None)
+                change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
+                change.then("ZREM", layout.AUDITS, name)
+                change.then("ZREM", layout.OLD_AUDITS, name)
             changes.append(change)
         if links:
-            change = Change()
-            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
-            changes.append(change)
+            changes.append(Change(frees=True))
+            changes[-1].then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
         for row in [row for rows in counted for row in rows][: max(0, limit - len(changes))]:
-            change = Change()
-            change.then("HDEL", row[24:], row[:24])
-            change.then("ZREM", layout.ACTIVITY, row)
-            changes.append(change)
-        if changes:
-            await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
+            changes.append(Change(frees=True))
+            changes[-1].then("HDEL", row[24:], row[:24])
+            changes[-1].then("ZREM", layout.ACTIVITY, row)
+        await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
         return len(changes)
 
 
 def contended() -> NotApplied:
     return NotApplied(f"the change lost against others {TRIES_MAX} times")
+
+
+def write_audit(change: Change, command: Command, audit: Audit, token: int, number: int, now_us: int) -> None:
+    """Write who did this, under a number that is higher than all before."""
+    operation_id, event = operation_id_of(command), EVENT_OF[type(command)].value
+    name = number.to_bytes(8) + operation_id.bytes
+    change.then("HSET", layout.audits_key(operation_id), name[:8], packed((now_us, event, token, audit.who, audit.why)))
+    change.then("ZADD", layout.AUDITS, number, name)
+    change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
+    change.count_sealed(None, _audit_sealed_by(audit.who, audit.why))
+
+
+def _audit_sealed_by(who: str, why: str) -> str | None:
+    """The id of the key that an audit is sealed with; None if it is in clear."""
+    return next((key_id_of(text) for text in (why, who) if text[:1] == SEALED_TEXT), None)
+
+
+def _audit_row(name: bytes, value: bytes | None) -> Row:
+    if value is None:
+        return Row(name, None, is_gone=True)
+    _, event, token, who, why = unpacked(value)
+    return Row(name, Values(Place.AUDITS, (UUID(bytes=name[8:]), event, token, who, why)))
 
 
 def _fits(record: Record, query: Query, states: Collection[State], now_us: int) -> bool:
@@ -545,40 +531,11 @@ def _recovery_of(value: bytes | None) -> RecoveryState | None:
     return None if value is None else RecoveryState(*unpacked(value))
 
 
-def write_audit(change: Change, command: Command, audit: Audit, token: int, number: int, now_us: int) -> None:
-    """Write who did this, under a number that is higher than all before."""
-    operation_id, event = operation_id_of(command), EVENT_OF[type(command)].value
-    name = number.to_bytes(8) + operation_id.bytes
-    change.then("HSET", layout.audits_key(operation_id), name[:8], packed((now_us, event, token, audit.who, audit.why)))
-    change.then("ZADD", layout.AUDITS, number, name)
-    change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
-    change.count_sealed(None, _audit_sealed_by(audit))
+def _pairs(fields: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """What stands one after the other in a reply."""
+    each = iter(fields)
+    return list(zip(each, each, strict=True))
 
 
-def drop_audit(name: bytes, value: bytes) -> Change:
-    """Delete the audit of this name, which has this value."""
-    change = Change()
-    _, _, _, who, why = unpacked(value)
-    change.count_sealed(_audit_sealed_by(Audit(who, why)), None)
-    change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
-    change.then("ZREM", layout.AUDITS, name)
-    change.then("ZREM", layout.OLD_AUDITS, name)
-    return change
-
-
-def _audit_sealed_by(audit: Audit) -> str | None:
-    """The id of the key that the audit is sealed with; None if it is in clear."""
-    return next((key_id_of(text) for text in (audit.why, audit.who) if text[:1] == SEALED_TEXT), None)
-
-
-def _record_row(operation_id: UUID, found: Kept | Unreadable) -> Row:
-    if isinstance(found, Unreadable):
-        return Row(operation_id, None)
-    return Row(operation_id, found.record, is_gone=found.record is None)
-
-
-def _audit_row(name: bytes, value: bytes | None) -> Row:
-    if value is None:
-        return Row(name, None, is_gone=True)
-    _, event, token, who, why = unpacked(value)
-    return Row(name, Values(Place.AUDITS, (UUID(bytes=name[8:]), event, token, who, why)))
+def _in_pieces(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]

@@ -2,10 +2,9 @@
 knows no connections.
 
 *Copies*, in the fast tier. A bucket is what has one era. Its keys have one hash tag, so that they are at one node and
-one script may use them. Without a cluster there is one bucket, and no tag that matters. A copy is called an entry. It
-begins with the era of the server and the time until which it is valid; behind that is the record, as it is where there
-are no tables, so that an entry under a wrong key is recognised. Bytes that are not exactly an entry of this version are
-None: another version, another program's value, a value that was cut.
+one script may use them. Without a cluster there is one bucket, and no tag that matters. A copy is called an entry: the
+era of the server, the time until which it is valid, and the record, so that an entry under a wrong key is recognised.
+Bytes that are not exactly an entry of this version are None: another version, another program's value, a cut value.
 
 *The durable store* has a memory, lists of operations, and what each operation has. The operations are listed in parts,
 each of which has those between two ids and is read as a whole. A value is a revision, the version of the packing, and
@@ -19,17 +18,19 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 from zlib import crc32
 
+from gateway.core.lifecycle import due_us
 from gateway.core.operation import Record, SealedRequest, State, in_doubt_since_us
 from gateway.store.base import Unreadable
 from gateway.store.redis.connection import RedisCommand, script
 from gateway.store.relational import rows
-from gateway.store.relational.rows import COLUMNS, Row, decode_whole, encode_whole, pack, unpack
+from gateway.store.relational.rows import COLUMNS, decode_whole, encode_whole, pack, unpack
 
 KEY_PREFIX: Final = "idempotency-gateway:"
 PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
@@ -111,7 +112,6 @@ def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] |
 # -- the durable store -------------------------------------------------------------------------------------------------
 
 _TEXT: Final = f"{KEY_PREFIX}durable:"
-_PREFIX: Final = _TEXT.encode()
 
 MEMORY: Final = f"{_TEXT}memory"
 """A hash: the identity, the run and place that it was accepted at, the floor of tokens, memo and generation."""
@@ -128,12 +128,12 @@ ACTIVITY: Final = f"{_TEXT}activity"
 CONFIGURATION: Final = f"{_TEXT}configuration"
 GATEWAYS: Final = f"{_TEXT}gateways"
 TURNS: Final = f"{_TEXT}turns"
-TRIAL: Final = f"{_TEXT}trial"
+_TRIAL: Final = f"{_TEXT}trial"
 
 LIST_PARTS: Final = 64
 _FIRST_BYTES: Final = 256
 # Of what stands in a member of a list.
-_ID_BYTES: Final = 16
+ID_BYTES: Final = 16
 _SINCE_BYTES: Final = 8
 
 LEASES: Final = [f"{_TEXT}leases:{part}" for part in range(LIST_PARTS)]
@@ -144,42 +144,32 @@ DUE: Final = [f"{_TEXT}due:{part}" for part in range(LIST_PARTS)]
 """All others, by the time of their next row of the clock."""
 _NEVER: Final = "+inf"
 
-_DUE_US: Final = COLUMNS.index("due_us")
-
 
 def part_of(operation_id: UUID) -> int:
     return operation_id.bytes[0] * LIST_PARTS // _FIRST_BYTES
 
 
-def record_key(operation_id: UUID) -> bytes:
-    return _PREFIX + b"o:" + operation_id.bytes
+def _key_of(kind: str) -> Callable[[UUID], bytes]:
+    prefix = f"{_TEXT}{kind}:".encode()
+    return lambda operation_id: prefix + operation_id.bytes
 
 
-def body_key(operation_id: UUID) -> bytes:
-    return _PREFIX + b"b:" + operation_id.bytes
-
-
-def request_key(operation_id: UUID) -> bytes:
-    return _PREFIX + b"k:" + operation_id.bytes
-
-
-def recovery_key(operation_id: UUID) -> bytes:
-    return _PREFIX + b"r:" + operation_id.bytes
-
-
-def audits_key(operation_id: UUID) -> bytes:
-    """A hash by number."""
-    return _PREFIX + b"a:" + operation_id.bytes
+record_key: Final = _key_of("o")
+body_key: Final = _key_of("b")
+request_key: Final = _key_of("k")
+recovery_key: Final = _key_of("r")
+audits_key: Final = _key_of("a")
+"""A hash by number."""
 
 
 def activity_key(service: str, span_us: int) -> bytes:
     """A hash by time and writer."""
-    return _PREFIX + b"n:%d:" % span_us + service.encode()
+    return f"{_TEXT}n:{span_us}:{service}".encode()
 
 
-def place_of(record: Record | None, row: Row | None) -> tuple[str, bytes, int | str] | None:
-    """The list that the record with these columns is in, under which name and with which score."""
-    if record is None or row is None:
+def place_of(record: Record | None) -> tuple[str, bytes, int | str] | None:
+    """The list that the record is in, under which name and with which score."""
+    if record is None:
         return None
     operation_id = record.identity.operation_id
     part = part_of(operation_id)
@@ -188,13 +178,13 @@ def place_of(record: Record | None, row: Row | None) -> tuple[str, bytes, int | 
     if record.state is State.IN_DOUBT:
         since = in_doubt_since_us(record).to_bytes(_SINCE_BYTES)
         return DOUBT[part], operation_id.bytes + since + record.identity.route.encode(), record.lease_until_us
-    due_us = row[_DUE_US]
-    return DUE[part], operation_id.bytes, _NEVER if due_us is None else due_us
+    due = due_us(record)
+    return DUE[part], operation_id.bytes, _NEVER if due is None else due
 
 
 def in_list_of_doubt(member: bytes) -> tuple[int, str]:
     """Since when the operation of a member of `DOUBT` is in doubt, and its route."""
-    since, route = member[_ID_BYTES:][:_SINCE_BYTES], member[_ID_BYTES + _SINCE_BYTES :]
+    since, route = member[ID_BYTES:][:_SINCE_BYTES], member[ID_BYTES + _SINCE_BYTES :]
     return int.from_bytes(since), route.decode()
 
 
@@ -228,23 +218,31 @@ _UNWITNESSED: Final[Any] = ("", 0, 0)
 class Change:
     """Conditions and commands."""
 
+    frees: bool = False
+    """Whether it is executed where the memory is full. A server refuses a script whose first write may need room, and
+    that of such a change is a deletion."""
     floor: int | None = None
     """What the floor of tokens must be; None: anything."""
+    is_due: bool = False
+    """Whether it does anything: it writes, or sees whether the memory is still the same one."""
     _keys: dict[str | bytes, int] = field(default_factory=lambda: {MEMORY: 1, WITNESSES: 2})
     _conditions: list[str | bytes | int] = field(default_factory=list)
     _commands: list[str | bytes | int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.frees:
+            self._add("DEL", _TRIAL)
 
     def require(self, key: str | bytes, value: bytes | None) -> None:
         """The key has this value, or is absent."""
         self._conditions += (self._index(key), b"" if value is None else value[:REVISION_BYTES])
 
     def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
-        self._commands += (command, self._index(key), len(arguments), *arguments)
+        self.is_due = True
+        self._add(command, key, *arguments)
 
-    def free(self) -> None:
-        """To be called first: a server whose memory is full refuses a script whose first write may need room, and a
-        deletion needs none."""
-        self.then("DEL", TRIAL)
+    def _add(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
+        self._commands += (command, self._index(key), len(arguments), *arguments)
 
     def call(self, identity: str, witnessed: Witnessed = _UNWITNESSED) -> RedisCommand:
         """The call, on this memory."""
@@ -265,12 +263,11 @@ class Change:
 def lesson() -> RedisCommand:
     """A call that leaves nothing behind, with every command that a change may have. A server whose memory is full
     executes it, too."""
-    change = Change()
-    change.free()
+    change = Change(frees=True)
     for kind, commands in _LESSON.items():
         for command, *arguments in commands:
-            change.then(str(command), f"{TRIAL}:{kind}", *arguments)
-        change.then("DEL", f"{TRIAL}:{kind}")
+            change.then(str(command), f"{_TRIAL}:{kind}", *arguments)
+        change.then("DEL", f"{_TRIAL}:{kind}")
     return change.call("")
 
 
@@ -280,54 +277,69 @@ _LESSON: Final[dict[str, tuple[tuple[str | int, ...], ...]]] = {
     "sorted": (("ZADD", "GT", 1, "a"), ("ZREM", "a"), ("ZREMRANGEBYSCORE", 0, 1)),
 }
 
+# What the clock alone may have brought into doubt is still written as claimed.
+_DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
+
 
 @dataclass(slots=True)
 class Kept:
-    """An operation as it was read: the bytes of its record, and the record; None where there is none."""
+    """An operation as it was read: the bytes of its record and of its body, the record, and with which keys that is
+    sealed; None where there is none."""
 
     operation_id: UUID
-    value: bytes | None = None
+    value: bytes | None
+    body: bytes | None
+    floor: int
+    """That of tokens."""
+    now_us: int
     record: Record | None = None
-    has_body: bool = False
-    row: Row | None = None
-    """The columns of the record."""
+    sealed_by: str | None = None
+    error: Unreadable | None = None
+    """Why this program cannot read the record."""
 
-    def change(self) -> Change:
-        """A change that requires the record to be as it was read."""
-        change = Change()
+    def __post_init__(self) -> None:
+        if self.value is not None:
+            try:
+                row = unpacked(self.value)
+                self.record, self.sealed_by = decode_whole(row, self.body), row[_SEALED_BY]
+            except Unreadable as error:
+                self.error = error
+
+    def require(self, change: Change) -> Change:
+        """Make the change require the record to be as it was read."""
         change.require(record_key(self.operation_id), self.value)
         return change
 
-    def replace(
-        self, change: Change, after: Record | None, floor: int, now_us: int, request: SealedRequest | None = None
-    ) -> None:
-        """Write the record that the table returned, with the request that is kept from now on. The floor of tokens, as
-        it was read with the record, is raised over the token of a record that goes."""
+    def replace(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
+        """Write the record that the table returned, with the request that is kept from now on. The floor of tokens is
+        raised over the token of a record that goes."""
         before = self.record
         is_new = before is None or after is None or after.identity is not before.identity
-        if before is not None and is_new and before.token > floor:
-            change.floor = floor
-            change.then("HSET", MEMORY, "floor", max(before.token, now_us))
+        if before is not None and is_new and before.token > self.floor:
+            change.floor = self.floor
+            change.then("HSET", MEMORY, "floor", max(before.token, self.now_us))
         self.write(change, after, request)
 
     def write(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
         """As `replace`, where no token goes."""
         operation_id, before = self.operation_id, self.record
-        row = None if after is None else encode_whole(after)
-        if row is None:
+        sealed_by = None
+        if after is None:
             change.then("DEL", record_key(operation_id))
         else:
+            row = encode_whole(after)
+            sealed_by = row[_SEALED_BY]
             change.then("SET", record_key(operation_id), packed(row))
-        was, is_ = place_of(before, self.row), place_of(after, row)
+        change.count_sealed(self.sealed_by, sealed_by)
+        was, is_ = place_of(before), place_of(after)
         if was is not None and (is_ is None or was[:2] != is_[:2]):
             change.then("ZREM", was[0], was[1])
         if is_ is not None and is_ != was:
             change.then("ZADD", is_[0], is_[2], is_[1])
-        change.count_sealed(sealed_by_of(self.row), sealed_by_of(row))
         body = None if after is None or after.response is None else after.response.body
         if body is not None:
             change.then("SET", body_key(operation_id), body)
-        elif self.has_body:
+        elif self.body is not None:
             change.then("DEL", body_key(operation_id))
         if after is None or after.delivery is None:
             if before is not None and before.delivery is not None:
@@ -339,26 +351,5 @@ class Kept:
             change.then("DEL", recovery_key(operation_id))
 
 
-# What the clock alone may have brought into doubt is still written as claimed.
-_DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
-
-
-def kept(operation_id: UUID, value: bytes | None, body: bytes | None) -> Kept | Unreadable:
-    """The operation whose record and body have these bytes, or why this program cannot read it."""
-    if value is None:
-        return Kept(operation_id, has_body=body is not None)
-    try:
-        row = unpacked(value)
-        return Kept(operation_id, value, decode_whole(row, body), body is not None, row)
-    except Unreadable as error:
-        return error
-
-
 def _is_same_doubt(before: Record, after: Record | None) -> bool:
     return after is not None and after.token == before.token and after.state is State.IN_DOUBT
-
-
-def sealed_by_of(row: Row | None) -> str | None:
-    """With which keys the columns of a record are sealed; None: with none, or there is none."""
-    found: str | None = None if row is None else row[_SEALED_BY]
-    return found

@@ -43,23 +43,28 @@ class _Channel:
         for listener in self.listeners:
             listener.wake()
 
+    def has_subscribed(self) -> None:
+        self.subscribed.set()
+        if self.missed:
+            self.missed = False
+            self.wake()
+
 
 class News:
     """The listeners by operation, and the link that brings the news."""
 
     def __init__(self, dial: Callable[[], Awaitable[Link]], channel_of: Callable[[UUID], str]) -> None:
-        """`dial` makes a link to any server that has the news; it raises StoreError without one."""
+        """`dial` opens a link to any server that has the news; it raises StoreError without one."""
         self._dial = dial
-        self._link: Link | None = None
         self._channel_of = channel_of
+        self._link: Link | None = None
         self._purge_listeners: list[Callable[[UUID], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._why_refused = ""
         self._channels: dict[bytes, _Channel] = {}
         self._subscribed: set[bytes] = set()
-        self._changed: set[bytes] = set()
-
-        self._connected = False
+        # What may have to be subscribed or unsubscribed; None while nothing arrives.
+        self._changed: set[bytes] | None = None
         self._pause_seconds = _PAUSE_SECONDS_MIN
 
     def start(self) -> None:
@@ -80,46 +85,46 @@ class News:
         if self._channels and (channel := self._channels.get(self._channel_of(operation_id).encode())) is not None:
             channel.wake()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                self._link = await self._dial()
-                await self._link.connect()
-                await self._listen(self._link)
-            except StoreError:
-                pass
-            finally:
-                self._lose()
-                if self._link is not None:
-                    await self._link.close()
-            await asyncio.sleep(self._pause_seconds)
-            self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
-
-    async def leave_all_but(self, addresses: Collection[Address]) -> None:
+    def leave_all_but(self, addresses: Collection[Address]) -> None:
         """Go on elsewhere if the link leads to none of these."""
         if self._link is not None and self._link.address not in addresses:
-            await self._link.close()
+            self._link.close()
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
         """Listen to one operation while the context is open."""
         name = self._channel_of(operation_id).encode()
-        channel = self._channels.get(name)
-        if channel is None:
+        if (channel := self._channels.get(name)) is None:
             channel = self._channels[name] = _Channel()
             self._note_change(name)
         watch = LocalWatch()
         channel.listeners.add(watch)
         try:
-            if not channel.subscribed.is_set() and not await _is_subscribed_soon(channel):
-                # News until the subscription is lost: it wakes the waiters when it is there.
-                channel.missed = True
+            if not channel.subscribed.is_set():
+                try:
+                    async with asyncio.timeout(_SUBSCRIBE_SECONDS):
+                        await channel.subscribed.wait()
+                except TimeoutError:
+                    # The subscription wakes the waiters when it is there.
+                    channel.missed = True
             yield watch
         finally:
             channel.listeners.discard(watch)
             if not channel.listeners:
                 del self._channels[name]
                 self._note_change(name)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(StoreError):
+                self._link = await self._dial()
+                try:
+                    await self._listen(self._link)
+                finally:
+                    self._link.close()
+                    self._lose()
+            await asyncio.sleep(self._pause_seconds)
+            self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
 
     async def _listen(self, link: Link) -> None:
         """Receive until the link fails. Raises StoreError."""
@@ -130,80 +135,54 @@ class News:
             self._why_refused = why
             raise NotApplied(f"Redis refused SUBSCRIBE: {why}")
         self._why_refused, self._pause_seconds = "", _PAUSE_SECONDS_MIN
-        self._connected = True
         self._changed = set(self._channels)
-        self._subscribe()
+        self._subscribe(link)
         async for message in link.messages():
             self._dispatch(message)
 
     def _dispatch(self, message: Any) -> None:
         match message:
             case [b"message", name, bytes(text)] if name == _PURGES:
-                if (operation_id := _uuid(text)) is not None:
-                    for listener in self._purge_listeners:
-                        listener(operation_id)
-                    self.wake(operation_id)
-            case [b"message", bytes(name), _]:
-                if (channel := self._channels.get(name)) is not None:
-                    channel.wake()
-            case [b"subscribe", bytes(name), _]:
-                channel = self._channels.get(name)
-                if channel is not None and name in self._subscribed:
-                    channel.subscribed.set()
-                    if channel.missed:
-                        channel.missed = False
-                        channel.wake()
+                try:
+                    operation_id = UUID(text.decode("ascii"))
+                except ValueError:
+                    return
+                for listener in self._purge_listeners:
+                    listener(operation_id)
+                self.wake(operation_id)
+            case [b"message", bytes(name), _] if name in self._channels:
+                self._channels[name].wake()
+            case [b"subscribe", bytes(name), _] if name in self._subscribed and name in self._channels:
+                self._channels[name].has_subscribed()
 
-    def _subscribe(self) -> None:
+    def _subscribe(self, link: Link) -> None:
         """Send changed subscriptions to the server, all that gathered meanwhile at once."""
-        changed, self._changed = self._changed, set()
+        if (changed := self._changed) is None:
+            return
+        self._changed = set()
         wanted = changed & self._channels.keys()
-        new = wanted - self._subscribed
-        old = (changed - wanted) & self._subscribed
+        new, old = wanted - self._subscribed, (changed - wanted) & self._subscribed
         self._subscribed = (self._subscribed | new) - old
-        commands: list[RedisCommand] = []
-        if new:
-            commands.append(("SUBSCRIBE", *new))
-        if old:
-            commands.append(("UNSUBSCRIBE", *old))
         # A channel that got a listener again before it was unsubscribed gets no reply: it is subscribed.
         for name in wanted - new:
             self._channels[name].subscribed.set()
-        if commands and self._link is not None:
-            # The receiver sees the same failure, after it has read what had still arrived.
-            with suppress(StoreError):
-                self._link.send(commands)
+        commands: list[RedisCommand] = [("SUBSCRIBE", *new)] if new else []
+        commands += [("UNSUBSCRIBE", *old)] if old else []
+        # The receiver sees the same failure, after it has read what had still arrived.
+        with suppress(StoreError):
+            link.send(commands)
 
     def _note_change(self, name: bytes) -> None:
-        if self._connected:
+        if self._changed is not None and self._link is not None:
             if not self._changed:
-                asyncio.get_running_loop().call_soon(self._subscribe)
+                asyncio.get_running_loop().call_soon(self._subscribe, self._link)
             self._changed.add(name)
 
     def _lose(self) -> None:
         """No news arrives any more: wake all waiters, to read their records."""
-        if not self._connected:
-            return
-        self._connected = False
-        self._subscribed = set()
-        self._changed = set()
-        for channel in self._channels.values():
-            channel.missed = True
-            channel.subscribed.clear()
-            channel.wake()
-
-
-async def _is_subscribed_soon(channel: _Channel) -> bool:
-    try:
-        async with asyncio.timeout(_SUBSCRIBE_SECONDS):
-            await channel.subscribed.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _uuid(text: bytes) -> UUID | None:
-    try:
-        return UUID(text.decode("ascii"))
-    except ValueError:
-        return None
+        if self._changed is not None:
+            self._subscribed, self._changed = set(), None
+            for channel in self._channels.values():
+                channel.missed = True
+                channel.subscribed.clear()
+                channel.wake()

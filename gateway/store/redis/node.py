@@ -1,6 +1,6 @@
-"""One master: a link to read and one to write, the eras of its buckets, and the batches that wait for it.
+"""One master of the fast tier: the link to it, the eras of its buckets, and the batches that wait for it.
 
-Its invariant: its verbs use the links only while both lead to the server process whose eras are known. It knows which
+Its invariant: its verbs use the link only while it leads to the server process whose eras are known. It knows which
 buckets it has been given, and not why. `store` has the theory of operation.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -39,10 +39,10 @@ from gateway.store.redis.layout import ERA_BYTES, GENERATION_BYTES, Keyspace, de
 GET_SECONDS: Final = 0.25
 PUT_SECONDS: Final = 2.0
 
-# A larger entry would make its neighbours in a batch miss their deadline on a slow wire.
+# A larger entry would make its neighbours miss their deadline on a slow wire, and so would more of them at once.
 ENTRY_BYTES_MAX: Final = 256 * 1024
-
-_BATCH_SIZE_MAX: Final = 64
+_WRITES_MAX: Final = 16
+_GETS_MAX: Final = 64
 
 # The keeper checks the server this often; while it is down, it pauses between these bounds.
 _CHECK_SECONDS: Final = 5.0
@@ -54,7 +54,8 @@ _DRIFT_US: Final = 1_000
 
 ROOM_SECONDS: Final = 60.0
 
-# Why a node of a cluster does not serve a slot, and what of it is a reason to look for the masters.
+# Why a node of a cluster does not serve a slot, and what of it is a reason to look for the masters: a slot that is on
+# its way (ASK, TRYAGAIN) is still this node's in the map.
 _MOVED: Final = frozenset(("MOVED", "CLUSTERDOWN"))
 _ELSEWHERE: Final = _MOVED | {"ASK", "TRYAGAIN"}
 
@@ -74,12 +75,6 @@ class Write:
     message: str = ""
     snapshot: Snapshot | None = None
     started_seconds: float = 0.0
-
-
-# The key of a content, the operation that has it, and for how many milliseconds that is kept.
-First = tuple[str, UUID, int]
-# The operation, and when its caller began to wait.
-Get = tuple[UUID, float]
 
 
 class Node:
@@ -102,29 +97,25 @@ class Node:
         self.is_reached = False
         """Whether the server was reachable at the last call. While False, verbs fail at once."""
         self.why_down = ""
-        self.gets: Batcher[Get, Snapshot | None] = Batcher(self._execute_gets, size_max=_BATCH_SIZE_MAX)
+        self.gets: Batcher[UUID, Snapshot | None] = Batcher(self._execute_gets, size_max=_GETS_MAX)
         self.writes: Batcher[Write, None] = Batcher(
-            self._execute_writes,
-            key=lambda write: write.operation_id.int,
-            size_max=_BATCH_SIZE_MAX,
+            self._execute_writes, key=lambda write: write.operation_id.int, size_max=_WRITES_MAX
         )
-        self.firsts: Batcher[First, UUID | None] = Batcher(self._execute_firsts, size_max=_BATCH_SIZE_MAX)
         self._access = access
         self._keys = keys
         self._clock = clock
         self._sealing = sealing
         self._on_change = on_change
         self._on_moved = on_moved
-        self._reader, self._writer = access.link(address), access.link(address)
-        # The server process behind both links.
-        self._run_id = b""
+        self._link = Link(address, access.database)
+        # The server process that it leads to.
+        self._run_id = ""
         self._buckets: frozenset[int] = frozenset()
         # By bucket, and since when it is known; there is none while it is unknown, or a generation has yet to be
         # reported.
         self._eras: dict[int, tuple[bytes, float]] = {}
         # A reading of the server's clock.
-        self._time_us = 0
-        self._time_seconds = 0.0
+        self._time_us, self._time_seconds = 0, 0.0
         self._refused = ""
         self._room = Room(clock)
         self._wake = asyncio.Event()
@@ -136,7 +127,7 @@ class Node:
 
     @property
     def knows_all_eras(self) -> bool:
-        return self._run_id != b"" and not self._unknown
+        return self._run_id != "" and not self._unknown
 
     def own(self, buckets: Iterable[int]) -> None:
         """Serve these buckets. The era of one that is new is unknown."""
@@ -160,74 +151,60 @@ class Node:
     async def close(self) -> None:
         self.is_reached = False
         await end_tasks((self._keeper,))
-        for batcher in (self.gets, self.writes, self.firsts):
-            await batcher.close()
-        await self._reader.close()
-        await self._writer.close()
+        await self.gets.close()
+        await self.writes.close()
+        self._link.close()
 
     def server_us(self, seconds: float) -> int:
         """A lower bound of the server's clock at this boot-time moment."""
         since_seconds = seconds - self._time_seconds
         return self._time_us + int(since_seconds * MICROSECONDS - abs(since_seconds) * _DRIFT_US)
 
-    async def _execute_gets(self, gets: list[Get]) -> list[Snapshot | StoreError | None]:
-        """Read all entries at once. A caller that has waited for `GET_SECONDS` already gets `NotApplied`."""
-        oldest_seconds = self._clock() - GET_SECONDS
-        # Keyed by integers, which hash much faster than UUIDs.
-        wanted = {each.int: each for each, since_seconds in gets if since_seconds > oldest_seconds}
-        found = await self._find(list(wanted.values())) if wanted else {}
-        return [
-            found.get(operation_id.int) if since_seconds > oldest_seconds else NotApplied("Redis is slow")
-            for operation_id, since_seconds in gets
-        ]
+    # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    async def _find(self, operation_ids: list[UUID]) -> dict[int, Snapshot | StoreError | None]:
-        """The valid copies of the operations, by their ids as integers."""
+    async def _execute_gets(self, wanted: list[UUID]) -> list[Snapshot | StoreError | None]:
+        """Read the valid copies of the operations at once."""
+        keys, eras = self._keys, self._eras
+        buckets = [keys.buckets[each.int >> 120] for each in wanted]
+        if not eras.keys() >= set(buckets):
+            await self._refresh()
         if not self.is_reached:
             raise NotApplied(DOWN)
-        keys, eras = self._keys, self._eras
-        by_bucket: dict[int, list[UUID]] = {}
-        for operation_id in operation_ids:
-            by_bucket.setdefault(keys.buckets[operation_id.int >> 120], []).append(operation_id)
-        found: dict[int, Snapshot | StoreError | None] = {}
-        if not eras.keys() >= by_bucket.keys():
-            await self._refresh(self._reader)
-            # Those whose era is still unknown.
-            unknown = [each for bucket in self._unknown.intersection(by_bucket) for each in by_bucket.pop(bucket)]
-            found = {each.int: NotApplied(DOWN) for each in unknown}
+        results: list[Snapshot | StoreError | None] = [None if each in eras else NotApplied(DOWN) for each in buckets]
+        places: dict[int, list[int]] = {bucket: [] for bucket in buckets if bucket in eras}
+        for place, bucket in enumerate(buckets):
+            places.get(bucket, []).append(place)
         commands: list[RedisCommand] = [
-            ("MGET", keys.era_keys[bucket], *map(keys.key_of, ids)) for bucket, ids in by_bucket.items()
+            ("MGET", keys.era_keys[bucket], *(keys.key_of(wanted[place]) for place in at))
+            for bucket, at in places.items()
         ]
-        commands.append(("TIME",))
-        *pages, time = await self._checked(self._reader.exchange(commands, GET_SECONDS))
+        *pages, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
         if error := refusal(time):
             raise NotApplied(f"Redis refused: {error}")
         if keys is not self._keys:
             # It was bound anew meanwhile, to another store or after a purge.
-            return {}
-        now_us = time_us(time)
-        stale: list[int] = []
-        for (bucket, ids), values in zip(by_bucket.items(), pages, strict=True):
-            if error := refusal(values):
-                self._note_refusal(error)
-                found |= {each.int: NotApplied(f"Redis refused: {error}") for each in ids}
+            return [None] * len(wanted)
+        now_us, is_stale = time_us(time), False
+        for (bucket, at), values in zip(places.items(), pages, strict=True):
+            if error := self._noted_refusal(values):
+                for place in at:
+                    results[place] = NotApplied(f"Redis refused: {error}")
                 continue
             era, _ = eras.get(bucket, _NO_ERA)
             held_era, *entries = values
             if held_era is None or held_era[-ERA_BYTES:] != era:
-                stale.append(bucket)
+                is_stale = True
                 continue
-            for operation_id, entry in zip(ids, entries, strict=True):
-                if entry is not None:
-                    found[operation_id.int] = self._copy(entry, operation_id, era, now_us)
-        if stale:
-            await self._refresh(self._reader, is_stale=True)
-        return found
+            for place, entry in zip(at, entries, strict=True):
+                results[place] = self._copy(entry, wanted[place], era, now_us)
+        if is_stale:
+            await self._refresh(is_stale=True)
+        return results
 
-    def _copy(self, entry: bytes, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+    def _copy(self, entry: bytes | None, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
         """What an entry says, in clear; None if it is over, or cannot be opened, because the durable store may have the
         record whole."""
-        if (decoded := decode(entry, operation_id, era)) is None:
+        if entry is None or (decoded := decode(entry, operation_id, era)) is None:
             return None
         record, expires_us = decoded
         left_us = expires_us - now_us
@@ -241,14 +218,17 @@ class Node:
 
     async def _execute_writes(self, writes: list[Write]) -> list[StoreError | None]:
         """A refused command fails the write that it is for. What is put in an era that is over is never believed."""
-        await self._require_era()
+        if self._unknown:
+            await self._refresh()
+        if not self.is_reached or self._unknown == self._buckets:
+            raise NotApplied(DOWN)
         commands: list[RedisCommand] = []
         # For each command, the index in `writes` that it is for; and of what is put, the eras by bucket.
         places: list[int] = []
         eras: dict[int, bytes] = {}
         for place, write in enumerate(writes):
-            if (entry := self._entry(write)) is not None:
-                bucket = self._keys.buckets[write.operation_id.int >> 120]
+            bucket = self._keys.buckets[write.operation_id.int >> 120]
+            if (entry := self._entry(write, *self._eras.get(bucket, _NO_ERA))) is not None:
                 eras[bucket], _ = self._eras[bucket]
                 commands.append(("SET", write.channel, entry[0], "PXAT", entry[1]))
                 places.append(place)
@@ -256,24 +236,22 @@ class Node:
             commands.append(("PUBLISH", write.channel, write.message))
             places.append(place)
         looks: list[RedisCommand] = [("GET", self._keys.era_keys[bucket]) for bucket in eras]
-        replies = await self._checked(self._writer.exchange([*commands, ("TIME",), *looks], PUT_SECONDS))
+        replies = await self._exchange([*commands, ("TIME",), *looks], PUT_SECONDS)
         time, *held = replies[len(commands) :]
         if not refusal(time):
             self._note_time(time)
         results: list[StoreError | None] = [None] * len(writes)
         for place, reply in zip(places, replies, strict=False):
-            if error := refusal(reply):
-                self._note_refusal(error)
+            if error := self._noted_refusal(reply):
                 results[place] = NotApplied(f"Redis refused: {error}")
         found = [(era, b"" if now is None else now) for era, now in zip(eras.values(), held, strict=True)]
         if any(isinstance(now, bytes) and now[-ERA_BYTES:] != era for era, now in found):
-            await self._refresh(self._writer, is_stale=True)
+            await self._refresh(is_stale=True)
         return results
 
-    def _entry(self, put: Write) -> tuple[bytes, int] | None:
+    def _entry(self, put: Write, era: bytes, since_seconds: float) -> tuple[bytes, int] | None:
         """The entry's bytes, and when it expires (ms). None if it cannot be put, or there is none."""
-        snapshot, bucket = put.snapshot, self._keys.buckets[put.operation_id.int >> 120]
-        (era, since_seconds), record = self._eras.get(bucket, _NO_ERA), None if snapshot is None else snapshot.record
+        snapshot, record = put.snapshot, None if put.snapshot is None else put.snapshot.record
         if snapshot is None or record is None or not era or not put.channel.startswith(self._keys.prefix):
             return None
         if put.started_seconds < since_seconds:
@@ -283,35 +261,37 @@ class Node:
         entry = encode(record.sealed or record, era, expires_us)
         return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
 
-    async def _execute_firsts(self, firsts: list[First]) -> list[UUID | None]:
-        """Write all contents that nobody has, and read who has them."""
-        if not self.is_reached:
-            raise NotApplied(DOWN)
-        commands: list[RedisCommand] = []
-        for key, operation_id, within_ms in firsts:
-            commands += (("SET", key, operation_id.bytes, "PX", within_ms, "NX"), ("GET", key))
-        replies = await self._checked(self._writer.exchange(commands, PUT_SECONDS))
+    async def first_of(self, key: str, operation_id: UUID, within_ms: int) -> UUID | None:
+        """Write the content that nobody has under this key, and read who has it."""
+        commands: list[RedisCommand] = [
+            ("SET", key, operation_id.bytes, "PX", within_ms, "NX"),
+            ("GET", key),
+        ]
+        replies = await self._exchange(commands, PUT_SECONDS)
         for place, (command, reply) in enumerate(zip(commands, replies, strict=True)):
-            if error := refusal(reply):
-                self._note_refusal(error)
+            if self._noted_refusal(reply):
                 # Copies are not asked for elsewhere: they have no era where their slot is going, until it is there.
                 with suppress(StoreError):
                     replies[place] = await self._access.follow_ask(command, reply, PUT_SECONDS)
+        first = replies[1]
         # A refused command, or the value of another program, proves nothing.
-        return [UUID(bytes=reply) if isinstance(reply, bytes) and len(reply) == 16 else None for reply in replies[1::2]]
+        return UUID(bytes=first) if isinstance(first, bytes) and len(first) == 16 else None
 
-    async def _checked(self, exchange: Awaitable[list[Any]]) -> list[Any]:
+    async def _exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
         """A failure marks the node as down, so that later calls need not wait for the same."""
         try:
-            return await exchange
+            return await self._link.exchange(commands, seconds)
         except StoreError as error:
             self._set_down(error)
             raise
 
-    def _note_refusal(self, code: str) -> None:
-        """A slot that is on its way (ASK, TRYAGAIN) is still this node's in the map."""
+    def _noted_refusal(self, reply: Any) -> str:
+        code = refusal(reply)
         if code in _MOVED:
             self._on_moved()
+        return code
+
+    # -- the server ----------------------------------------------------------------------------------------------------
 
     def _note_time(self, time: Sequence[bytes]) -> None:
         """Take a reading of the server's clock from a reply that has just arrived."""
@@ -322,10 +302,17 @@ class Node:
             self._eras.pop(bucket, None)
 
     async def _keep(self) -> None:
-        """Check the server regularly. While it is down, reconnect, with pauses that grow until it lasts."""
+        """Check the server regularly, or as soon as a verb failed or a purge is to be reported. While it is down,
+        reconnect, with pauses that grow until it lasts."""
         pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
         while True:
-            if self.is_reached and await self._stays_reached():
+            if self.is_reached:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CHECK_SECONDS):
+                        await self._wake.wait()
+            if self.is_reached:
+                await self._try_open()
+                self._room.note(self._refused)
                 continue
             if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
                 pause_seconds = _PAUSE_SECONDS_MIN
@@ -334,65 +321,41 @@ class Node:
             await self._try_open()
             tried_seconds = self._clock()
 
-    async def _stays_reached(self) -> bool:
-        """Check once: after a while, or as soon as a verb failed or a purge is to be reported."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CHECK_SECONDS):
-                await self._wake.wait()
-        if self.is_reached:
-            await self._try_open()
-            self._room.note(self._refused)
-        return self.is_reached
-
     async def _try_open(self) -> None:
         self._wake.clear()
         try:
-            run_ids = [await self._open(link) for link in (self._reader, self._writer)]
-            if run_ids[0] != run_ids[1]:
-                # One connection outlived a failover: a purge reported over the other does not reach its server.
-                await self._reader.leave()
-                await self._writer.leave()
-                raise NotApplied("two connections to Redis lead to different servers")
-            if run_ids[0] != self._run_id:
-                # No purge was reported to this server, which may have run beside the previous one.
-                self._run_id = run_ids[0]
-                self._forget_eras(self._buckets)
-            await self._learn(self._writer)
-            await self._learn(self._reader)
+            if not self._link.is_open:
+                await self._open()
+            await self._learn()
         except StoreError as error:
+            # The next connection may lead to another server.
+            self._link.close()
             self._set_down(error)
         else:
-            # A verb may have failed meanwhile, and closed its link.
-            if self._reader.is_open and self._writer.is_open:
-                self._set_up()
+            # A verb may have failed meanwhile, and closed the link.
+            if self._link.is_open and not self.is_reached:
+                self.is_reached, self.why_down = True, ""
+                self._on_change()
 
-    async def _open(self, link: Link) -> bytes:
-        """Connect, unless connected; returns the run id of the server. Raises StoreError."""
-        if link.is_open:
-            return link.run_id
-        await link.connect()
+    async def _open(self) -> None:
+        """Raises StoreError, also where the server is none to be used."""
+        self._link = link = await self._access.open(self.address)
         (info,) = await link.exchange([("INFO",)], CONNECT_SECONDS)
-        try:
-            link.run_id = self._checked_run_id(link, info)
-        except NotApplied:
-            await link.close()
-            raise
-        return link.run_id
-
-    def _checked_run_id(self, link: Link, info: Any) -> bytes:
-        """The run id in a reply of INFO. Raises NotApplied where the server is none to be used."""
         lines = run_lines(link, info)
         if lines.get("cluster_enabled") == "1" and self._access.kind != "cluster":
             raise NotApplied(f"{link} is a node of a cluster; write redis+cluster://{self.address}")
         if lines["role"] == "slave":
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
-        return lines["run_id"].encode()
+        if lines["run_id"] != self._run_id:
+            # No purge was reported to this server, which may have run beside the previous one.
+            self._run_id = lines["run_id"]
+            self._forget_eras(self._buckets)
 
-    async def _learn(self, link: Link, *, is_stale: bool = False) -> None:
+    async def _learn(self, *, is_stale: bool = False) -> None:
         """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
         writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
         is ended first. Raises StoreError."""
-        keys, unknown = self._keys, self._unknown
+        link, keys, unknown = self._link, self._keys, self._unknown
         if not (wanted := sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]):
             return
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
@@ -405,13 +368,12 @@ class Node:
             )
         code = ""
         for bucket, reply in zip(wanted, await link.run(commands, CONNECT_SECONDS), strict=True):
-            if error := refusal(reply):
+            if error := self._noted_refusal(reply):
                 if error in _ELSEWHERE:
                     self._forget_eras({bucket} & self._buckets)
-                    self._note_refusal(error)
                     continue
                 # A server that was made a replica takes no writes: the next connection may lead to the new master.
-                await link.leave()
+                link.close()
                 raise NotApplied(f"{link} takes no writes: {CAUSES.get(error, error)}")
             era, *time, text = reply
             self._note_time(time)
@@ -421,25 +383,12 @@ class Node:
                 self._eras[bucket] = era, self._time_seconds
         self._refused = f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
 
-    async def _require_era(self) -> None:
-        """Learn what is unknown. Raises NotApplied if nothing is known then."""
-        if not self.is_reached:
-            raise NotApplied(DOWN)
-        if self._unknown:
-            await self._refresh(self._writer)
-            if self._unknown == self._buckets:
-                raise NotApplied(DOWN)
-
-    async def _refresh(self, link: Link, *, is_stale: bool = False) -> None:
-        try:
-            await self._learn(link, is_stale=is_stale)
-        except StoreError as error:
-            self._set_down(error)
-
-    def _set_up(self) -> None:
-        if not self.is_reached:
-            self.is_reached, self.why_down = True, ""
-            self._on_change()
+    async def _refresh(self, *, is_stale: bool = False) -> None:
+        if self.is_reached:
+            try:
+                await self._learn(is_stale=is_stale)
+            except StoreError as error:
+                self._set_down(error)
 
     def _set_down(self, error: StoreError) -> None:
         why = str(error)
@@ -452,9 +401,8 @@ class Node:
 class Room:
     """Logs whether a running server has room for copies: once when it has none, and once when it has room again.
 
-    For the operator only: a full server stays full until one acts, while refused copies are counted and made again from
-    the durable store. At its limit the server takes one copy and refuses the next, so room is reported only after it
-    has taken all copies for a while. `clock` returns seconds.
+    At its limit the server takes one copy and refuses the next, so room is reported only after it has taken all copies
+    for a while. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -49,17 +49,36 @@ _CAUSES: Final = {**CAUSES, "OOM": "its memory is full (OOM); raise maxmemory, o
 _NOT_DURABLE: Final = "Redis cannot be the durable store"
 _ELSEWHERE: Final = frozenset(("READONLY", "MASTERDOWN", "LOADING"))
 
-_SETTINGS: Final = (
-    "appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "replica-read-only",
+# A setting, what it has to be, whether WAITAOF does as well, and why otherwise.
+_RULES: Final = (
+    (
+        "appendonly", "yes", False,
+        "appendonly is not yes: a crash loses acknowledged responses, and their keys execute again; set it in its file "
+        "and start it again, because CONFIG SET replaces the log on its disk by what is in memory",
+    ),
+    (
+        "appendfsync", "always", True,
+        "appendfsync is not always, and the server is too old for WAITAOF (Redis 7.2, Valkey)",
+    ),
+    (
+        "no-appendfsync-on-rewrite", "no", True,
+        "no-appendfsync-on-rewrite is not no: while its log is written anew, nothing is synced",
+    ),
+    (
+        "maxmemory-policy", "noeviction", False,
+        "maxmemory-policy is not noeviction: it would delete records when memory runs out",
+    ),
+    (
+        "replica-read-only", "yes", False,
+        "replica-read-only is not yes: somebody may change what a replica has",
+    ),
 )  # fmt: skip
 # Refused for their argument, before anything is flushed, where the user may flush.
 _FLUSHES: Final = ("FLUSHALL", "FLUSHDB")
-_NO_FLUSH: Final = "not-really"
-
 _LOOK: Final[Sequence[RedisCommand]] = (
     ("INFO",),
-    *(("CONFIG", "GET", name) for name in _SETTINGS),
-    *((command, _NO_FLUSH) for command in _FLUSHES),
+    *((command, "not-really") for command in _FLUSHES),
+    *(("CONFIG", "GET", name) for name, *_ in _RULES),
 )
 """The commands whose replies `_server` takes."""
 
@@ -84,25 +103,16 @@ class Server:
     def why_not(self, replicas: int | None) -> str:
         """Why it must not keep operations alone until an operator changes something, and what; empty if it may.
         `replicas` is how many may be promoted; None: the configuration does not say."""
-        settings, found = self.settings, []
-        if hidden := [name for name in _SETTINGS if not settings[name]]:
+        if hidden := [name for name, value in self.settings.items() if not value]:
             return (
                 f"it does not tell {', '.join(hidden)}: let the gateway's user run `CONFIG GET`; a service that hides "
                 "it cannot be the durable store"
             )
-        if settings["appendonly"] != "yes":
-            found.append(
-                "appendonly is not yes: a crash loses acknowledged responses, and their keys execute again; set it in "
-                "its file and start it again, because CONFIG SET replaces the log on its disk by what is in memory"
-            )
-        if settings["appendfsync"] != "always" and not self.has_waitaof:
-            found.append("appendfsync is not always, and the server is too old for WAITAOF (Redis 7.2, Valkey)")
-        if settings["no-appendfsync-on-rewrite"] != "no" and not self.has_waitaof:
-            found.append("no-appendfsync-on-rewrite is not no: while its log is written anew, nothing is synced")
-        if settings["maxmemory-policy"] != "noeviction":
-            found.append("maxmemory-policy is not noeviction: it would delete records when memory runs out")
-        if settings["replica-read-only"] != "yes":
-            found.append("replica-read-only is not yes: somebody may change what a replica has")
+        found = [
+            why
+            for name, wanted, or_waitaof, why in _RULES
+            if self.settings[name] != wanted and not (or_waitaof and self.has_waitaof)
+        ]
         if self.flushes:
             found.append(
                 f"the gateway's user may run {' and '.join(self.flushes)}, which deletes every key at one slip: give "
@@ -112,9 +122,9 @@ class Server:
             found.append(f"replicas that follow it: {self.replicas}; say in store.replicas how many may be promoted")
         return "; ".join(found)
 
-    def why_not_now(self, replicas: int | None) -> str:
+    def why_not_now(self, replicas: int) -> str:
         """Likewise, until the replicas that may be promoted are back."""
-        if self.replicas >= (replicas or 0):
+        if self.replicas >= replicas:
             return ""
         return f"replicas that have caught up: {self.replicas}, and store.replicas is {replicas}"
 
@@ -162,7 +172,7 @@ class Primary:
             # What may not be waited for would never be acknowledged.
             await self.read(self._waiting(), "changes")
         except BaseException:
-            await self.close()
+            self.close()
             raise
 
     def require_open(self) -> None:
@@ -172,23 +182,28 @@ class Primary:
         if self._lost:
             raise EpochChanged(self._lost)
 
+    def require_promise(self) -> None:
+        """Raise `NotApplied` while nothing may be acknowledged."""
+        if self.why_not:
+            raise NotApplied(f"{_NOT_DURABLE}: {self.why_not}")
+
     def lose(self, why: str) -> EpochChanged:
         """What to raise: the memory is another one, and stays so until the next start."""
         self._lost = why
         return EpochChanged(why)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._is_open = False
-        links, self._links = self._links, {}
-        for link in links.values():
-            await link.close()
+        for link in self._links.values():
+            link.close()
+        self._links = {}
 
     async def read(self, commands: Sequence[RedisCommand], link: str = "reads") -> list[Any]:
         """The replies. Raises `NotApplied`, also where the server refuses one of the commands."""
         replies = await _definite((await self.link(link)).exchange(commands, READ_SECONDS))
         for reply in replies:
             if isinstance(reply, Exception):
-                raise await self._refused(reply)
+                raise self._refused(reply)
         return replies
 
     async def write(
@@ -202,17 +217,19 @@ class Primary:
         """Execute calls of `Change`s: whether each was done, or what became of it. With `keeps`, it waits until disks
         and replicas have what was done. Raises `NotApplied` and `EpochChanged` where nothing was sent, and
         `Indefinite`. `news` tells other gateways, is sent behind all that, and may be refused."""
+        if not calls:
+            return []
         opened = await self.link(link)
         if keeps:
             self.require_promise()
         waiting = self._waiting() if keeps else ()
         replies = await opened.exchange([*calls, *waiting, *news], _WRITE_SECONDS)
         del replies[len(calls) + len(waiting) :]
-        doubt, is_forgotten = "", False
+        doubt = ""
         if waiting and not self._is_kept(replies.pop()):
             doubt = "a disk or a replica did not confirm in time that it has the command"
             # It may be a master that was abandoned.
-            await self._leave()
+            self._leave()
         if any(reply in _OTHERS for reply in replies):
             doubt = "the memory of Redis was replaced meanwhile"
         found: list[bool | StoreError] = []
@@ -222,26 +239,20 @@ class Primary:
             elif reply in _OTHERS:
                 found.append(self.lose(_OTHERS[reply]))
             elif isinstance(reply, Exception) and refusal(reply) != "NOSCRIPT":
-                found.append(await self._refused(reply))
+                found.append(self._refused(reply))
             else:
-                is_forgotten |= isinstance(reply, Exception)
                 found.append(False)
-        if is_forgotten:
+        if any(isinstance(reply, Exception) and refusal(reply) == "NOSCRIPT" for reply in replies):
             # With its text it would be executed after the wait. What else was done is done, whatever comes of this.
             with suppress(StoreError):
                 await self._teach(opened)
         return found
 
-    def require_promise(self) -> None:
-        """Raise `NotApplied` while nothing may be acknowledged."""
-        if self.why_not:
-            raise NotApplied(f"{_NOT_DURABLE}: {self.why_not}")
-
     async def _teach(self, link: Link) -> None:
         """Let the server know the script. Raises `NotApplied`."""
         (reply,) = await _definite(link.run([self._lesson], READ_SECONDS))
         if isinstance(reply, Exception):
-            raise await self._refused(reply)
+            raise self._refused(reply)
 
     def _waiting(self) -> tuple[RedisCommand, ...]:
         milliseconds, replicas = round(KEEP_SECONDS * 1_000), self.replicas
@@ -254,9 +265,7 @@ class Primary:
             return reply >= self.replicas
         return isinstance(reply, list) and reply[0] >= 1 and reply[1] >= self.replicas
 
-    async def news_link(self) -> Link:
-        """A link for what is published, not yet connected. Raises `NotApplied`."""
-        return self._access.link(await self._find())
+    # -- links ---------------------------------------------------------------------------------------------------------
 
     async def link(self, name: str) -> Link:
         """An open link. Raises as `require_open`, and `EpochChanged` where it leads to another server process."""
@@ -267,21 +276,19 @@ class Primary:
         async with self._connecting:
             link = self._links.get(name)
             if link is None or not link.is_open:
-                link = await self._open()
+                link = await self.news_link(READ_SECONDS)
+                try:
+                    await self._greet(link)
+                except BaseException:
+                    link.close()
+                    raise
                 self._links[name] = link
                 self.opened += name == "changes"
             return link
 
-    async def _open(self) -> Link:
-        address = await self._find()
-        link = self._access.link(address)
-        try:
-            await link.connect(READ_SECONDS)
-            await self._greet(link)
-        except BaseException:
-            await link.close()
-            raise
-        return link
+    async def news_link(self, seconds: float = READ_SECONDS) -> Link:
+        """A new link, to a server that was not looked at. Raises `NotApplied`."""
+        return await self._access.open(await self._find(), seconds)
 
     async def _find(self) -> Address:
         self._found = tuple((await find_masters(self._access, self._found)).slots)
@@ -297,7 +304,7 @@ class Primary:
         if self._server is not None and server.run_id != self._server.run_id:
             raise self.lose("Redis was restarted, or another server is the master now")
         self._server = server
-        self.why_not = server.why_not(self._configured) or server.why_not_now(self._configured)
+        self.why_not = server.why_not(self._configured) or server.why_not_now(self.replicas)
         self.place = str(link.address)
 
     async def look(self) -> None:
@@ -307,30 +314,30 @@ class Primary:
             try:
                 link = await self.link("reads")
                 if await self._find() != link.address:
-                    await self._leave()
+                    self._leave()
                 else:
                     await self._greet(link)
             except EpochChanged:
                 # Only one of the links may have noticed.
-                await self._leave()
+                self._leave()
             except StoreError as error:
                 self.why_not = f"what it promises is not known: {error}"
             except Exception:  # noqa: BLE001 -- a bug must not end the looks, on which every promise depends
                 _LOG.exception("a look at Redis failed because of a bug")
                 self.why_not = "what it promises is not known, because of a bug"
 
-    async def _refused(self, reply: Exception) -> NotApplied:
+    def _refused(self, reply: Exception) -> NotApplied:
         """What to say of a command that the server refused: nothing was done."""
         code = refusal(reply)
         if code in _ELSEWHERE:
-            await self._leave()
+            self._leave()
         return NotApplied(f"Redis refused: {_CAUSES.get(code, code)}")
 
-    async def _leave(self) -> None:
+    def _leave(self) -> None:
         """Let the next call find the master again."""
-        links, self._links = self._links, {}
-        for link in links.values():
-            await link.leave()
+        for link in self._links.values():
+            link.leave()
+        self._links = {}
 
 
 async def _definite(exchange: Awaitable[list[Any]]) -> list[Any]:
@@ -343,31 +350,23 @@ async def _definite(exchange: Awaitable[list[Any]]) -> list[Any]:
 
 def _server(link: Link, replies: Sequence[Any]) -> Server:
     """Decode the replies to `_LOOK`. Raises `NotApplied` for a server that does not say what it is."""
-    info, *rest = replies
-    lines = run_lines(link, info)
+    lines = run_lines(link, replies[0])
     if lines.get("loading", "0") != "0":
         raise NotApplied("Redis is loading its data")
-    settings = {
-        name: reply[1].decode() if not refusal(reply) and len(reply) == 2 else ""
-        for name, reply in zip(_SETTINGS, rest, strict=False)
-    }
-    flushes = [
-        command
-        for command, reply in zip(_FLUSHES, rest[len(_SETTINGS) :], strict=True)
-        if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
-    ]
-    is_valkey = "valkey_version" in lines
+    settings, flushes = replies[1 + len(_FLUSHES) :], zip(_FLUSHES, replies[1:], strict=False)
+    version = tuple(int(part) for part in re.findall(r"\d+", lines.get("redis_version", ""))[:2])
     return Server(
         lines["run_id"],
         is_replica=lines["role"] != "master",
         is_cluster=lines.get("cluster_enabled") == "1",
-        has_waitaof=is_valkey or _version(lines.get("redis_version", "")) >= _WAITAOF_SINCE,
+        has_waitaof="valkey_version" in lines or version >= _WAITAOF_SINCE,
         has_history=lines.get("master_replid2", _NO_HISTORY) != _NO_HISTORY,
         replicas=sum("state=online" in text for name, text in lines.items() if re.fullmatch(r"slave\d+", name)),
-        settings=settings,
-        flushes=tuple(flushes),
+        settings={
+            name: reply[1].decode() if not refusal(reply) and len(reply) == 2 else ""
+            for (name, *_), reply in zip(_RULES, settings, strict=True)
+        },
+        flushes=tuple(
+            command for command, reply in flushes if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
+        ),
     )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])

@@ -5,10 +5,10 @@ that was reported to the tier.
 
 Theory of operation
 -------------------
-*Windows.* An entry expires at a time of Redis's own clock. Each reply on the writing link brings a reading of that
-clock; Redis's time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so
-counting the window from there can only end it too early. An entry ends with its window also where its writer froze in
-between. A read computes the time left, and asks for `TIME` after the entries, so that the time left is never too long.
+*Windows.* An entry expires at a time of Redis's own clock. Each batch of writes brings a reading of that clock; Redis's
+time at an earlier local moment `m` was at least `reading - (local time after the reply - m)`, so counting the window
+from there can only end it too early. An entry ends with its window also where its writer froze in between. A read
+computes the time left, and asks for `TIME` after the entries, so that the time left is never too long.
 
 *Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. So the keys of
 entries (which are also the channels of news) and of the era name the store, by the part of its identity that survives a
@@ -19,30 +19,24 @@ from an old file or a failover can bring back what was purged, and each changes 
 its writer knew the era is not put: it may be older than what ended the last era.
 
 *Purges.* A purge ends the era for all operations. That costs copies, which are made again, and leaves no purge to be
-remembered by operation. No single process is responsible for it either. In the durable store a purge makes a new
-generation, in its own transaction. Any gateway that learns of a new generation (`bind`) ends the era of the previous
-one, unless another did. So it does not matter which gateway purged, whether it reached Redis, or whether it still runs:
-an era that began under the generation of a purge began after it, and what was read before that era was known is not
-put. It suffices that *some* era begins after the purge. Two gateways that know different generations for a moment may
-end each other's eras, which costs copies again. So who purged ends the era for the generation that it finds in the
-durable store then. A gateway that has to end an era, and could not yet, serves nothing. One that finds an era ended
-reads those of all buckets of that master, which a purge ends together: no further copy is missed there.
+remembered by operation. No single process is responsible for it: in the durable store a purge makes a new generation,
+in its own transaction, and any gateway that learns of it (`bind`) ends the era of the previous one, unless another did.
+It suffices that *some* era begins after the purge. Two gateways that know different generations for a moment may end
+each other's eras, which costs copies again; so who purged ends the era for the generation that it finds in the durable
+store then. A gateway that has to end an era, and could not yet, serves nothing.
 
 *Masters.* A single server is a cluster of one node with one bucket, and Sentinel is another way to find its address.
-Each server that is found is a `Node` here. The route of an operation is by the first byte of its id. In a cluster each
-byte is a bucket with an era of its own; an era is bound to a server process, so what is copied or moved to another node
-is not believed there. Another address, or a bucket at another node, begins with an unknown era: each purge is reported
-to it anew. While a slot is moved, Redis refuses commands of several keys in it, and its operations have no copies.
+Each server that is found is a `Node`. The route of an operation is by the first byte of its id. In a cluster each byte
+is a bucket with an era of its own; an era is bound to a server process, so what is copied or moved to another node is
+not believed there. Another address, or a bucket at another node, begins with an unknown era: each purge is reported to
+it anew. While a slot is moved, Redis refuses commands of several keys in it, and its operations have no copies.
 
 *What remains.* A master that was abandoned, and does not know it yet, serves those who have not left it. A purge that
 was reported to the new one reaches them with the durable store's generation, or when they leave: at the next look with
 Sentinel, and in a cluster when the old one notices that it has lost the others.
 
 *Outages.* A verb waits at most for its deadline. After one such timeout the node is down and every verb on its buckets
-fails at once, until its keeper task, which alone connects, gets replies again. Its pauses grow while connections do not
-last. It drops connections to a server that rejects writes, or to two different servers: the next may lead to the new
-master. The tier is up while one node is. A link has one exchange under way at a time, and is closed when one is cut
-short, so replies cannot be mixed up; and an entry names its operation.
+fails at once, until its keeper task, which alone connects, gets replies again. The tier is up while one node is.
 
 *The note* (`RedisSeen`). What gateways saw of their durable store, and what it acknowledged to them, is shared here for
 a host that has no note of its own. No conclusions are drawn here (`epoch` does), and no request waits for it. Between
@@ -53,7 +47,6 @@ one memory never decreases, nor does its number for one link. A link is dropped 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import random
@@ -70,7 +63,6 @@ from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote, lineage
 from gateway.store.redis.connection import (
     Address,
     Link,
-    RedisCommand,
     find_masters,
     listen_for_masters,
     parse,
@@ -128,40 +120,36 @@ class RedisSeen:
         if not await self._call(identity, token, former, compared, STOOD_FOR_US, *links):
             raise NotApplied("the note of what was seen is about another store, which has to be compared first")
 
-    async def _call(self, *arguments: str | int) -> Any:
-        reply = await self._execute(("EVALSHA", _SCRIPT, 1, self._key, LINKS_MAX, _NOTE_BYTES_MAX, *arguments))
-        if error := refusal(reply):
-            raise NotApplied(f"Redis refused: {error}")
-        return reply
-
     async def close(self) -> None:
         """Close the connection; the next call opens another one."""
         async with self._lock:
             if self._link is not None:
-                await self._link.close()
+                self._link.close()
                 self._link = None
 
-    async def _execute(self, command: RedisCommand) -> Any:
+    async def _call(self, *arguments: str | int) -> Any:
+        command = ("EVALSHA", _SCRIPT, 1, self._key, LINKS_MAX, _NOTE_BYTES_MAX, *arguments)
         async with self._lock:
             if self._link is not None:
                 # It may have been closed since, or lead to a former master. What is written twice stays as it was.
-                with contextlib.suppress(StoreError):
+                with suppress(StoreError):
                     (reply,) = await self._link.run([command], SEEN_SECONDS)
                     if not refusal(reply):
                         return reply
-                await self._link.close()
+                self._link.close()
             self._link = await self._connect()
             (reply,) = await self._link.run([command], SEEN_SECONDS)
-        return await self._access.follow_ask(command, reply, SEEN_SECONDS)
+        reply = await self._access.follow_ask(command, reply, SEEN_SECONDS)
+        if error := refusal(reply):
+            raise NotApplied(f"Redis refused: {error}")
+        return reply
 
     async def _connect(self) -> Link:
         masters, slot = (await find_masters(self._access)).slots, slot_of(self._key)
-        address = next((each for each, slots in masters.items() if any(slot in part for part in slots)), None)
+        address = next((each for each, slots in masters.items() if _has(slots, slot)), None)
         if address is None:
             raise NotApplied("no master has the slot of the note of what was seen")
-        link = self._access.link(address)
-        await link.connect()
-        return link
+        return await self._access.open(address)
 
 
 def _fields(seen: Seen) -> list[str]:
@@ -279,27 +267,24 @@ class RedisFastTier:
         Gateways that run make new copies, of what the durable store has then.
         """
         masters = await find_masters(self._access)
-        return sum([await self._drop_copies_at(self._access.link(address)) for address in masters.slots])
+        return sum([await self._drop_copies_at(address) for address in masters.slots])
 
-    async def _drop_copies_at(self, link: Link) -> int:
-        cursor, dropped = b"0", 0
+    async def _drop_copies_at(self, address: Address) -> int:
+        cursor, dropped = None, 0
+        link = await self._access.open(address)
         try:
-            await link.connect()
-            while True:
-                scan = ("SCAN", cursor, "MATCH", self._keys.copies, "COUNT", _SCANNED_KEYS)
+            while cursor != b"0":
+                scan = ("SCAN", cursor or b"0", "MATCH", self._keys.copies, "COUNT", _SCANNED_KEYS)
                 (page,) = await link.exchange([scan], PUT_SECONDS)
-                if why := refusal(page):
-                    raise NotApplied(f"Redis refused: {why}")
-                cursor, keys = page
+                keys = () if refusal(page) else page[1]
                 # One by one: in a cluster they are of several slots.
-                for reply in await link.exchange([("UNLINK", key) for key in keys], PUT_SECONDS):
-                    if why := refusal(reply):
-                        raise NotApplied(f"Redis refused: {why}")
-                    dropped += reply
-                if cursor == b"0":
-                    return dropped
+                replies = await link.exchange([("UNLINK", key) for key in keys], PUT_SECONDS)
+                if why := next(filter(None, map(refusal, (page, *replies))), ""):
+                    raise NotApplied(f"Redis refused: {why}")
+                cursor, dropped = page[0], dropped + sum(replies)
+            return dropped
         finally:
-            await link.close()
+            link.close()
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
@@ -322,7 +307,7 @@ class RedisFastTier:
         self._is_reached = False
 
     def get(self, operation_id: UUID) -> Awaitable[Snapshot | None]:
-        return self._node_for(operation_id.int >> 120).gets.submit((operation_id, self._clock()))
+        return self._node_for(operation_id.int >> 120).gets.submit(operation_id)
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         record = snapshot.record
@@ -334,7 +319,7 @@ class RedisFastTier:
         return node.writes.submit(write)
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
-        return self._node_for(content[0]).firsts.submit((self._keys.content_key(content), operation_id, within_ms))
+        return self._node_for(content[0]).first_of(self._keys.content_key(content), operation_id, within_ms)
 
     async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
         # One that no other gateway knows ends any era.
@@ -370,7 +355,7 @@ class RedisFastTier:
         nodes = [node for node in self._nodes.values() if node.is_reached] or list(self._nodes.values())
         if not nodes:
             raise NotApplied(DOWN)
-        return self._access.link(random.choice(nodes).address)  # noqa: S311 - to spread the load
+        return await self._access.open(random.choice(nodes).address)  # noqa: S311 - to spread the load
 
     def _channel_of(self, operation_id: UUID) -> str:
         return self._keys.key_of(operation_id)
@@ -405,7 +390,7 @@ class RedisFastTier:
             node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
         routes = [owners[bucket] for bucket in self._keys.buckets]
         before, self._routes = self._routes, [None if owner is None else self._nodes[owner] for owner in routes]
-        await self._news.leave_all_but(found)
+        self._news.leave_all_but(found)
         await asyncio.gather(*(node.start() for node in new.values()), *(node.close() for node in self._left))
         self._left.clear()
         self._note_change()

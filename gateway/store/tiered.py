@@ -45,7 +45,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, Watch, boot_seconds
-from gateway.store.gate import DURABLE, Copies, Gate, passing
+from gateway.store.gate import DURABLE, Copies, SealedStore, passing
 
 # -- cache -------------------------------------------------------------------------------------------------------------
 #
@@ -225,7 +225,7 @@ class Tiered(Copies):
         super().__init__()
         self.stats = TierStats()
         self._behind = durable
-        gate = durable if isinstance(durable, Gate) else Gate(durable)
+        gate = durable if isinstance(durable, SealedStore) else SealedStore(durable)
         gate.copy_to(self, clock)
         self.apply = gate.apply
         self.cold = passing(durable.cold, self._forward, take_turns=self._take_turns, announce_work=self._announce_work)

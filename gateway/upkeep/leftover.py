@@ -42,7 +42,7 @@ from gateway.core.operation import (
 from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
 from gateway.store.base import AttemptMarks, EndedWorker, MarkedAttempt, Store, StoreError, Unstorable, boot_seconds
-from gateway.store.journal import EntryId, Journal, JournalEntry
+from gateway.store.journal import EntryId, JournalEntry, SqliteJournal
 from gateway.store.operations import UNEXECUTED
 from gateway.upkeep.timer import Sleep, repeat
 
@@ -76,7 +76,7 @@ class Flusher:
     def __init__(
         self,
         store: Store,
-        journal: Journal,
+        journal: SqliteJournal,
         events: Events,
         *,
         clock: Callable[[], float] = boot_seconds,

@@ -49,9 +49,7 @@ from gateway.protect.route import Route
 from gateway.protect.scheduling import Limit, Limits
 from gateway.store.base import (
     KNOWN,
-    NO_PLACE,
     Amnesic,
-    AttemptMarks,
     Indefinite,
     NotApplied,
     Store,
@@ -60,6 +58,7 @@ from gateway.store.base import (
     Unstorable,
     boot_seconds,
 )
+from gateway.store.files import NO_PLACE, AttemptFiles
 
 _LOG = logging.getLogger("gateway")
 
@@ -130,7 +129,7 @@ class Claiming:
     """
 
     store: Store
-    marks: AttemptMarks
+    marks: AttemptFiles
     _: KW_ONLY
     holder: str
     lease_seconds: float

@@ -41,7 +41,8 @@ from gateway.core.operation import (
 )
 from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
-from gateway.store.base import AttemptMarks, EndedWorker, MarkedAttempt, Store, StoreError, Unstorable, boot_seconds
+from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
+from gateway.store.files import AttemptFiles, EndedWorker, MarkedAttempt
 from gateway.store.journal import EntryId, JournalEntry, SqliteJournal
 from gateway.store.operations import UNEXECUTED
 from gateway.upkeep.timer import Sleep, repeat
@@ -232,7 +233,7 @@ class UnsentWorker:
     def __init__(
         self,
         store: Store,
-        marks: AttemptMarks,
+        marks: AttemptFiles,
         events: Events,
         *,
         remember_us: Callable[[Identity], int | None],

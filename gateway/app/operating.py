@@ -52,10 +52,11 @@ from gateway.observe.status import Health
 from gateway.protect.identification import Callers
 from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
+from gateway.store.gate import SealedStore
 from gateway.store.journal.journal import view_journals
 from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
-from gateway.store.sealed import Place, SealedStore, rekey
+from gateway.store.sealed import Place, rekey
 from gateway.store.tiered import Tiered
 
 

@@ -45,7 +45,7 @@ from gateway.observe.facts import (
     TierChanged,
 )
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
-from gateway.store.journal.journal import HostJournalFiles
+from gateway.store.journal import HostJournals
 from gateway.store.memory.epoch import SeenFile, WitnessFiles
 from gateway.store.operations import Publications, Serving
 from gateway.store.postgres import store as postgres
@@ -211,8 +211,8 @@ def journal_directory(config: Config) -> Path:
     return config.state_dir / "journal"
 
 
-def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournalFiles:
-    return HostJournalFiles(journal_directory(config), name_of(config), sealing)
+def journals_of(config: Config, sealing: Sealing = NO_SEALING) -> HostJournals:
+    return HostJournals(journal_directory(config), name_of(config), sealing)
 
 
 def name_of(config: Config) -> str:

@@ -49,9 +49,7 @@ from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.store.base import (
     KNOWN,
-    NO_PLACE,
     Amnesic,
-    AttemptMarks,
     Indefinite,
     NotApplied,
     Store,
@@ -60,6 +58,7 @@ from gateway.store.base import (
     Unstorable,
     boot_seconds,
 )
+from gateway.store.files import NO_PLACE, AttemptFiles
 from gateway.upstream.connection import NEVER, Sweep
 
 _LOG = logging.getLogger("gateway")
@@ -203,7 +202,7 @@ class Claiming:
     """
 
     store: Store
-    marks: AttemptMarks
+    marks: AttemptFiles
     _: KW_ONLY
     holder: str
     lease_seconds: float

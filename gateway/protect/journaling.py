@@ -30,7 +30,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Applied, Complete, Outcome
 from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, JournalFailed, OutcomeJournaled
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, wall_clock_us
-from gateway.store.journal import Journal, KeptOutcome
+from gateway.store.journal import KeptOutcome, SqliteJournal
 
 # A slower disk does not help a caller that waits; nor does a store that says nothing.
 _DISK_SECONDS: Final = 3.0
@@ -48,7 +48,7 @@ class Journaling:
     `unsent_of` returns the attempts of an operation under which ended processes of this host had sent nothing.
     """
 
-    journal: Journal
+    journal: SqliteJournal
     store: Store
     events: Events
     sealing: Sealing = NO_SEALING

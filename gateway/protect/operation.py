@@ -84,7 +84,8 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Slices
-from gateway.store.base import NO_PLACE, Indefinite, NotApplied, Store, StoreError, Unstorable
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
+from gateway.store.files import NO_PLACE
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")

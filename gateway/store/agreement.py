@@ -10,8 +10,8 @@ A new store has the level of the program that made it. After that `migrate --fin
 gateway of an older program runs. A program refuses a store of a later level, and one of a level before the last.
 
 *Versions.* What is stored has the version of its format: records, outcomes in journals, kept requests, copies in Redis.
-A program reads a range of versions; what it leaves alone, because it does not know it, it never changes. A copy in
-Redis of another version counts as absent.
+A program reads a range of versions, and never changes what it does not know. A copy in Redis of another version counts
+as absent.
 
 *Schemas.* A migration only adds what older programs do not notice. What is not needed any more goes with a program of
 which no predecessor needs it. So a store's level, and not its schema, says whether a program may use it.
@@ -21,10 +21,8 @@ Configurations
 A key is found by service, operation name, scope and key. If one of these changes for requests that clients repeat,
 their keys are no longer found and they run a second time. So the store remembers the *recipe* of each operation name of
 a service (how identities are made) and its *routes* (which requests lead to it, in routing order), and for each gateway
-which operations it serves and when it was last seen running. A gateway compares its configuration with the store before
-it serves. It notes every few seconds that it runs, and on `close` that it has stopped.
-
-A start is refused, unless the routes that gain requests have `identity_change: accept`, if
+which operations it serves and when it was last seen running. A gateway compares its configuration with that before it
+serves. Unless the routes that gain requests have `identity_change: accept`, a start is refused if
 
 * *(recipe)* an operation has another recipe than before;
 * *(route)* requests of an operation of this service now lead to another of its operations (`core.succession`): a route
@@ -38,28 +36,21 @@ run it twice. The same rule decides between two gateways that start at once, bec
 
 A start is refused likewise if an operation with living keys is enforced for a smaller share of its keys than before
 (*mode*), unless its routes have `mode_change: accept`: what is only observed is not looked up. So it is if living keys
-of an operation have fingerprints under a key that is not listed any more, or is another one under its id
-(*fingerprint*): their repeats could not be compared, and would be refused as other requests.
+have fingerprints under a key that is not listed any more, or is another one under its id (*fingerprint*): their repeats
+would be refused as other requests. An operation whose requests now match no route is only reported.
 
-An operation whose requests now match no route is no reason to refuse; it is only reported.
-
-Rename or second service
-------------------------
-Two services may share a database and have operations of the same name, even with the same routes. Ids contain the
-service, so they share no key. But *one* service under two names must be noticed. So an operation of another service
-whose requests lead here counts as a second service's only if a running gateway serves it. After a rename in place none
-does: a stopped gateway has noted that, and a killed one has not been seen for `RUNNING_US`.
-
-Otherwise only the operator knows, and the start is refused; `identity_change: accept` for one start declares that it
-is another service. A service that is renamed while gateways run under its old name cannot be detected; a running
-neighbour with the same requests is therefore reported at the start as a `Neighbour`.
+*Rename or second service.* Two services may share a database, with operations of the same name and the same routes: ids
+contain the service. But *one* service under two names must be noticed. So an operation of another service whose
+requests lead here counts as a second service's only if a running gateway serves it. After a rename in place none does:
+a stopped gateway has noted that, and a killed one has not been seen for `RUNNING_US`. Otherwise only the operator
+knows, and the start is refused; `identity_change: accept` for one start declares that it is another service. A service
+that is renamed while gateways run under its old name cannot be detected; a running neighbour with the same requests is
+therefore reported at the start.
 
 What was accepted once is not asked again: requests that already led to this service's own operation are its own,
-whatever other services remember. That ends when another service takes the requests over from one that does not run.
-From then on that service owns them, and the next change of owner is asked about again.
-
-Operations that a service no longer has stay remembered, behind its current ones in routing order: their keys live on,
-and a later route may take their requests.
+whatever other services remember, until another service takes them over from one that does not run. Operations that a
+service no longer has stay remembered, behind its current ones in routing order: their keys live on, and a later route
+may take their requests.
 """
 
 from __future__ import annotations
@@ -348,70 +339,86 @@ def names_without_route(known: Collection[Remembered], service: str, operations:
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
+_RUN_AGAIN: Final = "these keys are unknown, and a repeat of an old request would run again"
+_UNDO: Final = "Undo the change, wait until the keys are forgotten, or accept that with"
+_ACCEPT: Final = "`identity_change: accept`"
+_FINGERPRINT: Final = (
+    "secrets.fingerprint_key has lost {keys}, or has another secret under that id: repeats of these operations' "
+    "requests could not be compared, and would be refused as key-reused although they are the same: {named}. List that "
+    f"key behind the current one until these keys are forgotten, or accept that with {_ACCEPT} on their routes"
+)
+_RECIPES: Final = (
+    "the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. Under the "
+    f"new settings {_RUN_AGAIN}. {_UNDO} {_ACCEPT} on their routes"
+)
+_RECIPE: Final = (
+    "the scope or key settings of operation {operation} changed, or secrets.identity_key or regions did ({living}): "
+    f"under the new settings {_RUN_AGAIN}. {_UNDO} {_ACCEPT} on its routes"
+)
+_MODE: Final = (
+    "operation {operation} ({living}) is now observed, or enforced for a smaller share of its keys: a repeat of an old "
+    f"request would no longer get its recorded response, but run again. {_UNDO} `mode_change: accept` on its routes"
+)
+_ROUTE: Final = (
+    f"requests of operation {{operation}} ({{living}}) now lead to {{heirs}}: under that name {_RUN_AGAIN}. Set "
+    "`operation: {operation}` on {one} to keep the keys, wait until they are forgotten, or accept the loss with "
+    f"{_ACCEPT} on {{one}}"
+)
+_SERVICE: Final = (
+    "requests of operation {operation} of service {other}, which does not run or no longer serves it ({living}), now "
+    f"lead to {{heirs}} of service {{service}}. If this is service {{other}} under a new name, {_RUN_AGAIN}: keep the "
+    "name with `service: {other}`, or wait until the keys are forgotten. If it is another service, or the loss is "
+    f"accepted, set {_ACCEPT} on {{one}} for one start"
+)
+_NEIGHBOUR: Final = (
+    "service {other} runs, and its operation {operation} has the same requests as {heirs} of service {service}: they "
+    "count as two services. If {service} is {other} under a new name, a repeat of an old request runs again: stop this "
+    "gateway and keep the name with `service: {other}`"
+)
+_STRANDED: Final = (
+    "route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: give "
+    "the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead letter; "
+    "inspect --list --state accepted --route {route} lists them"
+)
+_WITHOUT_ROUTE: Final = (
+    "operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not recognised, "
+    'and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
+)
+
 
 def conflicts_text(serving: Serving, conflicts: Iterable[RecipeConflict]) -> str:
-    """Explain why a gateway must not start, and what to do."""
+    """Explain why a gateway must not start, and what to do. What is the same of several operations is said once."""
     listed = list(conflicts)
-    lost = [conflict for conflict in listed if conflict.fingerprint_keys]
+    lost = [each for each in listed if each.fingerprint_keys]
     changed = [each for each in listed if not each.heirs and not each.is_mode and each not in lost]
-    found = [] if len(changed) < 2 else [_changed(changed)]
-    single = [each for each in listed if each not in lost and not (found and each in changed)]
-    return "; ".join([*found, *(_loss(serving, each) for each in single), *([_incomparable(lost)] if lost else [])])
-
-
-def _incomparable(conflicts: Sequence[RecipeConflict]) -> str:
-    """What is lost with a key of fingerprints, for all operations at once: all have the same keys."""
-    keys = ", ".join(sorted({key for conflict in conflicts for key in conflict.fingerprint_keys}))
-    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
-    return (
-        f"secrets.fingerprint_key has lost {keys}, or has another secret under that id: repeats of these operations' "
-        f"requests could not be compared, and would be refused as key-reused although they are the same: {named}. List "
-        "that key behind the current one until these keys are forgotten, or accept that with `identity_change: accept` "
-        "on their routes"
-    )
-
-
-def _changed(conflicts: Sequence[RecipeConflict]) -> str:
-    """The same of several operations, said once."""
-    named = ", ".join(f"{conflict.operation} ({_living(conflict)})" for conflict in conflicts)
-    return (
-        f"the scope or key settings of these operations changed, or secrets.identity_key or regions did: {named}. "
-        "Under the new settings these keys are unknown, and a repeat of an old request would run again. Undo the "
-        "change, wait until the keys are forgotten, or accept that with `identity_change: accept` on their routes"
-    )
+    together = changed if len(changed) > 1 else []
+    found = [_RECIPES.format(named=_named(together))] if together else []
+    found += [_loss(serving, each) for each in listed if each not in lost and each not in together]
+    if lost:
+        keys = ", ".join(sorted({key for each in lost for key in each.fingerprint_keys}))
+        found.append(_FINGERPRINT.format(keys=keys, named=_named(lost)))
+    return "; ".join(found)
 
 
 def _loss(serving: Serving, conflict: RecipeConflict) -> str:
-    operation, heirs = conflict.operation, _listed(conflict.heirs)
-    one = "its route" if len(conflict.heirs) == 1 else "their routes"
-    accept = "identity_change: accept"
     if conflict.is_mode:
-        return (
-            f"operation {operation} ({_living(conflict)}) is now observed, or enforced for a smaller share of its "
-            "keys: a repeat of an old request would no longer get its recorded response, but run again. Undo the "
-            "change, wait until the keys are forgotten, or accept that with `mode_change: accept` on its routes"
-        )
-    if not conflict.heirs:
-        return (
-            f"the scope or key settings of operation {operation} changed, or secrets.identity_key or regions "
-            f"did ({_living(conflict)}): under the new settings these keys are unknown, and a repeat of an old request "
-            "would run again. Undo the change, wait until the keys are forgotten, or accept that with "
-            f"`{accept}` on its routes"
-        )
-    if conflict.service == serving.service:
-        return (
-            f"requests of operation {operation} ({_living(conflict)}) now lead to {heirs}: under that name these keys "
-            f"are unknown, and a repeat of an old request would run again. Set `operation: {operation}` on {one} to "
-            f"keep the keys, wait until they are forgotten, or accept the loss with `{accept}` on {one}"
-        )
-    return (
-        f"requests of operation {operation} of service {conflict.service}, which does not run or no longer serves it "
-        f"({_living(conflict)}), now lead to {heirs} of service {serving.service}. If this is service "
-        f"{conflict.service} under a new name, these "
-        "keys are unknown, and a repeat of an old request would run again: keep the name with "
-        f"`service: {conflict.service}`, or wait until the keys are forgotten. If it is another service, or the loss "
-        f"is accepted, set `{accept}` on {one} for one start"
+        text = _MODE
+    elif not conflict.heirs:
+        text = _RECIPE
+    else:
+        text = _ROUTE if conflict.service == serving.service else _SERVICE
+    return text.format(
+        operation=conflict.operation,
+        living=_living(conflict),
+        heirs=_listed(conflict.heirs),
+        one="its route" if len(conflict.heirs) == 1 else "their routes",
+        other=conflict.service,
+        service=serving.service,
     )
+
+
+def _named(conflicts: Iterable[RecipeConflict]) -> str:
+    return ", ".join(f"{each.operation} ({_living(each)})" for each in conflicts)
 
 
 def _living(conflict: RecipeConflict) -> str:
@@ -423,34 +430,7 @@ def _living(conflict: RecipeConflict) -> str:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    return f"operation {names[0]}" if len(names) == 1 else f"operations {', '.join(names)}"
-
-
-def _neighbour_warning(serving: Serving, neighbour: Neighbour) -> str:
-    """The warning to an operator who may have renamed a service without stopping it."""
-    return (
-        f"service {neighbour.service} runs, and its operation {neighbour.operation} has the same requests as "
-        f"{_listed(neighbour.heirs)} of service {serving.service}: they count as two services. If "
-        f"{serving.service} is {neighbour.service} under a new name, a repeat of an old request runs again: stop this "
-        f"gateway and keep the name with `service: {neighbour.service}`"
-    )
-
-
-def _stranded_warning(route: str, waiting: int) -> str:
-    """The warning about accepted requests that nobody delivers."""
-    return (
-        f"route {route} has {waiting} accepted requests that wait, and no route of this configuration delivers them: "
-        "give the route back, with its `accept`, or call each off with withdraw, before its deadline makes it a dead "
-        f"letter; inspect --list --state accepted --route {route} lists them"
-    )
-
-
-def _without_route_warning(operation: str, alive: int) -> str:
-    """The warning about the keys of an operation that no route leads to."""
-    return (
-        f"operation {operation} has {alive} living keys and no route: a repeat of one of its requests is not "
-        f'recognised, and runs again if it is forwarded; a route with "operation: {operation}" finds these keys'
-    )
+    return f"operation{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
 # -- a start -----------------------------------------------------------------------------------------------------------
@@ -464,7 +444,12 @@ async def agree(store: Cold, serving: Serving, sealing: Sealing, *, is_trial: bo
         raise StartRefused(conflicts_text(serving, agreement.conflicts))
     if serving.key_ids is not None:
         await refuse_unreadable((await store.tally()).sealed, serving.key_ids, store.sealed_examples, sealing)
-    return [_neighbour_warning(serving, neighbour) for neighbour in agreement.neighbours]
+    return [
+        _NEIGHBOUR.format(
+            other=each.service, operation=each.operation, heirs=_listed(each.heirs), service=serving.service
+        )
+        for each in agreement.neighbours
+    ]
 
 
 async def strays(store: Cold, serving: Serving) -> list[str]:
@@ -472,8 +457,8 @@ async def strays(store: Cold, serving: Serving) -> list[str]:
     without_route = await store.count_without_route(serving.service, serving.recipes)
     stranded = await _stranded(store, serving)
     return [
-        *(_without_route_warning(operation, alive) for operation, alive in sorted(without_route.items())),
-        *(_stranded_warning(route, number) for route, number in sorted(stranded.items())),
+        *(_WITHOUT_ROUTE.format(operation=each, alive=alive) for each, alive in sorted(without_route.items())),
+        *(_STRANDED.format(route=route, waiting=number) for route, number in sorted(stranded.items())),
     ]
 
 

@@ -36,7 +36,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.immutable import immutable
 from gateway.core.operation import Command, Result, Snapshot
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 # The argument of the `CancelledError` of an `apply` that had found a record.
 KNOWN: Final = "the key is known"
 
-
-NO_PLACE: Final = 0
-"""The place of an attempt without a mark."""
 
 boot_seconds: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 """Seconds since boot, suspended time included: it never jumps, as the wall clock does, and never stops."""
@@ -223,48 +219,3 @@ class FastTier(Protocol):
         """Wake all waiters of this operation."""
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]: ...
-
-
-@immutable
-class MarkedAttempt:
-    """An attempt that a process had under way when it ended."""
-
-    operation_id: UUID
-    attempt_id: UUID
-
-
-class EndedWorker(Protocol):
-    """What a worker of this host that has ended left behind. No other process has it until it is left or removed."""
-
-    @property
-    def attempts(self) -> tuple[MarkedAttempt, ...]:
-        """Its attempts that surely sent nothing."""
-
-    @property
-    def sent(self) -> tuple[MarkedAttempt, ...]:
-        """Those that may have sent something. Nobody holds their claims any more."""
-
-    def leave(self) -> None:
-        """Let other workers take it."""
-
-    def remove(self) -> None:
-        """Nothing is left to do."""
-
-
-class AttemptMarks(Protocol):
-    """What the attempts of this process have sent, for the workers of this host to read when it has been killed.
-
-    Marking never fails and never waits. A place that is `NO_PLACE` is that of an attempt without a mark.
-    """
-
-    def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
-        """Mark an attempt before its claim is asked for; returns its place."""
-
-    def mark_sent(self, place: int) -> None:
-        """Mark it in the step in which its first byte goes out, and before that byte."""
-
-    def unmark(self, place: int) -> None:
-        """Remove the mark: its claim has ended, or nobody will use it."""
-
-    def take_ended(self) -> list[EndedWorker]:
-        """What workers left that have ended since. Blocks for a moment on the disk."""

@@ -1,16 +1,14 @@
 """Files of a process that others find: what makes their directory entries durable, one file for each worker, and the
 marks of what the workers' attempts have sent.
 
-A process that is killed leaves claims behind, and nobody knows what was sent under them: they lapse into doubt. These
-marks outlive the process. A worker marks an attempt before it asks for the claim, and once more before the first byte
-goes out. When it has died, other workers of the host read which of its attempts had sent nothing; their claims can be
-ended, because surely nothing happened under them. Of those with the second mark it is known that their holder has
-ended. An attempt without a mark proves nothing.
+*Marks.* A process that is killed leaves claims behind, which would lapse into doubt. These marks outlive it. A worker
+marks an attempt before it asks for the claim, and once more before the first byte goes out. When it has died, other
+workers of the host read under which of its attempts nothing was sent, so that surely nothing happened; of those with
+the second mark it is known that their holder has ended. An attempt without a mark proves nothing.
 
-It owns their bytes. A worker writes to its file in memory that it shares with the kernel: a mark costs no system call,
-and is there as soon as it is written, however the process ends. It is not written to the disk, so it proves nothing
-after the machine itself was down. Each file names the boot of the machine that it was written in, and one of another
-boot, or of another machine, is removed unread.
+A worker writes to its file in memory that it shares with the kernel: a mark costs no system call, and is there as soon
+as it is written, however the process ends. It is not written to the disk, so it proves nothing after the machine itself
+was down: a file names the boot of the machine that it was written in, and one of another boot is removed unread.
 
 An older copy that is put back would say "unsent" of what was sent since. So a file has the time of its last mark too.
 The kernel notes when a file was changed, which no program can set: a file that was changed after its last mark was not
@@ -34,7 +32,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
-from gateway.store.base import NO_PLACE, EndedWorker, MarkedAttempt
+from gateway.core.immutable import immutable
 
 # -- directories -------------------------------------------------------------------------------------------------------
 #
@@ -60,8 +58,6 @@ def sync_directory(directory: Path) -> None:
 
 
 # -- one file for each worker ------------------------------------------------------------------------------------------
-#
-# Files of which each worker of a host has one, for others to read when it has ended. It owns their names and locks.
 #
 # A worker locks its file for as long as it runs, however it ends. So whoever can lock a file knows that nobody writes
 # to it any more. A file is seen by others once it is whole.
@@ -134,6 +130,8 @@ def lock(descriptor: int, operation: int) -> bool:
 PLACES: Final = 8192
 """How many attempts can be marked at once. Those beyond have no mark."""
 SUFFIX: Final = ".attempts"
+NO_PLACE: Final = 0
+"""The place of an attempt without a mark."""
 
 _LOG = logging.getLogger("gateway")
 
@@ -154,9 +152,20 @@ _BELIEVED_FOR_NS: Final = 600_000_000_000
 _since_boot_ns: Final[Callable[[], int]] = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
+@immutable
+class MarkedAttempt:
+    """An attempt that a process had under way when it ended."""
+
+    operation_id: UUID
+    attempt_id: UUID
+
+
 @dataclass(frozen=True, slots=True)
-class EndedFile:
-    """The file of a worker that has ended, locked by this process. Satisfies `EndedWorker`."""
+class EndedWorker:
+    """What a worker of this host that has ended left behind. No other process has it until it is left or removed.
+
+    `attempts` surely sent nothing. Those that `sent` may have; nobody holds their claims any more.
+    """
 
     path: Path
     descriptor: int
@@ -164,9 +173,11 @@ class EndedFile:
     sent: tuple[MarkedAttempt, ...]
 
     def leave(self) -> None:
+        """Let other workers take it."""
         os.close(self.descriptor)
 
     def remove(self) -> None:
+        """Nothing is left to do."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -176,9 +187,10 @@ class EndedFile:
 
 
 class AttemptFiles(WorkerFile):
-    """One worker's file, and those of the host's ended workers. Satisfies `AttemptMarks`.
+    """What the attempts of this process have sent, and those of the host's ended workers.
 
-    `open`, `take_ended` and `close` block on the disk. Without a file, which is logged once, nothing is marked.
+    `open`, `take_ended` and `close` block on the disk. Marking never fails and never waits. Without a file, which is
+    logged once, nothing is marked.
     """
 
     def __init__(
@@ -217,6 +229,7 @@ class AttemptFiles(WorkerFile):
         self._free_places = list(range(_HEAD_BYTES, _FILE_BYTES, _PLACE_BYTES))
 
     def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
+        """Mark an attempt before its claim is asked for; returns its place."""
         marks = self._marks
         if marks is None or not self._free_places:
             return NO_PLACE
@@ -229,12 +242,14 @@ class AttemptFiles(WorkerFile):
         return place
 
     def mark_sent(self, place: int) -> None:
+        """Mark it in the step in which its first byte goes out, and before that byte."""
         marks = self._marks
         if place != NO_PLACE and marks is not None:
             marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
             marks[place + 32] = _SENT
 
     def unmark(self, place: int) -> None:
+        """Remove the mark: its claim has ended, or nobody will use it."""
         marks = self._marks
         if place != NO_PLACE and marks is not None:
             marks[_BOOT_BYTES:_HEAD_BYTES] = _TIMES.pack(self._clock(), self._boot_clock())
@@ -242,7 +257,7 @@ class AttemptFiles(WorkerFile):
             self._free_places.append(place)
 
     def take_ended(self) -> list[EndedWorker]:
-        """See `AttemptMarks`. Locks the files that it returns."""
+        """What workers left that have ended since, locked by this process."""
         taken: list[EndedWorker] = []
         try:
             paths = self._paths()
@@ -254,14 +269,14 @@ class AttemptFiles(WorkerFile):
                     taken.append(ended)
         return taken
 
-    def _take(self, path: Path) -> EndedFile | None:
+    def _take(self, path: Path) -> EndedWorker | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if lock(descriptor, fcntl.LOCK_EX):
                 content, changed_ns = os.pread(descriptor, _FILE_BYTES, 0), os.fstat(descriptor).st_ctime_ns
                 is_believed = self._is_believed(content, changed_ns)
                 unsent, sent = (_marked(content, mark) if is_believed else () for mark in (_UNSENT, _SENT))
-                return EndedFile(path, descriptor, unsent, sent)
+                return EndedWorker(path, descriptor, unsent, sent)
         except OSError:
             os.close(descriptor)
             raise

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Container
 from typing import Any, Final, cast
 from uuid import UUID
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -31,6 +31,7 @@ from gateway.core.operation import (
 from gateway.observe.facts import Events, StoreCalled
 from gateway.store.base import Store, boot_seconds
 from gateway.store.operations import Cold
+from gateway.store.sealed import SealedCold
 
 DURABLE: Final = "durable"
 
@@ -137,13 +138,17 @@ class Copies:
         """The command failed, and may have taken effect."""
 
 
-class Gate:
-    """The way to one store. By itself it lets everything through."""
+class SealedStore:
+    """Satisfies the `Store` protocol; owns the store behind it. By itself it lets everything through.
 
-    def __init__(self, store: Store, sealing: Sealing | None = None, events: Events | None = None) -> None:
-        """Without `sealing`, a gate behind this one seals and opens."""
+    Without keys it only recognises what is sealed: another gateway beside this one may have keys already.
+    """
+
+    def __init__(self, store: Store, sealing: Sealing = NO_SEALING, events: Events | None = None) -> None:
         self.behind: Final = store
-        self._sealing = sealing
+        self.sealing = sealing
+        self.cold = cast(Cold, SealedCold(store.cold, sealing))
+        self.watch = store.watch
         self._events = Events() if events is None else events
         self._copies = Copies()
         self._clock: Callable[[], float] = boot_seconds
@@ -152,13 +157,22 @@ class Gate:
         self._token = _ALWAYS
         self._unshared_since: float | None = 0.0
 
+    async def start(self) -> None:
+        await self.behind.start()
+
+    async def close(self) -> None:
+        await self.behind.close()
+
+    async def read(self, operation_id: UUID) -> Snapshot:
+        return self.sealing.opened_snapshot(await self.behind.read(operation_id))
+
     def copy_to(self, copies: Copies, clock: Callable[[], float]) -> None:
         """From now on these are in front. `clock` is the boot-time clock."""
         self._copies, self._clock = copies, clock
 
     async def apply(self, command: Command) -> Result:
         """See `Store`."""
-        copies, trust, sealing, sealed = self._copies, self._trust, self._sealing, command
+        copies, trust, sealing, sealed = self._copies, self._trust, self.sealing, command
         if (
             isinstance(command, _NEW)
             and command.identity.operation_id.int in copies.cached
@@ -171,12 +185,12 @@ class Gate:
         # What the record is made of, if it is made of what this process has in clear.
         made_of = command.granted if isinstance(command, Complete) else command
         try:
-            if sealing is not None and (sealing.ring is not None or getattr(made_of, "sealed", None) is not None):
+            if sealing.ring is not None or getattr(made_of, "sealed", None) is not None:
                 sealed = sealing.sealed(command)
             result = await self.behind.apply(sealed)
             record = result.snapshot.record
             is_own = record is None or (sealed is command and record.identity is getattr(made_of, "identity", None))
-            if sealing is not None and not is_own:
+            if not is_own:
                 result = sealing.opened_result(result, command, sealed)
             if self._unshared_since is None:
                 self._begin_unshared()

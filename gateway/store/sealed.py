@@ -1,5 +1,6 @@
-"""What a durable store keeps is encrypted: what gets to it is sealed, and what comes from it is opened (`SealedStore`);
-and it is sealed again with the current key, beside gateways that use the store (`rekey`).
+"""What a durable store keeps is encrypted: what gets to it is sealed, and what comes from it is opened (`SealedCold`,
+and `gate` for what requests call); and it is sealed again with the current key, beside gateways that use the store
+(`rekey`).
 
 `core.confidential` decides what is sealed. The store's events are sealed by its `Outbox`, because the store makes them.
 Kept requests come sealed. The invariant: no change of a record reads, or loses, what is sealed in it.
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.core.confidential import FAILURE, TEXT, TEXTS, Resealing, Sealing, of_audit, of_pause, of_suspension
@@ -25,9 +26,7 @@ from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest, Snapshot
 from gateway.core.outbox import opened_event, resealed_event
 from gateway.core.sealing import Unopenable
-from gateway.observe.facts import Events
-from gateway.store.base import StartRefused, Store
-from gateway.store.gate import Gate
+from gateway.store.base import StartRefused
 from gateway.store.operations import (
     SEALED_COUNT_MAX,
     AuditEntry,
@@ -262,30 +261,8 @@ async def refuse_unreadable(
             )
 
 
-class SealedStore(Gate):
-    """Satisfies the `Store` protocol; owns the store behind it. Without keys it only recognises what is sealed.
-
-    Every gateway has it, with or without keys: another one beside it may have keys already.
-    """
-
-    def __init__(self, store: Store, sealing: Sealing, events: Events | None = None) -> None:
-        super().__init__(store, sealing, events)
-        self.sealing = sealing
-        self.cold = cast(Cold, _SealedCold(store.cold, sealing))
-        self.watch = store.watch
-
-    async def start(self) -> None:
-        await self.behind.start()
-
-    async def close(self) -> None:
-        await self.behind.close()
-
-    async def read(self, operation_id: UUID) -> Snapshot:
-        return self.sealing.opened_snapshot(await self.behind.read(operation_id))
-
-
-class _SealedCold:
-    """`Cold`: these verbs, and the others as they are."""
+class SealedCold:
+    """The `Cold` of a store behind encryption: these verbs, and the others as they are."""
 
     def __init__(self, behind: Cold, sealing: Sealing) -> None:
         self._behind = behind

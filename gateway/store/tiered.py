@@ -11,9 +11,8 @@ has no such row, and completion is final. A copy serves that case only; every ot
 the durable store. `recall` and `look_up` return a copy before there is a claim to make: most repeats need none.
 
 *What becomes a copy.* Any completed record that the durable store returned. Its window counts from before the call. An
-operation in flight has no copy, nor has an `Indefinite` completion.
-
-*Sending.* A copy goes to the fast tier in the background, and wakes waiters on other gateways.
+operation in flight has no copy, nor has an `Indefinite` completion. A copy goes to the fast tier in the background, and
+wakes waiters on other gateways.
 
 *Purges.* After a purge, whatever its outcome, the process drops its copy and the fast tier forgets all of its copies.
 If a gateway dies before that, or cannot reach the fast tier, the next gateway that learns of the purge does it: all
@@ -44,19 +43,26 @@ from gateway.core.operation import (
     State,
     operation_id_of,
 )
-from gateway.store.base import WORK, FastTier, Indefinite, NotApplied, OnPurge, Store, StoreError, Watch, boot_seconds
-from gateway.store.gate import DURABLE, Copies, Gate, passing
+from gateway.store.base import (
+    WORK,
+    FastTier,
+    Indefinite,
+    NotApplied,
+    OnPurge,
+    Store,
+    StoreError,
+    Watch,
+    boot_seconds,
+    end_tasks,
+)
+from gateway.store.gate import DURABLE, Copies, SealedStore, passing
 
 # -- cache -------------------------------------------------------------------------------------------------------------
 #
-# The completed records that this process remembers, so that a frequent replay costs no call of a store.
-#
-# Only acknowledged, completed records get in. A completed record changes only when its window ends, which every hit
-# checks, or when it is purged. A purge reaches the cache as a `drop`, or else takes effect when the entry is
-# `age_seconds_max` old. All times are boot-time seconds that the caller passes. Ages count from the start of the store
-# call that returned the record, so that a slow call does not make an old record look young.
-#
-# Bounded in bytes, least recently used first out; every verb is O(1).
+# Only acknowledged, completed records get in. Such a record changes only when its window ends, which every hit checks,
+# or when it is purged. A purge reaches the cache as a `drop`, or else takes effect when the entry is `age_seconds_max`
+# old. All times are boot-time seconds that the caller passes. Ages count from the start of the store call that returned
+# the record, so that a slow call does not make an old record look young.
 
 # The overhead of a record's objects in CPython, beside the bytes that they hold, and that of each header. The first
 # replay adds its reply (`Record.replay`), which has the headers once more.
@@ -79,7 +85,10 @@ class _Entry:
 
 
 class ProcessCache:
-    """Completed records by operation id."""
+    """The completed records that this process remembers, so that a frequent replay costs no call of a store.
+
+    Bounded in bytes, least recently used first out; every verb is O(1).
+    """
 
     def __init__(
         self, bytes_max: int, age_seconds_max: float, on_new: Callable[[Snapshot, float], None] | None = None
@@ -225,7 +234,7 @@ class Tiered(Copies):
         super().__init__()
         self.stats = TierStats()
         self._behind = durable
-        gate = durable if isinstance(durable, Gate) else Gate(durable)
+        gate = durable if isinstance(durable, SealedStore) else SealedStore(durable)
         gate.copy_to(self, clock)
         self.apply = gate.apply
         self.cold = passing(durable.cold, self._forward, take_turns=self._take_turns, announce_work=self._announce_work)
@@ -261,10 +270,6 @@ class Tiered(Copies):
         return min(now_seconds - self._durable_up_since_seconds, self.steadiness.steady_seconds(now_seconds))
 
     @property
-    def fast_up(self) -> bool:
-        return self._fast is not None and self._fast.up
-
-    @property
     def purges_pending(self) -> int:
         """Purges by this process that could not be reported to the fast tier yet."""
         if self._fast is None or self._fast.has_forgotten:
@@ -289,7 +294,7 @@ class Tiered(Copies):
     async def close(self) -> None:
         try:
             if self._fast is not None:
-                await self._drain()
+                await self._outbox.drain(_DRAIN_SECONDS if self._fast.up else 0)
                 await self._fast.close()
         finally:
             await self._behind.close()
@@ -406,16 +411,6 @@ class Tiered(Copies):
         except StoreError:
             self.stats.fast_failures += 1
 
-    async def _drain(self) -> None:
-        """Wait a bounded time for what is being sent, then cancel the rest."""
-        tasks = set(self._outbox.under_way)
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS if self.fast_up else 0)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-
     def _set_durable_up(self, *, is_write: bool = False) -> None:
         if not self.durable_up:
             if self._refuses_writes and not is_write:
@@ -443,7 +438,7 @@ class Tiered(Copies):
 
 
 class _TieredWatch:
-    """Waits on the tiers that have news. Another choice of them counts as news, because some may have been missed."""
+    """Waits on the tiers that have news. Another choice of them counts as news: some may have been missed."""
 
     def __init__(self, durable: Store, fast: FastTier | None, operation_id: UUID, stack: AsyncExitStack) -> None:
         self._durable = durable
@@ -476,16 +471,14 @@ class _TieredWatch:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             return any(task.result() for task in done)
         finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await end_tasks(waiting)
 
 
 class _Outbox:
     """Sends copies and news to the fast tier in the background.
 
-    No caller waits for them. A lost copy costs a later caller one call of the durable store. What is under way is
-    bounded in number and bytes; more is shed. Without a fast tier, or while it is down, nothing is sent.
+    No caller waits for them: a lost copy costs a later caller one call of the durable store. What is under way is
+    bounded; more is shed. Without a fast tier, or while it is down, nothing is sent.
     """
 
     def __init__(self, fast: FastTier | None, stats: TierStats) -> None:
@@ -519,6 +512,14 @@ class _Outbox:
         self._bytes += size_bytes
         self.under_way.add(sending)
         sending.add_done_callback(lambda sent: self._finish(sent, size_bytes))
+
+    async def drain(self, seconds: float) -> None:
+        """Wait so long for what is being sent, then cancel the rest."""
+        if self.under_way:
+            _, late = await asyncio.wait(self.under_way, timeout=seconds)
+            for sending in late:
+                sending.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _finish(self, sent: asyncio.Future[None], size_bytes: int) -> None:
         self.under_way.discard(sent)

@@ -39,8 +39,9 @@ from gateway.core.operation import (
 )
 from gateway.core.outcome import end_unused
 from gateway.observe.facts import Events, FlushRefused, OperationSettled
-from gateway.store.base import AttemptMarks, EndedWorker, MarkedAttempt, Store, StoreError, Unstorable, boot_seconds
-from gateway.store.journal import EntryId, Journal, JournalEntry
+from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
+from gateway.store.files import AttemptFiles, EndedWorker, MarkedAttempt
+from gateway.store.journal import EntryId, JournalEntry, SqliteJournal
 from gateway.store.operations import UNEXECUTED
 from gateway.upkeep.timer import Sleep, repeat
 
@@ -73,7 +74,7 @@ class Flusher:
     """Flushes one journal."""
 
     store: Store
-    journal: Journal
+    journal: SqliteJournal
     events: Events
     _: KW_ONLY
     clock: Callable[[], float] = boot_seconds
@@ -227,7 +228,7 @@ class UnsentWorker:
     is how long a claim may be under way to the store."""
 
     store: Store
-    marks: AttemptMarks
+    marks: AttemptFiles
     events: Events
     _: KW_ONLY
     remember_us: Callable[[Identity], int | None]

@@ -18,7 +18,7 @@ from gateway.config import parse
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Abandon, Complete, OutcomeCommand, Release
 from gateway.store.journal import EntryId
-from gateway.store.journal.journal import HostJournalFiles, SqliteJournal
+from gateway.store.journal.journal import HostJournals, SqliteJournal
 from tests.admin.shell import Shell, doubt, shell_for
 from tests.admin.test_api import served
 from tests.support.eventually import eventually
@@ -255,7 +255,7 @@ async def test_taken_out_under_its_owner(shell: Shell) -> None:
     """An owner that writes all the time, and operators who take out all the time, lose nothing else."""
     journal = journal_of(shell)
     await journal.start()
-    desk = HostJournalFiles(parse(shell.config.read_text()).state_dir / "journal", journal._belongs_to)
+    desk = HostJournals(parse(shell.config.read_text()).state_dir / "journal", journal._belongs_to)
     gone = [complete() for _ in range(20)]
     await journal.refuse([(each, "no") for each in await keep(journal, *gone)])
     stays = [complete(b"x" * 5_000) for _ in range(100)]
@@ -294,7 +294,7 @@ async def test_a_file_that_was_emptied_goes(shell: Shell) -> None:
     await heir.start()
     directory = parse(shell.config.read_text()).state_dir / "journal"
     assert len(list(directory.glob("*.db"))) == heir.tally.refused == 2
-    desk = HostJournalFiles(directory, heir._belongs_to)
+    desk = HostJournals(directory, heir._belongs_to)
     for outcome in outcomes:
         (found,) = desk.outcomes(outcome.operation_id)
         assert desk.drop(found.entry_id)

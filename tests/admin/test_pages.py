@@ -24,7 +24,7 @@ from gateway.core.operation import Abandon, Record, State
 from gateway.core.outcome import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
-from gateway.store.journal.journal import HostJournalFiles
+from gateway.store.journal.journal import HostJournals
 from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
 from tests.admin.shell import doubt
 from tests.support import http
@@ -174,7 +174,7 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
         lambda: HOSTILE,
         lambda: "0123456789ab",
         lambda: {"charge": {HOSTILE: 7}},
-        HostJournalFiles(tmp_path, "shop"),
+        HostJournals(tmp_path, "shop"),
         nothing_explained,
     )
     console = Console(desk.operations, authentication, process)

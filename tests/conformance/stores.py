@@ -15,12 +15,12 @@ from gateway.core.confidential import Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
+from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
 from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.store import RedisFastTier
-from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE

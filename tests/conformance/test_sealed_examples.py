@@ -6,8 +6,9 @@ import os
 
 from gateway.core.confidential import Sealing
 from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.store.gate import SealedStore
 from gateway.store.operations import ManagedStore
-from gateway.store.sealed import EXAMPLES_MAX, SealedStore, why_unopenable
+from gateway.store.sealed import EXAMPLES_MAX, why_unopenable
 from tests.conformance.hand import Hand, do
 
 OLD, NEW = EncryptionKey("old", bytes(32)), EncryptionKey("new", bytes(range(32)))

@@ -19,8 +19,7 @@ from gateway.protect import operation as runs
 from gateway.protect.operation import Drained
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
-from gateway.store.base import MarkedAttempt
-from gateway.store.files import AttemptFiles
+from gateway.store.files import AttemptFiles, MarkedAttempt
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, Gate, dropped, lost, refused

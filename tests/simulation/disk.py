@@ -7,7 +7,8 @@ from itertools import count
 from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand
-from gateway.store.base import Indefinite, MarkedAttempt, NotApplied, wall_clock_us
+from gateway.store.base import Indefinite, NotApplied, wall_clock_us
+from gateway.store.files import MarkedAttempt
 from gateway.store.journal import EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from gateway.store.memory.epoch import Seen
 from tests.simulation.faults import Weather

@@ -14,8 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.store.base import NO_PLACE, MarkedAttempt
-from gateway.store.files import SUFFIX, AttemptFiles
+from gateway.store.files import NO_PLACE, SUFFIX, AttemptFiles, MarkedAttempt
 from tests.support.wall_clock import wall_clock
 
 

@@ -56,7 +56,7 @@ def test_a_promotion_is_believed_when_it_is_proven(
     epoch = PROMOTED if is_higher else replace(PROMOTED, parent="uuid/system/1/00000003")
     contradiction = "it lacks changes" if is_contradicted else None
     decision = decide(policy, epoch, contradiction, LISTS[members], is_fresh=is_fresh, is_patient=is_patient)
-    assert decision.verdict is expected(policy, is_contradicted, is_higher, members, is_fresh, is_patient)
+    assert decision.result == expected(policy, is_contradicted, is_higher, members, is_fresh, is_patient)
     assert decision.why
     if is_contradicted:
         assert decision.why == contradiction

@@ -25,13 +25,14 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
+from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
 from gateway.store.redis import layout, news, primary
 from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
-from gateway.store.sealed import Place, SealedStore, rekey
+from gateway.store.sealed import Place, rekey
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, started, state
 from tests.store.guards import a_member, witness_files_in
 from tests.support.eventually import eventually

@@ -20,11 +20,11 @@ from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
 from gateway.store.base import NotApplied, Unreadable, boot_seconds
+from gateway.store.gate import SealedStore
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.redis.layout import ERA_BYTES, decode, encode
-from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started, state
@@ -332,7 +332,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
                 file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
             found = [await journaling.find(hand.operation_id) for hand in hands]
             assert [_body(each) for each in found] == [None, None, RESPONSE.body]
-            desk = view.HostJournalFiles(directory, "shop", sealing)
+            desk = view.HostJournals(directory, "shop", sealing)
             commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
             assert commands == [None, None, complete(hands[2])]
             await Flusher(store, journal, Events()).run_once()
@@ -357,9 +357,9 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
                 assert hand.record is not None
                 journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
                 await journaling.keep(hand.record, complete(hand), detail="by a test")
-            others = view.HostJournalFiles(directory, "books", sealing_by(K2, K1))
+            others = view.HostJournals(directory, "books", sealing_by(K2, K1))
             assert others.reseal() == (0, 0)
-            desk = view.HostJournalFiles(directory, "shop", sealing_by(K2, K1))
+            desk = view.HostJournals(directory, "shop", sealing_by(K2, K1))
             assert (desk.reseal(), desk.reseal()) == ((2, 1), (0, 1))
             with _journal_file(directory) as file:
                 entries = repr(list(file.execute("SELECT * FROM entry ORDER BY id")))
@@ -375,4 +375,4 @@ def test_a_journal_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> Non
     """Otherwise it would keep what the old key is needed for, and nobody would know."""
     (tmp_path / "journal").write_text("in the place of a directory")
     with pytest.raises(NotApplied, match="cannot be read"):
-        view.HostJournalFiles(tmp_path / "journal", "shop", sealing_by(K2, K1)).reseal()
+        view.HostJournals(tmp_path / "journal", "shop", sealing_by(K2, K1)).reseal()

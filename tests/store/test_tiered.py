@@ -240,7 +240,7 @@ async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServ
             assert await watch.wait_changed(LONG_SECONDS)
             # Whoever asks next finds out that Redis is away.
             await repeat(here.store, Hand())
-            assert not here.store.fast_up
+            assert not here.fast.up
             while await watch.wait_changed(0):
                 pass
             await say(here.store, hand, hand.release())

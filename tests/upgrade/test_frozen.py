@@ -17,8 +17,7 @@ import yaml
 
 from gateway.core.operation import State
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
-from gateway.store.base import MarkedAttempt
-from gateway.store.files import AttemptFiles, boot_of_this_machine
+from gateway.store.files import AttemptFiles, MarkedAttempt, boot_of_this_machine
 from gateway.store.redis.layout import decode
 from gateway.store.redis.store import RedisSeen
 from tests.store.postgres_sessions import session

@@ -14,7 +14,7 @@ import pytest
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.operation import Identity, State
 from gateway.observe.facts import Events, Fact, OperationSettled
-from gateway.store.base import EndedWorker, MarkedAttempt
+from gateway.store.files import EndedWorker, MarkedAttempt
 from gateway.upkeep.leftover import UnsentWorker
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, Speech, do
 from tests.support.eventually import eventually
@@ -26,7 +26,7 @@ ARRIVAL_SECONDS = 10.0
 
 @dataclass
 class Left:
-    """What an ended worker left. Satisfies `EndedWorker`."""
+    """What an ended worker left, as `EndedWorker`."""
 
     attempts: tuple[MarkedAttempt, ...]
     sent: tuple[MarkedAttempt, ...] = ()
@@ -42,7 +42,7 @@ class Left:
 
 @dataclass
 class Marks:
-    """The marks of a host. Satisfies `AttemptMarks`, as far as it is read."""
+    """The marks of a host. As much of `AttemptFiles` as is read."""
 
     ended: list[Left] = field(default_factory=list)
     begun: threading.Event = field(default_factory=threading.Event)

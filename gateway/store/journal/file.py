@@ -5,10 +5,10 @@ fault. Callers decide whose outcomes they are and where they go. Everything here
 
 Theory of operation
 -------------------
-*Ownership.* Only the holder of the file's lock has it open for long. Operators may visit it (`opened`), whether its
+*Ownership.* Only the holder of the file's lock has it open for long. Operators may visit it (`visited`), whether its
 owner runs or not: to read, and to delete refused outcomes. The owner learns of that by counting again. The lock is an
-advisory one on a file beside the database, held by an open descriptor, so it ends with the process in every case. It
-has a file of its own because closing any descriptor of the database would drop SQLite's locks.
+advisory one, held by an open descriptor, so it ends with the process in every case. It is on a file beside the
+database, because closing any descriptor of the database would drop SQLite's locks.
 
 *Creation.* A file is created under another name, gets its schema, is closed and synced, and only then gets its final
 name. So a file under such a name is complete, or it is damaged; an empty one is damaged.
@@ -27,7 +27,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
@@ -39,13 +39,88 @@ from gateway.core.operation import EVENT_OF, Complete, OutcomeCommand, Record
 from gateway.store.agreement import JOURNAL_VERSION, JOURNAL_VERSIONS
 from gateway.store.base import NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.files import make_directory, sync_directory
-from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, KeptEntry, KeptOutcome
 from gateway.store.relational.rows import decode_whole, encode_whole, pack, unpack
 from gateway.store.sqlite.connection import DATA_ERRORS, Committer, file_id, prepare_file
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Handle = apsw.Connection | apsw.Cursor
+Query = Callable[..., list[Any]]
+"""Runs one statement, by its name, with these bindings; returns its rows."""
+
+# The most outcomes shown of one operation: it has one per attempt that ended while the store was down.
+OF_ONE_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EntryId:
+    """The place of an outcome in a journal; valid in that journal only."""
+
+    file: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """An outcome that waits for the durable store. `route` is the name of the operation's route, for messages."""
+
+    entry_id: EntryId
+    route: str
+    command: OutcomeCommand
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntry:
+    """An outcome as operators see it, without its response body. Times are microseconds of the host's clock.
+
+    `status` and `body_bytes` are the response's, None if there is none. `refused_us` and `refused_why` are None while
+    the outcome waits; a refused one is kept and not retried.
+    """
+
+    operation_id: UUID
+    token: int
+    event: str
+    route: str
+    journaled_us: int
+    status: int | None
+    body_bytes: int | None
+    refused_us: int | None
+    refused_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOutcome:
+    """A complete outcome. `command` is None if only another version of the program can read it, or its response cannot
+    be decrypted.
+
+    `claim` is the record of the claim that a response ends, without what is confidential in it; None for other
+    outcomes. `memory` is the lineage of the durable store that granted the claim (`store.memory.epoch`), empty where
+    that is not known.
+    """
+
+    entry_id: EntryId
+    entry: KeptEntry
+    command: OutcomeCommand | None
+    claim: Record | None = None
+    memory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTally:
+    """How much a journal, or one of its files, holds. `oldest_us`: when the oldest waiting outcome was written, by the
+    host's clock; None without one."""
+
+    waiting: int = 0
+    refused: int = 0
+    bytes: int = 0
+    oldest_us: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.waiting + self.refused
+
+
+# -- its schema --------------------------------------------------------------------------------------------------------
 
 SUFFIX: Final = ".db"
 SCHEMA_VERSION: Final = 1
@@ -57,15 +132,10 @@ BUSY_MS: Final = 1_000
 # What SQLite raises for a damaged journal, or for a file that never was one.
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
 
-_COMMANDS: Final[dict[str, Callable[..., OutcomeCommand]]] = {
-    EVENT_OF[each].value: each for each in get_args(OutcomeCommand)
-}
-# The fields that every outcome begins with: operation id, token and attempt id.
-_IDS: Final = 3
 # What `decoded` takes, and behind it the body. Claim and memory may follow.
-_ENTRY: Final = (
-    "id, operation_id, token, event, route, journaled_us, length(body), refused_us, refused_why, version, attempt_id, "
-    "command"
+_SELECT: Final = (
+    "SELECT id, operation_id, token, event, route, journaled_us, length(body), refused_us, refused_why, version, "
+    "attempt_id, command, "
 )
 SCHEMA: Final = """
     CREATE TABLE entry (
@@ -96,7 +166,6 @@ SCHEMA: Final = """
     -- A description of the service and its durable store.
     CREATE TABLE owner (one INTEGER PRIMARY KEY CHECK (one = 1), belongs_to TEXT NOT NULL);
 """
-_SELECT: Final = f"SELECT {_ENTRY}, "
 STATEMENTS: Final = {
     # claimed | in_doubt --complete | release | forget | abandon | postpone | bury-->: kept here until the durable store
     # applies it
@@ -124,315 +193,17 @@ STATEMENTS: Final = {
     "update_sealed": "UPDATE entry SET command = ?, body = ? WHERE id = ? AND command = ? RETURNING id",
 }
 
-# Columns and the file's own overhead, without the response.
-_ROW_BYTES: Final = 1_024
-
-
-def cost_bytes(command: OutcomeCommand) -> int:
-    """An estimate of an outcome's size."""
-    if not isinstance(command, Complete):
-        return _ROW_BYTES
-    response = command.response
-    headers = sum(len(name) + len(value) + 8 for name, value in response.headers)
-    return _ROW_BYTES + headers + len(command.resource or "") + len(response.body or b"")
-
-
-class JournalFile(Committer[apsw.Cursor]):
-    """A file that this process has locked, from `make` or `adopt` until `close`."""
-
-    # The commits of a killed process may be in the kernel's cache only, not on the disk.
-    _is_distrusted = True
-    ADVICE_WHEN_GONE = "put it back, or restart the gateway, which then makes a new one"
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        super().__init__(path, BUSY_MS / 1_000)
-        self.counts = JournalTally()
-        self.held: set[bytes] = set()
-        """The ids of the operations with outcomes here; another thread may look."""
-        self._lock = descriptor
-
-    @classmethod
-    def make(cls, directory: Path, name: str, belongs_to: str) -> JournalFile:
-        """Create a file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
-        path = directory / f"{name}{SUFFIX}"
-        with _named_errors(path):
-            make_directory(directory)
-        with _locked(path) as descriptor:
-            if descriptor is None:
-                raise NotApplied(f"{path} is in use")
-            unfinished = path.with_suffix(".new")
-            try:
-                prepare_file(unfinished)
-                fill(unfinished, belongs_to)
-                unfinished.rename(path)
-                sync_directory(directory)
-                journal = cls(path, descriptor)
-                journal._begin()
-            except BaseException:
-                remove(unfinished)
-                remove(path)
-                raise
-        return journal
-
-    @classmethod
-    def adopt(cls, path: Path, belongs_to: str) -> JournalFile | None:
-        """Take over the file of a process that has ended; None when the file has an owner or is gone.
-
-        Raises `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is.
-        """
-        with _locked(path) as descriptor:
-            if descriptor is None:
-                return None
-            if not path.exists():
-                unlock(path, descriptor)
-                return None
-            prepare_file(path)
-            journal = cls(path, descriptor)
-            journal._begin()
-            try:
-                journal._examine(belongs_to)
-            except BaseException:
-                journal.drop()
-                raise
-        return journal
-
-    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand, str]], now_us: int) -> list[int | Exception]:
-        """Write outcomes with their routes and memories durably in one transaction; return the row of each, or why it
-        was not written.
-
-        Raises `NotApplied` when none was written, and `Indefinite` when that is not known.
-        """
-
-        def write(cursor: apsw.Cursor) -> list[int | Exception]:
-            return [_insert(cursor, *outcome, now_us) for outcome in outcomes]
-
-        if self._is_distrusted:
-            self._query(self._regain_trust)
-        rows = self._transact(write)
-        kept = zip(outcomes, rows, strict=True)
-        self.held.update(command.operation_id.bytes for (_, command, _), row in kept if isinstance(row, int))
-        return rows
-
-    def waiting(self, after: int, limit: int, bytes_max: int) -> list[JournalEntry]:
-        """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
-
-        def query(cursor: apsw.Cursor) -> list[JournalEntry]:
-            found: list[JournalEntry] = []
-            bytes_ = 0
-            # The loop may end before the last row; an open cursor would then go on holding the log.
-            with closing(cursor.connection.cursor()) as rows:
-                for row in rows.execute(STATEMENTS["select_waiting"], (after,)):
-                    entry_id, route, command = EntryId(self.path.name, row[0]), row[4], decoded(row)
-                    if command is None:
-                        # Only another version can read it: it must not hold up those behind it.
-                        continue
-                    found.append(JournalEntry(entry_id, route, command))
-                    bytes_ += cost_bytes(command)
-                    if len(found) >= limit or bytes_ >= bytes_max:
-                        break
-            return found
-
-        return self._query(query)
-
-    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """All outcomes of an operation; whatever is encrypted stays so. Raises `NotApplied`."""
-        if operation_id.bytes not in self.held:
-            return []
-        select = STATEMENTS["select_of"]
-        rows = self._query(lambda cursor: fetch(cursor, select, (operation_id.bytes, OF_ONE_MAX)))
-        return [kept_outcome(self.path, row) for row in rows]
-
-    def forget(self, rows: Sequence[int]) -> None:
-        """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
-
-        def write(cursor: apsw.Cursor) -> set[bytes]:
-            found = {each for row in rows for (each,) in fetch(cursor, STATEMENTS["delete_entry"], (row,))}
-            return {each for each in found if not fetch(cursor, STATEMENTS["has_any"], (each,))}
-
-        self.held -= self._transact(write)
-
-    def refuse(self, rows: Sequence[tuple[int, str]], now_us: int) -> None:
-        """Mark outcomes that the durable store refused, with the reason. Raises `NotApplied`, `Indefinite`."""
-
-        def write(cursor: apsw.Cursor) -> None:
-            for row, why in rows:
-                cursor.execute(STATEMENTS["update_refused"], (row, now_us, why))
-
-        self._transact(write)
-
-    def recount(self) -> None:
-        """Count again, because an operator may have deleted refused outcomes. Raises `NotApplied`."""
-        self.counts = self._query(_counted)
-        self._hold(self._query(_operations))
-
-    def close(self) -> None:
-        """Release the file, and remove it when it is empty. Otherwise another process adopts it."""
-        # After a dropped connection, the last count may be wrong.
-        is_empty = self._handle is not None and self.counts.rows == 0
-        self.drop()
-        try:
-            if is_empty:
-                remove(self.path)
-                sync_directory(self.path.parent)
-        finally:
-            unlock(self.path, self._lock)
-
-    # -- the connection -----------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Open the file for the first time. Raises what the driver raises."""
-        self._file_id = file_id(self.path)
-        self._regain_trust(self._open())
-
-    def prepare(self, cursor: apsw.Cursor) -> apsw.Cursor:
-        check_ours(cursor, self.path)
-        self._keep_log(cursor)
-        # A failed commit may have changed the file all the same.
-        self.counts = _counted(cursor)
-        self._hold(_operations(cursor))
-        return cursor
-
-    def _hold(self, operations: set[bytes]) -> None:
-        # One that stays is there at every moment.
-        self.held.update(operations)
-        self.held.intersection_update(operations)
-
-    def _examine(self, belongs_to: str) -> None:
-        cursor = self.workplace()
-        if (found := fetch(cursor, "PRAGMA quick_check(1)")) != [("ok",)]:
-            raise apsw.CorruptError(str(found))
-        owner = fetch(cursor, STATEMENTS["select_owner"])
-        if owner != [(belongs_to,)]:
-            raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
-
-    def _query(self, work: Callable[[apsw.Cursor], T]) -> T:
-        cursor = self.workplace()
-        try:
-            return work(cursor)
-        except apsw.Error as error:
-            self._roll_back(error)
-            raise self.not_applied(error) from error
-
-    def _transact(self, work: Callable[[apsw.Cursor], T]) -> T:
-        # Count before COMMIT, because nothing may fail after it.
-        result, self.counts = self.transact(lambda cursor: (work(cursor), _counted(cursor)))
-        return result
-
-
-def _counted(cursor: apsw.Cursor) -> JournalTally:
-    ((waiting, refused, oldest_us),) = fetch(cursor, STATEMENTS["count"])
-    used_pages = pragma(cursor, "page_count") - pragma(cursor, "freelist_count")
-    used_bytes = used_pages * pragma(cursor, "page_size") if waiting + refused else 0
-    return JournalTally(waiting, refused, used_bytes, oldest_us)
-
-
-def _operations(cursor: apsw.Cursor) -> set[bytes]:
-    return {each for (each,) in fetch(cursor, STATEMENTS["select_operations"])}
-
-
-def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, memory: str, now_us: int) -> int | Exception:
-    try:
-        columns = _encoded(route, command, memory, now_us)
-        ((row,),) = fetch(cursor, STATEMENTS["insert_entry"], columns)
-    except (*DATA_ERRORS, ValueError, struct.error) as error:
-        # SQLite undoes the failed statement only; the others stand.
-        return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
-    return int(row)
-
-
-@contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """Translate errors of opening: `NotApplied` for passing ones, `StartRefused` for those that need an operator."""
-    try:
-        yield
-    except DAMAGED as error:
-        raise StartRefused(
-            f"{path} is damaged ({error}). Move it away; the operations of outcomes in it are then in doubt until an "
-            "operator resolves them."
-        ) from error
-    except (apsw.CantOpenError, apsw.PermissionsError, apsw.ReadOnlyError, PermissionError) as error:
-        raise StartRefused(f"{path} cannot be written: {error}") from error
-    except (apsw.Error, OSError) as error:
-        raise NotApplied(f"{path} cannot be used: {error}") from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int | None]:
-    """Own the file at `path`, as `lock` does; given up where opening it fails."""
-    with _named_errors(path):
-        descriptor = lock(path)
-        try:
-            yield descriptor
-        except BaseException:
-            if descriptor is not None:
-                unlock(path, descriptor)
-            raise
-
-
-# -- its name and lock -------------------------------------------------------------------------------------------------
-
-
-def lock(path: Path) -> int | None:
-    """Own the journal file at `path` until the returned descriptor is closed; None when another process does."""
-    beside = path.with_suffix(".lock")
-    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The previous owner may have removed the file that we opened, and then its lock means nothing.
-        status = os.fstat(descriptor)
-        if file_id(beside) == (status.st_dev, status.st_ino):
-            return descriptor
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
-
-
-def unlock(path: Path, descriptor: int) -> None:
-    """Give up the ownership, and remove the lock's file when there is no journal file any more."""
-    if not path.exists():
-        path.with_suffix(".lock").unlink(missing_ok=True)
-    os.close(descriptor)
-
-
-def named(directory: Path, prefix: str = "") -> list[Path]:
-    """The journal files in a directory with this prefix."""
-    return sorted(directory.glob(f"{prefix}*{SUFFIX}"))
-
-
-def remove(path: Path) -> None:
-    """Remove a database that no process has open, and SQLite's files beside it."""
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
-        path.with_name(name).unlink(missing_ok=True)
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Remove files whose creation was interrupted: no outcome was ever in them."""
-    for unfinished in directory.glob("*.new"):
-        path = unfinished.with_suffix(SUFFIX)
-        descriptor = lock(path)
-        if descriptor is not None:
-            remove(unfinished)
-            unlock(path, descriptor)
-
-
-# -- its schema --------------------------------------------------------------------------------------------------------
-
 
 def fetch(handle: Handle, statement: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
     """Run a statement and return all of its rows."""
     return handle.execute(statement, bindings).fetchall()
 
 
-def pragma(handle: Handle, name: str) -> int:
-    """The value of a numeric PRAGMA."""
+def _pragma(handle: Handle, name: str) -> int:
     return int(fetch(handle, f"PRAGMA {name}")[0][0])
 
 
-def fill(path: Path, belongs_to: str) -> None:
+def _fill(path: Path, belongs_to: str) -> None:
     """Write the schema, and leave one synced file without a log."""
     handle = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
@@ -449,24 +220,66 @@ def fill(path: Path, belongs_to: str) -> None:
         handle.close(True)
 
 
-def check_ours(handle: Handle, path: Path) -> None:
+def _check_ours(handle: Handle, path: Path) -> None:
     """Raise `StartRefused` for a file that is no journal, or one of a newer program."""
-    if pragma(handle, "application_id") != APPLICATION_ID:
+    if _pragma(handle, "application_id") != APPLICATION_ID:
         raise StartRefused(
             f"{path} is not a journal of this program, or it is damaged. Move it away; the operations of outcomes in "
             "it are then in doubt until an operator resolves them."
         )
-    if pragma(handle, "user_version") > SCHEMA_VERSION:
+    if _pragma(handle, "user_version") > SCHEMA_VERSION:
         raise StartRefused(
             f"{path} was written by a newer version of this program; run that one until the journal is empty"
         )
 
 
+@contextmanager
+def visited(path: Path, *, changes: bool = False) -> Iterator[Query]:
+    """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
+
+    Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of
+    it is on the disk. Raises `NotApplied`, `StartRefused`, also from the statements.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
+    try:
+        handle = apsw.Connection(str(path), flags=flags)
+        try:
+            handle.set_busy_timeout(BUSY_MS)
+            handle.wal_autocheckpoint(0)
+            _check_ours(handle, path)
+            yield lambda name, *bindings: fetch(handle, STATEMENTS[name], bindings)
+        finally:
+            handle.close(True)
+    except (*DAMAGED, ValueError, TypeError) as error:
+        raise NotApplied(f"{path} is damaged: {error}") from error
+    except apsw.Error as error:
+        raise NotApplied(
+            f"{path} cannot be {'changed' if changes else 'read'}: {error}; run this as the user of the gateway"
+        ) from error
+
+
 # -- its rows ----------------------------------------------------------------------------------------------------------
+
+_COMMANDS: Final[dict[str, Callable[..., OutcomeCommand]]] = {
+    EVENT_OF[each].value: each for each in get_args(OutcomeCommand)
+}
+# The fields that every outcome begins with: operation id, token and attempt id.
+_IDS: Final = 3
+# Columns and the file's own overhead, without the response.
+_ROW_BYTES: Final = 1_024
+
+
+def cost_bytes(command: OutcomeCommand) -> int:
+    """An estimate of an outcome's size."""
+    if not isinstance(command, Complete):
+        return _ROW_BYTES
+    response = command.response
+    headers = sum(len(name) + len(value) + 8 for name, value in response.headers)
+    return _ROW_BYTES + headers + len(command.resource or "") + len(response.body or b"")
 
 
 def _encoded(route: str, command: OutcomeCommand, memory: str, journaled_us: int) -> Row:
-    """An outcome as columns, in the order of `insert_entry.sql`."""
+    """An outcome as columns, in the order of `insert_entry`."""
     claim: bytes | None = None
     if isinstance(command, Complete) and command.granted is not None:
         # What repeats are compared and told by. Nothing in it is confidential: it would outlive a change of the keys.
@@ -514,10 +327,272 @@ def kept_entry(row: Row) -> KeptEntry:
 
 
 def kept_outcome(path: Path, row: Row) -> KeptOutcome:
-    """A row of `select_of.sql` in a file. Raises `NotApplied`."""
+    """A row of `select_of` in a file. Raises `NotApplied`."""
     claim, memory = row[-2:]
     try:
         granted: Record | None = None if claim is None else decode_whole(unpack(claim), None)
     except Unreadable as error:
         raise NotApplied(f"a claim in the journal cannot be read: {error}") from error
     return KeptOutcome(EntryId(path.name, row[0]), kept_entry(row), decoded(row), granted, memory)
+
+
+# -- its owner ---------------------------------------------------------------------------------------------------------
+
+
+class JournalFile(Committer[apsw.Cursor]):
+    """A file that this process has locked, from `make` or `adopt` until `close`."""
+
+    # The commits of a killed process may be in the kernel's cache only, not on the disk.
+    _is_distrusted = True
+    ADVICE_WHEN_GONE = "put it back, or restart the gateway, which then makes a new one"
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Open the file for the first time. Raises what the driver raises."""
+        super().__init__(path, BUSY_MS / 1_000)
+        self.counts = JournalTally()
+        self.held: set[bytes] = set()
+        """The ids of the operations with outcomes here; another thread may look."""
+        self._lock = descriptor
+        self._file_id = file_id(path)
+        self._regain_trust(self._open())
+
+    @classmethod
+    def make(cls, directory: Path, name: str, belongs_to: str) -> JournalFile:
+        """Create a file (0600), empty and durable. Raises `NotApplied`, `StartRefused`."""
+        path = directory / f"{name}{SUFFIX}"
+        with _named_errors(path):
+            make_directory(directory)
+        with _locked(path) as descriptor:
+            if descriptor is None:
+                raise NotApplied(f"{path} is in use")
+            unfinished = path.with_suffix(".new")
+            try:
+                prepare_file(unfinished)
+                _fill(unfinished, belongs_to)
+                unfinished.rename(path)
+                sync_directory(directory)
+                return cls(path, descriptor)
+            except BaseException:
+                _remove(unfinished)
+                _remove(path)
+                raise
+
+    @classmethod
+    def adopt(cls, path: Path, belongs_to: str) -> JournalFile | None:
+        """Take over the file of a process that has ended; None when the file has an owner or is gone.
+
+        Raises `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is.
+        """
+        with _locked(path) as descriptor:
+            if descriptor is None:
+                return None
+            if not path.exists():
+                unlock(path, descriptor)
+                return None
+            prepare_file(path)
+            journal = cls(path, descriptor)
+            try:
+                journal._examine(belongs_to)
+            except BaseException:
+                journal.drop()
+                raise
+        return journal
+
+    def append(self, outcomes: Sequence[tuple[str, OutcomeCommand, str]], now_us: int) -> list[int | Exception]:
+        """Write outcomes with their routes and memories durably in one transaction; return the row of each, or why it
+        was not written.
+
+        Raises `NotApplied` when none was written, and `Indefinite` when that is not known.
+        """
+        if self._is_distrusted:
+            self._query(self._regain_trust)
+        rows = self._transact(lambda cursor: [_insert(cursor, *outcome, now_us) for outcome in outcomes])
+        kept = zip(outcomes, rows, strict=True)
+        self.held.update(command.operation_id.bytes for (_, command, _), row in kept if isinstance(row, int))
+        return rows
+
+    def waiting(self, after: int, limit: int, bytes_max: int) -> list[JournalEntry]:
+        """Outcomes behind row `after`, as many as the limits allow but one at least. Raises `NotApplied`."""
+
+        def query(cursor: apsw.Cursor) -> list[JournalEntry]:
+            found: list[JournalEntry] = []
+            bytes_ = 0
+            # The loop may end before the last row; an open cursor would then go on holding the log.
+            with closing(cursor.connection.cursor()) as rows:
+                for row in rows.execute(STATEMENTS["select_waiting"], (after,)):
+                    entry_id, route, command = EntryId(self.path.name, row[0]), row[4], decoded(row)
+                    if command is None:
+                        # Only another version can read it: it must not hold up those behind it.
+                        continue
+                    found.append(JournalEntry(entry_id, route, command))
+                    bytes_ += cost_bytes(command)
+                    if len(found) >= limit or bytes_ >= bytes_max:
+                        break
+            return found
+
+        return self._query(query)
+
+    def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """All outcomes of an operation; whatever is encrypted stays so. Raises `NotApplied`."""
+        if operation_id.bytes not in self.held:
+            return []
+        bindings = (operation_id.bytes, OF_ONE_MAX)
+        rows = self._query(lambda cursor: fetch(cursor, STATEMENTS["select_of"], bindings))
+        return [kept_outcome(self.path, row) for row in rows]
+
+    def forget(self, rows: Sequence[int]) -> None:
+        """Delete outcomes that the durable store has applied. Raises `NotApplied`, `Indefinite`."""
+
+        def write(cursor: apsw.Cursor) -> set[bytes]:
+            found = {each for row in rows for (each,) in fetch(cursor, STATEMENTS["delete_entry"], (row,))}
+            return {each for each in found if not fetch(cursor, STATEMENTS["has_any"], (each,))}
+
+        self.held -= self._transact(write)
+
+    def refuse(self, rows: Sequence[tuple[int, str]], now_us: int) -> None:
+        """Mark outcomes that the durable store refused, with the reason. Raises `NotApplied`, `Indefinite`."""
+        refusals = [(row, now_us, why) for row, why in rows]
+        self._transact(lambda cursor: cursor.executemany(STATEMENTS["update_refused"], refusals))
+
+    def recount(self) -> None:
+        """Count again, because an operator may have deleted refused outcomes. Raises `NotApplied`."""
+        self._query(self._count)
+
+    def close(self) -> None:
+        """Release the file, and remove it when it is empty. Otherwise another process adopts it."""
+        # After a dropped connection, the last count may be wrong.
+        is_empty = self._handle is not None and self.counts.rows == 0
+        self.drop()
+        try:
+            if is_empty:
+                _remove(self.path)
+                sync_directory(self.path.parent)
+        finally:
+            unlock(self.path, self._lock)
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def prepare(self, cursor: apsw.Cursor) -> apsw.Cursor:
+        _check_ours(cursor, self.path)
+        self._keep_log(cursor)
+        # A failed commit may have changed the file all the same.
+        self._count(cursor)
+        return cursor
+
+    def _count(self, cursor: apsw.Cursor) -> None:
+        self.counts = _counted(cursor)
+        operations = {each for (each,) in fetch(cursor, STATEMENTS["select_operations"])}
+        # One that stays is there at every moment.
+        self.held.update(operations)
+        self.held.intersection_update(operations)
+
+    def _examine(self, belongs_to: str) -> None:
+        cursor = self.workplace()
+        if (found := fetch(cursor, "PRAGMA quick_check(1)")) != [("ok",)]:
+            raise apsw.CorruptError(str(found))
+        owner = fetch(cursor, STATEMENTS["select_owner"])
+        if owner != [(belongs_to,)]:
+            raise StartRefused(f"{self.path} holds outcomes of {owner}, not of {belongs_to}; move it away")
+
+    def _query(self, work: Callable[[apsw.Cursor], T]) -> T:
+        cursor = self.workplace()
+        try:
+            return work(cursor)
+        except apsw.Error as error:
+            self._roll_back(error)
+            raise self.not_applied(error) from error
+
+    def _transact(self, work: Callable[[apsw.Cursor], T]) -> T:
+        # Count before COMMIT, because nothing may fail after it.
+        result, self.counts = self.transact(lambda cursor: (work(cursor), _counted(cursor)))
+        return result
+
+
+def _counted(cursor: apsw.Cursor) -> JournalTally:
+    ((waiting, refused, oldest_us),) = fetch(cursor, STATEMENTS["count"])
+    used_pages = _pragma(cursor, "page_count") - _pragma(cursor, "freelist_count")
+    used_bytes = used_pages * _pragma(cursor, "page_size") if waiting + refused else 0
+    return JournalTally(waiting, refused, used_bytes, oldest_us)
+
+
+def _insert(cursor: apsw.Cursor, route: str, command: OutcomeCommand, memory: str, now_us: int) -> int | Exception:
+    try:
+        ((row,),) = fetch(cursor, STATEMENTS["insert_entry"], _encoded(route, command, memory, now_us))
+    except (*DATA_ERRORS, ValueError, struct.error) as error:
+        # SQLite undoes the failed statement only; the others stand.
+        return Unstorable(f"a journal cannot keep this outcome: {type(error).__name__}")
+    return int(row)
+
+
+# -- its name and lock -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Translate errors of opening: `NotApplied` for passing ones, `StartRefused` for those that need an operator."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise StartRefused(
+            f"{path} is damaged ({error}). Move it away; the operations of outcomes in it are then in doubt until an "
+            "operator resolves them."
+        ) from error
+    except (apsw.CantOpenError, apsw.PermissionsError, apsw.ReadOnlyError, PermissionError) as error:
+        raise StartRefused(f"{path} cannot be written: {error}") from error
+    except (apsw.Error, OSError) as error:
+        raise NotApplied(f"{path} cannot be used: {error}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int | None]:
+    """Own the file at `path`, as `lock` does; given up where opening it fails."""
+    with _named_errors(path):
+        descriptor = lock(path)
+        try:
+            yield descriptor
+        except BaseException:
+            if descriptor is not None:
+                unlock(path, descriptor)
+            raise
+
+
+def lock(path: Path) -> int | None:
+    """Own the journal file at `path` until the returned descriptor is closed; None when another process does."""
+    beside = path.with_suffix(".lock")
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The previous owner may have removed the file that we opened, and then its lock means nothing.
+        status = os.fstat(descriptor)
+        if file_id(beside) == (status.st_dev, status.st_ino):
+            return descriptor
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def unlock(path: Path, descriptor: int) -> None:
+    """Give up the ownership, and remove the lock's file when there is no journal file any more."""
+    if not path.exists():
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove a database that no process has open, and SQLite's files beside it."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove files whose creation was interrupted: no outcome was ever in them."""
+    for unfinished in directory.glob("*.new"):
+        path = unfinished.with_suffix(SUFFIX)
+        descriptor = lock(path)
+        if descriptor is not None:
+            _remove(unfinished)
+            unlock(path, descriptor)

@@ -1,18 +1,17 @@
 """The journal: where the outcome of an attempt goes when the durable store has just failed.
 
-Owns the files of one process in one directory: its own, to which it appends, and those of processes that have ended,
-which it only empties. It knows commands, but no store and no HTTP: `upkeep.flusher` applies the outcomes to the durable
-store. What `append` has acknowledged is on the disk, and stays there until `forget`.
+`SqliteJournal` owns the files of one process in one directory: its own, to which it appends, and those of processes
+that have ended, which it only empties. It knows commands, but no store and no HTTP: `upkeep.leftover` applies the
+outcomes to the durable store. What `append` has acknowledged is on the disk, and stays there until `forget`.
 
 Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
 that other gateways skip it, and its owner has it locked (`file`). What became of one operation is looked up in all of
 them, because its repeats come to any process.
 
-*A view* (`JournalFileView`) is of one file, for gateways that ask about one operation, and for operators. It owns no
-file and no lock, and waits for no gateway: each call opens the file for some statements, whether its owner runs or not.
-Only the owner knows how much of the log is on the disk. A view may be outdated at once: an outcome leaves the journal
-as soon as the durable store has applied it. The only change made here is to delete refused outcomes, which no gateway
-retries.
+`HostJournals` and `view_journals` are for whoever asks about the whole host: they own no file and no lock, and wait for
+no gateway. Each call opens the files for some statements, whether their owners run or not. What they find may be
+outdated at once: an outcome leaves the journal as soon as the durable store has applied it. They only delete refused
+outcomes, which no gateway retries, and encrypt anew.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import time_ns
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID, uuid4
-
-import apsw
 
 from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
 from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
@@ -37,35 +34,51 @@ from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
 from gateway.store.batching import Worker, WorkerBatches
 from gateway.store.files import make_directory
-from gateway.store.journal import OF_ONE_MAX, EntryId, JournalEntry, JournalTally, JournalView, KeptEntry, KeptOutcome
 from gateway.store.journal.file import (
-    BUSY_MS,
-    DAMAGED,
-    STATEMENTS,
+    OF_ONE_MAX,
     SUFFIX,
+    EntryId,
+    JournalEntry,
     JournalFile,
-    check_ours,
+    JournalTally,
+    KeptEntry,
+    KeptOutcome,
+    Query,
+    Row,
     cost_bytes,
     decoded,
-    fetch,
     kept_entry,
     kept_outcome,
     lock,
-    named,
     packed,
     remove_unfinished,
     unlock,
+    visited,
 )
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("gateway")
 
 # -- all journals of a host --------------------------------------------------------------------------------------------
 
 # A file system may give two writes within this time the same time.
 _SAME_TIME_NS: Final = 100_000_000
 
-T = TypeVar("T")
-Row = tuple[Any, ...]
-Query = Callable[..., list[Any]]
-"""Runs one statement, by its name, with these bindings; returns its rows."""
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """What the journals of a host hold, oldest first, at `now_us` of its clock.
+
+    `strangers`: files of another service or durable store, each with its owner. `faults`: what could not be read, and
+    why. `has_more`: there are more entries than the limit.
+    """
+
+    now_us: int
+    entries: tuple[KeptEntry, ...] = ()
+    strangers: tuple[tuple[str, str], ...] = ()
+    faults: tuple[str, ...] = ()
+    has_more: bool = False
 
 
 def view_journals(
@@ -80,17 +93,39 @@ def view_journals(
 
     Outcomes of another owner than `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault.
     """
-    found, faults = _each(directory, partial(_kept_in, operation_id, is_refused, limit + 1))
-    entries = sorted((entry for _, kept in found for entry in kept), key=lambda entry: entry.journaled_us)
-    owners = {path.name: owner for (path, owner), kept in found if kept and owner != belongs_to}
-    has_more = len(entries) > limit
+    entries: list[KeptEntry] = []
+    strangers: list[tuple[str, str]] = []
+
+    def look(path: Path) -> None:
+        with visited(path) as query:
+            ((owner,),) = query("select_owner")
+            if operation_id is None:
+                rows = query("select_kept", is_refused, limit + 1)
+            else:
+                rows = query("select_of", operation_id.bytes, limit + 1)
+            found = [kept_entry(row) for row in rows]
+        kept = [each for each in found if is_refused in (None, each.refused_us is not None)]
+        if kept and owner != belongs_to:
+            strangers.append((path.name, str(owner)))
+        entries.extend(kept)
+
+    _, faults = _each(directory, look)
+    entries.sort(key=lambda entry: entry.journaled_us)
     return JournalView(
-        wall_clock_us(), tuple(entries[:limit]), tuple(owners.items()), tuple(map(str, faults)), has_more=has_more
+        wall_clock_us(),
+        tuple(entries[:limit]),
+        tuple(strangers),
+        tuple(map(str, faults)),
+        has_more=len(entries) > limit,
     )
 
 
-class HostJournalFiles:
-    """Satisfies `HostJournals`."""
+class HostJournals:
+    """Lets operators read and delete single outcomes in the journals of a host for one service and store, also while
+    gateways have these open.
+
+    Blocks. Each verb may raise `StoreError`.
+    """
 
     def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
         self.directory = directory
@@ -101,27 +136,27 @@ class HostJournalFiles:
         self._idle: dict[Path, tuple[int, ...]] = {}
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """The outcomes of one operation, oldest first."""
         return [self._opened(each) for each in self.stored_outcomes(operation_id)]
 
     def stored_outcomes(self, operation_id: UUID, leave_out: Collection[str] = ()) -> list[KeptOutcome]:
         """As `outcomes`; whatever is encrypted stays so. Files of these names are left out."""
-        found, faults = _each(self.directory, partial(self._outcomes_in, operation_id, leave_out))
-        self._idle = {path: version for path, version in self._idle.items() if path.exists()}
-        if faults:
-            raise faults[0]
-        return sorted((each for kept in found for each in kept), key=lambda each: each.entry.journaled_us)
 
-    def _outcomes_in(self, operation_id: UUID, leave_out: Collection[str], path: Path) -> list[KeptOutcome]:
-        version = None if path.name in leave_out else _version_of(path)
-        if path.name in leave_out or (version is not None and self._idle.get(path) == version):
-            return []
-        with opened(path) as query:
-            is_idle = not self._owns(query) or not any(query("count")[0][:2])
-            rows = [] if is_idle else query("select_of", operation_id.bytes, OF_ONE_MAX)
-        self._idle.pop(path, None)
-        if is_idle and version is not None:
-            self._idle[path] = version
-        return [kept_outcome(path, row) for row in rows]
+        def look(path: Path) -> list[KeptOutcome]:
+            version = None if path.name in leave_out else _version_of(path)
+            if path.name in leave_out or (version is not None and self._idle.get(path) == version):
+                return []
+            with visited(path) as query:
+                is_idle = not self._owns(query) or not any(query("count")[0][:2])
+                rows = [] if is_idle else query("select_of", operation_id.bytes, OF_ONE_MAX)
+            self._idle.pop(path, None)
+            if is_idle and version is not None:
+                self._idle[path] = version
+            return [kept_outcome(path, row) for row in rows]
+
+        found = self._look_into_all(look)
+        self._idle = {path: version for path, version in self._idle.items() if path.exists()}
+        return sorted(found, key=lambda each: each.entry.journaled_us)
 
     def _opened(self, outcome: KeptOutcome) -> KeptOutcome:
         command: OutcomeCommand | None = None
@@ -129,28 +164,39 @@ class HostJournalFiles:
             command = None if outcome.command is None else self._sealing.whole_outcome(outcome.command)
         return replace(outcome, command=command)
 
+    def drop(self, entry_id: EntryId) -> bool:
+        """Delete a refused outcome; True if this call did it. A waiting outcome stays. Repeatable."""
+        with visited(self.directory / entry_id.file, changes=True) as query:
+            return bool(query("delete_refused", entry_id.row))
+
     def reseal(self) -> tuple[int, int]:
-        done = [(number or 0, number is None) for number in self._visit_all(self._reseal, changes=True)]
-        return sum(changed for changed, _ in done), sum(is_left for _, is_left in done)
+        """Encrypt what all outcomes contain with the current key; returns how many were changed, and how many could not
+        be read. Repeatable, and may be interrupted."""
+        done = self._visit_sealed(self._reseal, changes=True)
+        return sum(filter(None, done)), done.count(None)
 
     def sealed(self) -> Counter[str]:
-        return sum(self._visit_all(_keys_of), Counter())
+        """How many outcomes are encrypted with which keys, by their ids."""
+        return sum(self._visit_sealed(_keys_of), Counter())
 
-    def _visit_all(self, visit: Callable[[Query, Row], T], *, changes: bool = False) -> list[T]:
-        """Read every outcome of this service and store that has anything confidential. Raises `StoreError`."""
+    def _visit_sealed(self, visit: Callable[[Query, Row], T], *, changes: bool = False) -> list[T]:
+        """Read every outcome that has anything confidential."""
 
-        def visit_file(path: Path) -> list[T]:
+        def look(path: Path) -> list[T]:
             found, after = [], 0
-            with opened(path, changes=changes) as query:
+            with visited(path, changes=changes) as query:
                 while self._owns(query) and (rows := query("select_sealed", after)):
                     after = rows[-1][0]
                     found += [visit(query, row) for row in rows]
             return found
 
-        visited, faults = _each(self.directory, visit_file)
+        return self._look_into_all(look)
+
+    def _look_into_all(self, look: Callable[[Path], list[T]]) -> list[T]:
+        found, faults = _each(self.directory, look)
         if faults:
             raise faults[0]
-        return [each for found in visited for each in found]
+        return [each for of_file in found for each in of_file]
 
     def _owns(self, query: Query) -> bool:
         return bool(query("select_owner") == [(self._belongs_to,)])
@@ -166,10 +212,6 @@ class HostJournalFiles:
         # The flush may have taken it meanwhile: then nothing is left.
         return 0 if again is command else len(query("update_sealed", *packed(again), row[0], packed(command)[0]))
 
-    def drop(self, entry_id: EntryId) -> bool:
-        with opened(self.directory / entry_id.file, changes=True) as query:
-            return bool(query("delete_refused", entry_id.row))
-
 
 def _keys_of(_query: Query, row: Row) -> Counter[str]:
     """The keys that an outcome is encrypted with."""
@@ -179,22 +221,8 @@ def _keys_of(_query: Query, row: Row) -> Counter[str]:
     return Counter((sealed_by(response=response, resource=resource) or "").split())
 
 
-def _kept_in(
-    operation_id: UUID | None, is_refused: bool | None, limit: int, path: Path
-) -> tuple[tuple[Path, str], list[KeptEntry]]:
-    """A file and its owner, and the requested outcomes in it, oldest first. Raises `StoreError`."""
-    with opened(path) as query:
-        ((belongs_to,),) = query("select_owner")
-        if operation_id is None:
-            rows = query("select_kept", is_refused, limit)
-        else:
-            rows = query("select_of", operation_id.bytes, limit)
-        kept = [kept_entry(row) for row in rows]
-    return (path, str(belongs_to)), [each for each in kept if is_refused in (None, each.refused_us is not None)]
-
-
-def _each(directory: Path, read: Callable[[Path], T]) -> tuple[list[T], list[StoreError]]:
-    """What `read` finds in each file, and what could not be read. No fault if it is gone: an owner removes its empty
+def _each(directory: Path, look: Callable[[Path], T]) -> tuple[list[T], list[StoreError]]:
+    """What `look` finds in each file, and what could not be read. No fault if it is gone: an owner removes its empty
     file."""
     found: list[T] = []
     faults: list[StoreError] = []
@@ -206,7 +234,7 @@ def _each(directory: Path, read: Callable[[Path], T]) -> tuple[list[T], list[Sto
         return [], [NotApplied(f"{directory} cannot be read: {error.strerror}; run this as the user of the gateway")]
     for path in paths:
         try:
-            found.append(read(path))
+            found.append(look(path))
         except StoreError as error:
             if path.exists():
                 faults.append(error)
@@ -224,34 +252,7 @@ def _version_of(path: Path) -> tuple[int, ...] | None:
     return tuple(part for each in found for part in (each.st_ino, each.st_size, each.st_mtime_ns))
 
 
-@contextmanager
-def opened(path: Path, *, changes: bool = False) -> Iterator[Query]:
-    """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
-
-    Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of
-    it is on the disk. Raises `NotApplied`, `StartRefused`, also from the statements.
-    """
-    flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
-    try:
-        handle = apsw.Connection(str(path), flags=flags)
-        try:
-            handle.set_busy_timeout(BUSY_MS)
-            handle.wal_autocheckpoint(0)
-            check_ours(handle, path)
-            yield lambda name, *bindings: fetch(handle, STATEMENTS[name], bindings)
-        finally:
-            handle.close(True)
-    except (*DAMAGED, ValueError, TypeError) as error:
-        raise NotApplied(f"{path} is damaged: {error}") from error
-    except apsw.Error as error:
-        raise NotApplied(
-            f"{path} cannot be {'changed' if changes else 'read'}: {error}; run this as the user of the gateway"
-        ) from error
-
-
 # -- the journal of a process ------------------------------------------------------------------------------------------
-
-_LOG = logging.getLogger("gateway")
 
 # The name of the operation's route, the outcome, and the memory that granted its claim.
 _Outcome = tuple[str, OutcomeCommand, str]
@@ -268,10 +269,12 @@ def _is_held(held: Sequence[set[bytes]], operation_id: UUID) -> bool:
 
 
 class SqliteJournal:
-    """The journal of one process, in `directory` (created 0700); satisfies the `Journal` protocol of this package.
+    """The journal of one process, in `directory` (created 0700).
 
     `belongs_to` describes, without secrets, the service and durable store that the outcomes are for. `rows_max` and
     `bytes_max` limit all files together, refused outcomes included. The clock only shows people how old an outcome is.
+
+    Each verb may raise `NotApplied`, and what else it documents.
     """
 
     def __init__(
@@ -292,9 +295,11 @@ class SqliteJournal:
         self._own: JournalFile | None = None
         self._files: dict[str, JournalFile] = {}
         self._unfit: set[str] = set()
-        self._host = HostJournalFiles(directory, belongs_to)
+        self._host = HostJournals(directory, belongs_to)
         self.holds: Callable[[UUID], bool] = _HOLDS_NONE
+        """Whether this process's files have an outcome of the operation, be it waiting or refused."""
         self.tally = JournalTally()
+        """How much the journal holds, as of its last change."""
         # Between `start` and `close`.
         self._worker: Worker | None = None
         self._appends = WorkerBatches[_Outcome, EntryId]()
@@ -330,22 +335,37 @@ class SqliteJournal:
             await worker.stop(self._close)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
+        """The outcomes of the operation in all journals of this host for one service and store, oldest first.
+
+        Whatever is encrypted stays so. The files of processes that have ended are adopted.
+        """
         return await self._started().run(self._outcomes, operation_id)
 
     async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
+        """Keep an outcome; it is on the disk when this returns. `memory`: as in `KeptOutcome`.
+
+        Raises `NotApplied` also when the journal is full, `Indefinite` when the outcome may be on the disk, and
+        `Unstorable` when it can never be. If cancelled, the outcome may have been kept.
+        """
         self._started()
         return await self._appends.submit((route, command, memory))
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
+        """Waiting outcomes behind `after`, oldest first, up to both limits; at least one if there is any."""
         return await self._started().run(self._waiting, after, limit, bytes_max)
 
     async def forget(self, entry_ids: Sequence[EntryId]) -> None:
+        """Delete outcomes that the durable store has applied. May raise `Indefinite`: then some may still wait."""
         await self._started().run(self._forget, entry_ids)
 
     async def refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
+        """Mark outcomes that the durable store refused, with the reason. They are kept and wait no more. May raise
+        `Indefinite`."""
         await self._started().run(self._refuse, refusals)
 
     async def adopt(self) -> int:
+        """Adopt the files of processes that have ended, and recount after deletions by operators; returns the number
+        of files adopted."""
         return await self._started().run(self._adopt_orphans)
 
     def _started(self) -> Worker:
@@ -359,7 +379,7 @@ class SqliteJournal:
         try:
             make_directory(self._directory)
             remove_unfinished(self._directory)
-            for path in named(self._directory, self._prefix):
+            for path in self._named():
                 self._adopt(path)
             self._name_strangers()
         except OSError as error:
@@ -371,6 +391,10 @@ class SqliteJournal:
             # The disk may be full at the start. Each append tries again.
             _LOG.error("there is no journal yet: %s", error)
         self._take_tally()
+
+    def _named(self) -> list[Path]:
+        """The files of this service and store."""
+        return sorted(self._directory.glob(f"{self._prefix}*{SUFFIX}"))
 
     def _own_file(self) -> JournalFile:
         """The file for appends; a new one if it was removed or there is none."""
@@ -402,7 +426,7 @@ class SqliteJournal:
 
     def _adopt_orphans(self) -> int:
         adopted = 0
-        for path in named(self._directory, self._prefix):
+        for path in self._named():
             if path.name in self._files or path.name in self._unfit:
                 continue
             try:
@@ -417,27 +441,25 @@ class SqliteJournal:
 
     def _recount(self) -> None:
         """Notice which refused outcomes operators have deleted."""
-        for name, file in list(self._files.items()):
-            refused = file.counts.refused
-            if not refused:
+        for file in list(self._files.values()):
+            if not (refused := file.counts.refused):
                 continue
             try:
                 file.recount()
             except NotApplied as error:
                 _LOG.warning("refused outcomes cannot be counted again: %s", error)
                 continue
-            deleted = refused - file.counts.refused
-            if deleted:
+            if deleted := refused - file.counts.refused:
                 _LOG.warning("%d refused outcomes of %s were acknowledged by an operator", deleted, file.path)
-            self._give_up_empty(name, file)
+            self._give_up_empty(file)
 
-    def _give_up_empty(self, name: str, file: JournalFile) -> None:
+    def _give_up_empty(self, file: JournalFile) -> None:
         if file is not self._own and file.counts.rows == 0:
-            del self._files[name]
+            del self._files[file.path.name]
             file.close()
 
     def _name_strangers(self) -> None:
-        for path in named(self._directory):
+        for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if path.name.startswith(self._prefix):
                 continue
             descriptor = lock(path)
@@ -478,42 +500,38 @@ class SqliteJournal:
 
     def _waiting(self, after: EntryId | None, limit: int, bytes_max: int) -> list[JournalEntry]:
         """Read from one file at a time."""
-        names = sorted(self._files)
         failed: NotApplied | None = None
-        for name in names:
-            if after is not None and name < after.file:
+        for name, file in sorted(self._files.items()):
+            if not file.counts.waiting or (after is not None and name < after.file):
                 continue
-            file = self._files[name]
             row = after.row if after is not None and name == after.file else 0
-            if not file.counts.waiting:
-                continue
             try:
-                found = file.waiting(row, limit, bytes_max)
+                if found := file.waiting(row, limit, bytes_max):
+                    return found
             except NotApplied as error:
                 failed = error
-                continue
-            if found:
-                return found
         if failed is not None:
             raise failed
         return []
 
     def _forget(self, entry_ids: Sequence[EntryId]) -> None:
-        for name in {entry_id.file for entry_id in entry_ids}:
-            file = self._files.get(name)
-            if file is None:
-                continue
-            file.forget([entry_id.row for entry_id in entry_ids if entry_id.file == name])
-            self._give_up_empty(name, file)
+        for file, rows in self._by_file((each, each.row) for each in entry_ids):
+            file.forget(rows)
+            self._give_up_empty(file)
         self._take_tally()
 
     def _refuse(self, refusals: Sequence[tuple[EntryId, str]]) -> None:
         now_us = self._clock_us()
-        for name in {entry_id.file for entry_id, _ in refusals}:
-            file = self._files.get(name)
-            if file is not None:
-                file.refuse([(each.row, why) for each, why in refusals if each.file == name], now_us)
+        for file, rows in self._by_file((each, (each.row, why)) for each, why in refusals):
+            file.refuse(rows, now_us)
         self._take_tally()
+
+    def _by_file(self, found: Iterable[tuple[EntryId, T]]) -> list[tuple[JournalFile, list[T]]]:
+        """What is of each file that this process has."""
+        by_name: dict[str, list[T]] = {}
+        for entry_id, each in found:
+            by_name.setdefault(entry_id.file, []).append(each)
+        return [(self._files[name], rows) for name, rows in by_name.items() if name in self._files]
 
     def _take_tally(self) -> None:
         held = [file.held for file in self._files.values() if file.counts.rows]

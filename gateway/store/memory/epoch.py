@@ -1,47 +1,35 @@
 """Notices that a store lost data: compares what was seen and acknowledged before with what the store has now.
 
-A *memory* is a store's data set with its history. This module owns the comparison and what it compares: what this
-gateway last saw of the store, in a file of its state directory (`SeenFile`); what the store acknowledged to the workers
-of this host, in files beside it (`WitnessFiles`); what all gateways saw, where they share it (`SharedNote`), so that a
-host without a file knows it too; and what gateways found out about lost memories, in the store itself (`Amnesia`).
-Without any note a gateway has to trust the store; such a loss goes unnoticed.
+A *memory* is a store's data set with its history. Compared are what this gateway last saw of the store (`SeenFile`),
+what the store acknowledged to the workers of this host (`WitnessFiles`), what all gateways saw, where they share it
+(`SharedNote`), and what gateways found out about lost memories, in the store itself (`Amnesia`). Without any note a
+gateway has to trust the store; such a loss goes unnoticed.
 
 Theory of operation
 -------------------
-*Witnesses.* A store's identity distinguishes it from another store. But a restored copy has the identity of its
-original, and its last token proves little: a completion draws no token, and a crash may leave Postgres's sequence ahead
-of its data. So each link over which a worker writes has a row in the store, its witness: a number that every change
-raises in its own transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. A
-witness no lower than the number last acknowledged therefore proves that all acknowledged changes up to then are there,
-from whichever gateway; a lower or missing one proves a loss. A crash that keeps what was acknowledged lowers no
-witness.
+*Witnesses.* A store's identity tells it from another store. But a restored copy has the identity of its original, and
+its last token proves little: a completion draws none, and a crash may leave Postgres's sequence ahead of its data. So
+each link over which a worker writes has a row in the store, its witness: a number that every change raises in its own
+transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. So a witness no lower
+than the number last acknowledged proves that all that was acknowledged until then is there, from whichever gateway; a
+lower or missing one proves a loss. Each start of a store takes new link ids: two gateways never raise one witness, even
+with a copied state directory.
 
-*Note first.* The acknowledged number is written to the state directory before the result is returned to the caller,
-without a sync: the kernel keeps the pages of a killed process. It is synced together with the other note. A power loss
-on this host together with a loss in the store can go unnoticed. Each new connection compares the notes of all workers
-of the host with the witnesses before its first statement. So does each start and each later check.
+*Note first.* The acknowledged number is in the state directory before the caller has the result, without a sync: the
+kernel keeps the pages of a killed process. A power loss on this host together with a loss in the store can go
+unnoticed. Each new connection compares the notes of all workers of the host before its first statement; so does each
+start and each later check. Notes are read before the store: a change in between then does not look like a loss. A
+number acknowledged after a comparison stands for all compared notes: the files of ended workers are then removed.
 
-*A link per start.* Each start of a store takes new link ids, so two gateways never raise the same witness, even with a
-copied state directory. A number acknowledged after a comparison stands for all compared notes: the files of ended
-workers are then removed.
-
-*Reach.* A witness covers its own host. Gateways with another state directory learn of a loss from the memo, at their
-next check (seconds) or when they reconnect. No note covers what a gateway only read and replayed before the worker that
-wrote it received its acknowledgement.
-
-*Shared numbers.* The shared note has the numbers of all gateways for a host without a file, but later: nobody waits for
-Redis. A loss of no more than what was acknowledged since the last write goes unnoticed where all files are lost. A
-number that was acknowledged minutes after another one began stands for it; only who has compared a note drops the
-earlier one, for whoever wrote the later one may have met a store that had already lost it.
-
-*Order of reads.* Notes are read before the store. A change in between then does not look like a loss.
-
-*Promotions.* A promoted server has the identity of its former primary, with a later timeline. It is compared as if it
-were that one. `promotion` says what else it takes to believe it. Its memo then names the former one as continued, and a
-note that comes later is compared with it, too.
+*Reach.* Other hosts learn of a loss from the memo, at their next check or connection. No note covers what a gateway
+only read before its writer had the acknowledgement. Nobody waits for Redis: where all files are lost, a loss of what
+was acknowledged since the last write of the shared note goes unnoticed. There a number that was acknowledged minutes
+after another one began stands for it; only who has compared a note drops the earlier one, for whoever wrote the later
+one may have met a store that had already lost it.
 
 *Lineage.* Memories have no order of their own. The memo of a memory names those that it replaced, and so does the
-shared note: that distinguishes an outdated note from a store that fell back.
+shared note: that tells an outdated note from a store that fell back. A promoted server (`promotion`) is compared as if
+it were its former primary; its memo then names that one as continued, and a note that comes later is compared, too.
 
 *Weight.* The shared note may come from an old copy of Redis and name a memory that was replaced. The store's memo
 explains that if a gateway noticed the change. Otherwise this host's own note does, but only if the two notes had been
@@ -59,11 +47,11 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.core.immutable import immutable
@@ -77,8 +65,6 @@ TOKENS_SKIPPED: Final = 1_000_000_000
 FORMER_MAX: Final = 64
 # A missing witness proves nothing about a note older than this: the store may have removed it (`WITNESS_KEEP_US`).
 MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
-_LOCK_TRIES: Final = 100
-_LOCK_PAUSE_SECONDS: Final = 0.02
 
 
 @immutable
@@ -114,6 +100,11 @@ class WitnessNote:
 def memory_digest(identity: str) -> bytes:
     """The identity of a note's memory, in 16 bytes."""
     return sha256(identity.encode()).digest()[:16]
+
+
+def lineage(identity: str) -> str:
+    """The part of a memory's identity that survives a promotion: PostgreSQL's identity ends with the timeline."""
+    return identity.rpartition("/")[0] or identity
 
 
 class SharedNote(Protocol):
@@ -168,37 +159,30 @@ class Amnesia:
         return record.token <= self.beyond and (record.state in UNEXECUTED or record.attempt_id == attempt_id)
 
 
-_MEMO: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "until_us": int, "why": str, "by": str, "former": tuple, "beyond": int, "continued": tuple, "promotion": str
-}  # fmt: skip
-
-
-def lineage(identity: str) -> str:
-    """The part of a memory's identity that survives a promotion: PostgreSQL's identity ends with the timeline."""
-    return identity.rpartition("/")[0] or identity
-
-
 def amnesia_of(epoch: Epoch) -> Amnesia:
     """Decode the memo of a store. Raises `StartRefused` if it cannot be parsed."""
     if not epoch.memo:
         return Amnesia()
     try:
         noted = json.loads(epoch.memo)
-        return Amnesia(*(kind(noted[name]) for name, kind in _MEMO.items()))
+        noted |= {"former": tuple(noted["former"]), "continued": tuple(noted["continued"])}
+        return Amnesia(**{each.name: noted[each.name] for each in fields(Amnesia)})
     except (ValueError, TypeError, KeyError) as error:
         raise StartRefused("the store's note of its lost memory was written by a newer program: run that") from error
 
 
 def memo_of(amnesia: Amnesia) -> bytes:
     """Encode the memo to write down."""
-    return json.dumps({name: getattr(amnesia, name) for name in _MEMO}, separators=(",", ":")).encode()
+    return json.dumps(asdict(amnesia), separators=(",", ":")).encode()
 
+
+# -- the comparison ----------------------------------------------------------------------------------------------------
 
 _REPLACED: Final = "another store had already replaced this one"
 _ANOTHER: Final = "the store is another one than before, or a standby that was promoted"
-_AS_SHARED: Final = "(as other gateways noted in Redis)"
+_AS_SHARED: Final = " (as other gateways noted in Redis)"
 _IN_USE: Final = (
-    "should that other store still be in use, as the SQLite of another host may be, the two must not share a Redis "
+    "; should that other store still be in use, as the SQLite of another host may be, the two must not share a Redis "
     "under one `service`"
 )
 
@@ -215,20 +199,18 @@ def loss(
     if own is not None and (why := _contradiction(own, epoch, amnesia)) is not None:
         return why
     # The shared note counts for a new host, for one that was down since, and for one that first reached this memory
-    # while Redis was down and so compared nothing.
+    # while Redis was down and so compared nothing. A host that did compare the two notes for this memory found no
+    # conflict then: Redis must have returned an old note since.
     if shared is not None and (why := _contradiction(shared, epoch, amnesia)) is not None:
-        # A host that did compare the two notes for this memory found no conflict then. Redis must have returned an old
-        # note since.
         was_compared = own is not None and own.identity == epoch.identity and own.is_compared
         if not (was_compared and why == _ANOTHER):
-            why = f"{why} {_AS_SHARED}"
             # An older state of the same memory is no second store that could be in use.
-            return why if shared.identity == epoch.identity else f"{why}; {_IN_USE}"
-    if (why := missing(notes, epoch, amnesia.beyond, amnesia.continued)) is not None:
-        return why
+            return why + _AS_SHARED + ("" if shared.identity == epoch.identity else _IN_USE)
     shared_notes = () if shared is None else shared.acknowledged
-    why = missing(shared_notes, epoch, amnesia.beyond, amnesia.continued)
-    return None if why is None else f"{why} {_AS_SHARED}"
+    for found, where in ((notes, ""), (shared_notes, _AS_SHARED)):
+        if (why := missing(found, epoch, amnesia.beyond, amnesia.continued)) is not None:
+            return why + where
+    return None
 
 
 def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
@@ -261,35 +243,49 @@ def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: 
     return None
 
 
-def after_loss(why: str, notes: Iterable[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
+def after_loss(why: str, notes: Collection[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
     """The memo of a loss that was just found: absent keys are doubtful for a whole window.
 
     It covers all memories that the notes name, so that none of them reports the same loss again.
     """
-    noted = list(notes)
-    named = [identity for seen in noted for identity in (*seen.former, seen.identity)]
-    if epoch.parent:
-        named.append(epoch.parent)
-    former = dict.fromkeys((*amnesia.former, *(identity for identity in named if identity != epoch.identity)))
+    named = [identity for seen in notes for identity in (*seen.former, seen.identity)]
+    former = dict.fromkeys((*amnesia.former, *named, *([epoch.parent] if epoch.parent else [])))
+    former.pop(epoch.identity, None)
     return replace(
         amnesia,
         until_us=max(amnesia.until_us, epoch.now_us + window_us),
         why=why,
         by="",
         former=tuple(former)[-FORMER_MAX:],
-        beyond=max((epoch.token, *(seen.token for seen in noted))) + TOKENS_SKIPPED,
+        beyond=max((epoch.token, *(seen.token for seen in notes))) + TOKENS_SKIPPED,
         continued=(),
     )
 
 
 def after_promotion(epoch: Epoch, amnesia: Amnesia, promotion: str) -> Amnesia:
     """The memo of a memory that a promotion continues, as `promotion` describes: notes about its parent still count."""
-    return replace(
-        amnesia,
-        former=(*amnesia.former, epoch.parent)[-FORMER_MAX:],
-        continued=(*amnesia.continued, epoch.parent)[-FORMER_MAX:],
-        promotion=promotion,
-    )
+    former, continued = ((*each, epoch.parent)[-FORMER_MAX:] for each in (amnesia.former, amnesia.continued))
+    return replace(amnesia, former=former, continued=continued, promotion=promotion)
+
+
+def met(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
+    """What is known of a store after a comparison: the highest token in the notes about this very memory.
+
+    The store's own last token counts only if `is_new` or if there is no such note. It may be ahead of the store's disk,
+    and after a crash it would look as if the store had lost data.
+    """
+    known = [note for note in (own, shared) if note is not None and note.identity == epoch.identity]
+    tokens = [note.token for note in known]
+    if is_new or not tokens:
+        tokens.append(epoch.token)
+    was_compared = own is not None and own in known and own.is_compared
+    return Seen(epoch.identity, max(tokens), is_compared=is_read or was_compared)
+
+
+# -- the note of what was seen -----------------------------------------------------------------------------------------
+
+_LOCK_TRIES: Final = 100
+_LOCK_PAUSE_SECONDS: Final = 0.02
 
 
 class SeenFile:
@@ -319,47 +315,37 @@ class SeenFile:
         """Replace the note atomically; about the same memory, the higher token stays. Raises OSError."""
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
-            _lock(directory)
+            for _ in range(_LOCK_TRIES):
+                if lock(directory, fcntl.LOCK_EX):
+                    break
+                time.sleep(_LOCK_PAUSE_SECONDS)
+            else:
+                # It is frozen, say.
+                raise BlockingIOError("another worker has held the lock for too long")
             with contextlib.suppress(StartRefused):
                 known = self.read()
                 if known is not None and known.identity == seen.identity:
                     seen = replace(seen, token=max(seen.token, known.token))
-            self._replace(seen)
+            noted = {"identity": seen.identity, "token": seen.token, "compared": seen.is_compared}
+            partial = self._path.with_suffix(".partial")
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(descriptor, json.dumps(noted).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            partial.replace(self._path)
             with contextlib.suppress(OSError):
                 os.fsync(directory)
         finally:
             os.close(directory)
 
-    def _replace(self, seen: Seen) -> None:
-        noted = {"identity": seen.identity, "token": seen.token, "compared": seen.is_compared}
-        partial = self._path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(descriptor, json.dumps(noted).encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        partial.replace(self._path)
 
-
-def _lock(directory: int) -> None:
-    """Lock the directory until the descriptor is closed. Raises OSError if another process holds the lock for long,
-    because it is frozen, say."""
-    for _ in range(_LOCK_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_LOCK_PAUSE_SECONDS)
-    raise BlockingIOError("another worker has held the lock for too long")
-
-
-# -- witness_files -----------------------------------------------------------------------------------------------------
+# -- the notes of what was acknowledged --------------------------------------------------------------------------------
 #
-# The files in which the workers of a host note what the durable store acknowledged to them.
-#
-# It owns their bytes, and draws no conclusions (`epoch` does). All workers read the files of ended workers, and remove
-# them once a later acknowledgement stands for them. A note is one small write at a fixed place, with a checksum. When
-# `write` returns, the note survives the end of the process; after the next `sync` it is on the disk.
+# All workers read the files of ended workers, and remove them once a later acknowledgement stands for them. A note is
+# one small write at a fixed place, with a checksum. When `write` returns, it survives the end of the process; after the
+# next `sync` it is on the disk.
 
 # Links of one worker.
 PLACES: Final = 8
@@ -386,12 +372,18 @@ class Reading:
     @property
     def ended_ids(self) -> list[UUID]:
         """The ids of the ended workers' files."""
-        return [id_ for path in self.ended if (id_ := _id_of(path)) is not None]
+        found = []
+        for path in self.ended:
+            with contextlib.suppress(ValueError):
+                found.append(UUID(path.stem))
+        return found
 
 
 class WitnessFiles(WorkerFile):
-    """One worker's file, and those of the host's other workers. Its verbs block: `open`, `sync` and `close` on the
-    disk, the others only in the kernel. They may be called in any thread, `write` in one at a time.
+    """One worker's file, and those of the host's other workers. It draws no conclusions.
+
+    Its verbs block: `open`, `sync` and `close` on the disk, the others only in the kernel. They may be called in any
+    thread, `write` in one at a time.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -423,17 +415,27 @@ class WitnessFiles(WorkerFile):
     def read(self) -> Reading:
         """All current notes. Raises `StartRefused` for a file that cannot be read."""
         for _ in range(_READ_TRIES):
+            notes: list[WitnessNote] = []
+            ended: set[Path] = set()
+            path = self._directory
             try:
-                paths = self._paths()
+                for path in self._paths():
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        # Check the lock before reading: a worker that has ended writes no more.
+                        if path != self._path and lock(descriptor, fcntl.LOCK_SH):
+                            ended.add(path)
+                        notes += _notes_in(descriptor)
+                    finally:
+                        os.close(descriptor)
             except FileNotFoundError:
-                return Reading()
-            except OSError as error:
-                raise _unreadable(self._directory, error) from error
-            try:
-                return self._read_all(paths)
-            except FileNotFoundError:
+                if path == self._directory:
+                    return Reading()
                 # Another worker removed it, and may have made its own file after this listing: list again.
                 continue
+            except (OSError, ValueError) as error:
+                raise _unreadable(path, error) from error
+            return Reading(tuple(notes), frozenset(ended))
         raise _unreadable(self._directory, "its files keep disappearing, or are dangling links")
 
     def write(self, place: int, note: WitnessNote) -> None:
@@ -479,32 +481,6 @@ class WitnessFiles(WorkerFile):
             with self._lock:
                 self._release()
 
-    def _read_all(self, paths: list[Path]) -> Reading:
-        notes: list[WitnessNote] = []
-        ended: set[Path] = set()
-        for path in paths:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    # Check the lock before reading: a worker that has ended writes no more.
-                    if path != self._path and lock(descriptor, fcntl.LOCK_SH):
-                        ended.add(path)
-                    notes += _notes_in(descriptor)
-                finally:
-                    os.close(descriptor)
-            except FileNotFoundError:
-                raise
-            except (OSError, ValueError) as error:
-                raise _unreadable(path, error) from error
-        return Reading(tuple(notes), frozenset(ended))
-
-
-def _id_of(path: Path) -> UUID | None:
-    try:
-        return UUID(path.stem)
-    except ValueError:
-        return None
-
 
 def _unreadable(path: Path, why: object) -> StartRefused:
     return StartRefused(
@@ -529,6 +505,6 @@ def _note_at(descriptor: int, place: int) -> WitnessNote | None:
             return None
         values = found[: _NOTE.size]
         if found[_NOTE.size :] == _CHECKSUM.pack(zlib.crc32(values)):
-            link, number, at_us, beyond, memory = _NOTE.unpack(values)
-            return WitnessNote(UUID(bytes=link), number, at_us, beyond, memory)
+            link, *rest = _NOTE.unpack(values)
+            return WitnessNote(UUID(bytes=link), *rest)
     raise ValueError(f"the checksum of note {place} is wrong")

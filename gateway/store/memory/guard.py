@@ -2,9 +2,8 @@
 
 It owns no record. On each connection to a store, before anything else, it checks two things: that this gateway's
 configuration still finds the living keys that the store remembers (`agreement`), because a request whose key gets
-another identity would run again; and that the store still has the memory that was known (`epoch`). Beside the traffic
-it counts the living keys that no route of this gateway finds, and only reports them. It exchanges notes with the other
-gateways every few seconds, among them that this gateway runs, and notes on `close` that it has stopped.
+another identity would run again; and that the store still has the memory that was known (`epoch`). Every few seconds it
+exchanges notes with the other gateways.
 
 A store that lost data goes on serving the records that it has. A missing record may be among the lost ones. So for as
 long as keys are remembered, a claim, an acceptance or a read of a missing key raises `Amnesic`, unless an operator
@@ -38,7 +37,7 @@ from gateway.core.operation import (
     Withdraw,
     operation_id_of,
 )
-from gateway.observe.facts import Events, MemoryChanged, NotesExchanged, PromotionJudged, StoreCalled, StoreMet
+from gateway.observe.facts import Events, MemoryChanged, NotesExchanged, StoreCalled
 from gateway.store.agreement import agree, strays, why_refused, why_unfinished
 from gateway.store.base import (
     Amnesic,
@@ -52,7 +51,7 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.gate import DURABLE, Trust, passing
+from gateway.store.gate import DURABLE, SealedStore, Trust, passing
 from gateway.store.memory.epoch import (
     Amnesia,
     Reading,
@@ -61,15 +60,14 @@ from gateway.store.memory.epoch import (
     SharedNote,
     WitnessFiles,
     after_loss,
-    after_promotion,
     amnesia_of,
     lineage,
     loss,
     memo_of,
+    met,
 )
-from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven, Verdict
+from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven
 from gateway.store.operations import Cold, Due, Epoch, Serving
-from gateway.store.sealed import SealedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,18 +140,13 @@ class EpochGuard(SealedStore):
         # A shared note that was read for a comparison which then failed: the next one uses it.
         self._uncompared: Seen | None = None
         self._noted: Seen | None = None
-        # What was shared last; and since when something is not, on the boot-time clock: of what is being written, and
-        # of what was acknowledged after that.
+        # What was shared last. The event is set while `_unshared_since` is a time.
         self._shared: Seen | None = None
-        self._written_since: float | None = None
         self._is_unshared = asyncio.Event()
-        self._share_lock = asyncio.Lock()
         self._sharing: asyncio.Task[None] | None = None
         self._amnesia = Amnesia()
         self.is_amnesic = False
         """Whether first requests with keys that the store does not have are refused."""
-        # What was published last about a promotion.
-        self._judged: PromotionJudged | None = None
         self._membership: Membership | None = None
         if fleet is not None:
             self._membership = Membership(
@@ -174,7 +167,7 @@ class EpochGuard(SealedStore):
             if not isinstance(error, StartRefused):
                 await self._report_known_memory()
             raise
-        self._is_open, self._judged = True, None
+        self._is_open = True
         self._update_trust()
         loop = asyncio.get_running_loop()
         await end_tasks((self._stray_count,))
@@ -193,10 +186,7 @@ class EpochGuard(SealedStore):
                 self._met = self._noted = await asyncio.to_thread(self._seen_file.read)
             if self._seen is None:
                 await self._wait_shared()
-            reading = await self._compare_memory(self._asked)
-            if self._membership is not None:
-                await self._membership.join(reading)
-                self._events.publish(StoreMet(_timeline_of(self._seen)))
+            await self._compare_memory(self._asked)
         except BaseException:
             await super().close()
             raise
@@ -259,8 +249,8 @@ class EpochGuard(SealedStore):
         if self._membership is not None and boot_seconds() > self._membership.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
 
-    def _begin_unshared(self) -> None:
-        self._unshared_since = boot_seconds()
+    def _begin_unshared(self, since_seconds: float | None = None) -> None:
+        self._unshared_since = boot_seconds() if since_seconds is None else since_seconds
         self._is_unshared.set()
 
     async def _without_grant(self, command: Command, why: str) -> Result:
@@ -324,12 +314,11 @@ class EpochGuard(SealedStore):
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    async def _compare_memory(self, cold: Cold) -> Reading:
-        """Compare the store with what was seen of it, and write down a loss before any claim is granted.
-
-        Returns the notes that it was compared with. Raises `Unproven` while it is not known whether a promoted server
-        lost anything.
-        """
+    async def _compare_memory(self, cold: Cold) -> None:
+        """Compare the store with what was seen of it, and write down a loss before any claim is granted. Where it is
+        about to be used (`_asked`), be listed then. Raises `Unproven` while it is not known whether a promoted server
+        lost anything."""
+        is_new = cold is self._asked
         # Read all notes before the store: a change that others note in between must not look like a loss.
         own, (shared, is_read), files = self._seen, await self._read_shared(), self._witness_files
         reading = Reading() if files is None else await asyncio.to_thread(files.read)
@@ -339,7 +328,7 @@ class EpochGuard(SealedStore):
             # Another program has ended the upgrade since.
             self._reopen(refused)
             raise StartRefused(refused)
-        if not self._is_open and (unfinished := why_unfinished(epoch.level)) is not None:
+        if is_new and (unfinished := why_unfinished(epoch.level)) is not None:
             _LOG.info("%s", unfinished)
         amnesia = amnesia_of(epoch)
         membership = self._membership if epoch.parent else None
@@ -351,7 +340,7 @@ class EpochGuard(SealedStore):
         compared = epoch if membership is None else replace(epoch, identity=epoch.parent)
         why = loss(own, shared, compared, amnesia, reading.notes)
         if membership is not None:
-            why = await self._judge(membership, epoch, amnesia, why, reading)
+            why = await membership.judge(epoch, amnesia, why, reading)
             if why is None:
                 epoch = await cold.check_memory()
                 amnesia = amnesia_of(epoch)
@@ -364,7 +353,7 @@ class EpochGuard(SealedStore):
             self._update_amnesia(replace(epoch, memo=memo_of(amnesia)))
             await cold.begin_epoch(memo_of(amnesia), amnesia.beyond)
             epoch = await cold.check_memory()
-        self._met = _merged(self._seen, shared, epoch, is_new=not self._is_open or why is not None, is_read=is_read)
+        self._met = met(self._seen, shared, epoch, is_new=is_new or why is not None, is_read=is_read)
         self._token = self._met.token
         self._uncompared = None
         self._on_met(epoch.identity, epoch.generation)
@@ -373,25 +362,8 @@ class EpochGuard(SealedStore):
         if is_read and self._shared_note is not None:
             with contextlib.suppress(StoreError):
                 await self._share(self._shared_note, "" if shared is None else shared.identity)
-        return reading
-
-    async def _judge(
-        self, membership: Membership, epoch: Epoch, amnesia: Amnesia, contradiction: str | None, reading: Reading
-    ) -> str | None:
-        """Accept a promotion that lost nothing, or return what it lost. Raises `Unproven`."""
-        decision = await membership.judge(epoch, contradiction, reading)
-        timeline = _timeline_of(epoch)
-        if decision.verdict is Verdict.ACCEPT:
-            memo = memo_of(after_promotion(epoch, amnesia, f"timeline {timeline}: {decision.why}"))
-            if not await membership.accept(epoch, memo):
-                raise Unproven("another gateway judges the promotion of the durable store's standby")
-        judged = PromotionJudged(timeline, decision.verdict.value, decision.why, decision.unvouched)
-        if judged != self._judged:
-            self._judged = judged
-            self._events.publish(judged)
-        if decision.verdict is Verdict.WAIT:
-            raise Unproven(decision.why)
-        return decision.why if decision.verdict is Verdict.REFUSE else None
+        if is_new and self._membership is not None:
+            await self._membership.join(epoch, reading)
 
     async def _report_known_memory(self) -> None:
         """While the store is unreachable, report the memory that it last had.
@@ -437,36 +409,33 @@ class EpochGuard(SealedStore):
     @property
     def unshared_seconds(self) -> float:
         """For how long the shared note has lacked something that the store acknowledged."""
-        since = self._unshared_since if self._written_since is None else self._written_since
+        since = self._unshared_since
         return 0.0 if self._shared_note is None or since is None else max(0.0, boot_seconds() - since)
+
+    def _to_share(self) -> Seen | None:
+        acknowledged = () if self._witness_files is None else self._witness_files.latest
+        seen = self._seen
+        return None if seen is None else replace(seen, former=self._amnesia.former, acknowledged=acknowledged)
 
     async def _share(self, note: SharedNote, compared: str | None = None) -> None:
         """Share what was seen and acknowledged, if it may not be there. `compared` as in `SharedNote`; None if the note
         was not read now. Raises `StoreError`."""
-        async with self._share_lock:
-            if self._seen is None:
-                return
-            # What is acknowledged from here on may not be in it.
-            self._written_since, self._unshared_since = self._unshared_since, None
-            acknowledged = () if self._witness_files is None else self._witness_files.latest
-            shared = replace(self._seen, former=self._amnesia.former, acknowledged=acknowledged)
-            try:
-                if compared is not None or shared != self._shared:
-                    await note.write(shared, compared or "")
-                self._shared = shared
-            except BaseException:
-                self._unshared_since = self._written_since or self._unshared_since
-                self._is_unshared.set()
-                raise
-            finally:
-                self._written_since = None
+        if (shared := self._to_share()) is None:
+            return
+        started_seconds = boot_seconds()
+        if compared is not None or shared != self._shared:
+            await note.write(shared, compared or "")
+        self._shared, self._unshared_since = shared, None
+        self._is_unshared.clear()
+        if self._to_share() != shared:
+            # Something was acknowledged meanwhile.
+            self._begin_unshared(started_seconds)
 
     async def _share_for_ever(self, note: SharedNote) -> None:
         """Share what was acknowledged soon after it was. Nobody waits for that."""
         is_failing = False
         while True:
             await self._is_unshared.wait()
-            self._is_unshared.clear()
             try:
                 await self._share(note)
                 is_failing = False
@@ -615,22 +584,3 @@ class EpochGuard(SealedStore):
         elif isinstance(failure, asyncio.CancelledError):
             error = "Cancelled"
         self._events.publish(StoreCalled(DURABLE, verb, boot_seconds() - started_seconds, error))
-
-
-def _timeline_of(memory: Seen | Epoch | None) -> int:
-    """The timeline of a memory of PostgreSQL."""
-    return 0 if memory is None else int(memory.identity.rpartition("/")[2], 16)
-
-
-def _merged(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
-    """What is now known of a store after a comparison: the highest token in the notes about this very memory.
-
-    The store's own last token counts only if `is_new` or if there is no such note. It may be ahead of the store's disk,
-    and after a crash it would look as if the store had lost data.
-    """
-    known = [note for note in (own, shared) if note is not None and note.identity == epoch.identity]
-    tokens = [note.token for note in known]
-    if is_new or not tokens:
-        tokens.append(epoch.token)
-    was_compared = own is not None and own.identity == epoch.identity and own.is_compared
-    return Seen(epoch.identity, max(tokens), is_compared=is_read or was_compared)

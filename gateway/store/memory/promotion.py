@@ -8,10 +8,10 @@ that may grant, as the store lists it.
 Theory of operation
 -------------------
 *Members.* A worker grants nothing before the store lists it, and no longer than `store.probation` after its last
-acknowledged beat: a response that comes later is not believed, and counts as lost. A worker that has seen another one's
-beat unchanged for twice that time strikes it off the list. A worker that is not on the list of a promoted server has
-therefore granted nothing that this server lacks: it is a prefix of the former primary's commits, and being listed came
-first, or being struck off came last.
+acknowledged beat: a response that comes later counts as lost. A worker that has seen another one's beat unchanged for
+twice that time strikes it off the list. A worker that is not on the list of a promoted server has therefore granted
+nothing that this server lacks: it is a prefix of the former primary's commits, and being listed came first, or being
+struck off came last.
 
 *Vouching.* A member vouches if the promoted server has every witness number that was acknowledged to it (`epoch`). The
 living worker of a host also vouches for those of its host that have ended, by their notes, unless the host was
@@ -20,8 +20,8 @@ restarted since: then the last notes may be missing. Each vouch is for one memor
 *Proven* is a promotion if the memory continues the one that was met last, nothing contradicts that, every member has
 vouched, and a worker that was in contact until the end accepts it. That last condition is for workers that have joined
 since: they had to wait for `store.probation` where no standby had acknowledged the list with them on it, so none of
-them has granted while it was in contact. The one that accepts gives the memory a new identity. It names the former one
-as continued: notes about that one still count. A twin, promoted apart, lacks that identity.
+them has granted while it was in contact. The one that accepts gives the memory a new identity, which a twin, promoted
+apart, lacks. It names the former one as continued: notes about that one still count.
 
 *What this cannot know.* A primary and a worker that joined it alone, cut off together from the standbys and from every
 other worker (H1); a standby that had not received the list and is promoted although others had (H2). Both need
@@ -42,11 +42,11 @@ from typing import Final, Literal, Protocol
 from uuid import UUID, uuid4
 
 from gateway.core.operation import moment
-from gateway.observe.facts import Events, GrantsChanged, SynchronyChanged
+from gateway.observe.facts import Events, GrantsChanged, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
 from gateway.store.files import boot_of_this_machine
 from gateway.store.gate import Caller
-from gateway.store.memory.epoch import Reading, WitnessFiles
+from gateway.store.memory.epoch import Amnesia, Reading, WitnessFiles, after_promotion, lineage, memo_of
 from gateway.store.operations import Epoch
 
 Promotion = Literal["refuse", "proven", "trusted"]
@@ -91,27 +91,31 @@ class Joined:
     may_fail_over: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """`store.promotion`, `store.promotion_wait`, `store.probation` and `store.synchronous`."""
+
+    promotion: Promotion = "proven"
+    wait_seconds: float = 30.0
+    probation_seconds: float = 5.0
+    synchronous: Synchronous = "prefer"
+
+
 class Verdict(StrEnum):
-    """What to do about a promotion."""
+    """What to do about a promotion: a `PromotionJudged.result`."""
 
     ACCEPT = "accepted"
     WAIT = "waiting"
     REFUSE = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do, why, and how many members have not vouched."""
-
-    verdict: Verdict
-    why: str
-    unvouched: int = 0
+class Unproven(NotApplied):
+    """The server was promoted, and it is not known yet whether it lost anything."""
 
 
-def is_later(epoch: Epoch) -> bool:
-    """Whether the server's timeline is later than that of the memory that it continues."""
-    (before, its), (now, ours) = (identity.rsplit("/", 1) for identity in (epoch.parent, epoch.identity))
-    return before == now and int(its, 16) < int(ours, 16)
+def timeline_of(identity: str) -> int:
+    """The timeline in the identity of a memory that can be promoted."""
+    return int(identity.rpartition("/")[2], 16)
 
 
 def decide(
@@ -122,28 +126,32 @@ def decide(
     *,
     is_fresh: bool,
     is_patient: bool,
-) -> Decision:
+) -> PromotionJudged:
     """What to do about the promotion that `epoch` shows.
 
     `contradiction` is what this host's notes, or the shared one, hold against the memory as a continuation of its
     parent. `is_fresh`: this worker was in contact until the end. `is_patient`: votes are still waited for.
     """
+    now, before = epoch.identity, epoch.parent
+    silent: list[Member] = []
+    verdict = Verdict.REFUSE
     if contradiction is not None:
-        return Decision(Verdict.REFUSE, contradiction)
-    if policy == "refuse":
-        return Decision(Verdict.REFUSE, "a standby was promoted, and store.promotion is refuse")
-    if not is_later(epoch):
-        return Decision(Verdict.REFUSE, "the store is on an earlier timeline than its data: a copy on another server")
-    if policy == "trusted":
-        return Decision(Verdict.ACCEPT, "store.promotion is trusted")
-    silent = [member for member in members if member.vouched_for != epoch.identity]
-    if silent:
+        why = contradiction
+    elif policy == "refuse":
+        why = "a standby was promoted, and store.promotion is refuse"
+    elif lineage(before) != lineage(now) or timeline_of(before) >= timeline_of(now):
+        why = "the store is on an earlier timeline than its data: a copy on another server"
+    elif policy == "trusted":
+        verdict, why = Verdict.ACCEPT, "store.promotion is trusted"
+    elif silent := [member for member in members if member.vouched_for != now]:
         why = f"a standby was promoted, and {_named(silent)}"
+        verdict = Verdict.WAIT if is_patient else Verdict.REFUSE
     elif not is_fresh:
         why = "a standby was promoted, and no gateway was in contact with the former primary until then"
+        verdict = Verdict.WAIT if is_patient else Verdict.REFUSE
     else:
-        return Decision(Verdict.ACCEPT, f"all {len(members)} gateways have there what was acknowledged to them")
-    return Decision(Verdict.WAIT if is_patient else Verdict.REFUSE, why, len(silent))
+        verdict, why = Verdict.ACCEPT, f"all {len(members)} gateways have there what was acknowledged to them"
+    return PromotionJudged(timeline_of(now), verdict.value, why, len(silent))
 
 
 def _named(members: Sequence[Member]) -> str:
@@ -192,20 +200,6 @@ class Fleet(Protocol):
 # -- a member ----------------------------------------------------------------------------------------------------------
 
 
-class Unproven(NotApplied):
-    """The server was promoted, and it is not known yet whether it lost anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """`store.promotion`, `store.promotion_wait`, `store.probation` and `store.synchronous`."""
-
-    promotion: Promotion = "proven"
-    wait_seconds: float = 30.0
-    probation_seconds: float = 5.0
-    synchronous: Synchronous = "prefer"
-
-
 class Membership:
     """This worker's place among those that may grant on a store: it joins, beats, and judges promotions.
 
@@ -246,14 +240,17 @@ class Membership:
         # When this worker may grant after it was listed; None: not before a standby is synchronous.
         self._ready_at: float | None = None
         self._is_established = False
-        # When a promoted memory was first met.
+        # When a promoted memory was first met, and what was published last about it.
         self._met: tuple[str, float] = ("", 0.0)
+        self._judged: PromotionJudged | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, reading: Reading) -> None:
-        """Be listed in a memory that was compared with this reading, and beat from now on. Raises `StoreError`."""
+    async def join(self, epoch: Epoch, reading: Reading) -> None:
+        """Be listed in this memory, which was compared with this reading, and beat from now on. Raises `StoreError`."""
         await self.pause()
         await self._join(reading.ended_ids)
+        self._judged = None
+        self._events.publish(StoreMet(timeline_of(epoch.identity)))
         self._task = asyncio.get_running_loop().create_task(self._beat_for_ever())
 
     async def pause(self) -> None:
@@ -341,31 +338,34 @@ class Membership:
     def _own_beat(self, members: Collection[Member]) -> int:
         return next((each.beat for each in members if each.gateway_id == self._gateway_id), 0)
 
-    async def judge(self, epoch: Epoch, contradiction: str | None, reading: Reading) -> Decision:
-        """What to do about the promotion that `epoch` shows, after vouching for it if nothing contradicts that it
-        continues its parent. Raises `StoreError`."""
-        promotion = self._conditions.promotion
+    async def judge(self, epoch: Epoch, amnesia: Amnesia, contradiction: str | None, reading: Reading) -> str | None:
+        """What was lost with the promotion that `epoch` shows; None where it is accepted, and written down as such.
+
+        This worker vouches for it if nothing contradicts that it continues its parent. Raises `Unproven` while that is
+        not known, and `StoreError`.
+        """
+        policy = self._conditions.promotion
         if self._met[0] != epoch.identity:
             self._met = (epoch.identity, boot_seconds())
         members: list[Member] = []
-        if contradiction is None and promotion == "proven":
+        if contradiction is None and policy == "proven":
             identity, ended = epoch.identity, reading.ended_ids
             await self._call(self._fleet.vouch, identity, self._gateway_id, self._boot, ended)
             members = await self._call(self._fleet.members)
-        return decide(
-            promotion,
-            epoch,
-            contradiction,
-            members,
-            is_fresh=self._is_fresh(members),
-            is_patient=boot_seconds() - self._met[1] < self._conditions.wait_seconds,
-        )
-
-    async def accept(self, epoch: Epoch, memo: bytes) -> bool:
-        """Accept it. Returns whether that was done; raises `StoreError`."""
-        is_trusted = self._conditions.promotion == "trusted"
-        done = await self._call(self._fleet.accept_promotion, epoch, memo, is_trusted=is_trusted)
-        return bool(done)
+        is_patient = boot_seconds() - self._met[1] < self._conditions.wait_seconds
+        fresh = self._is_fresh(members)
+        judged = decide(policy, epoch, contradiction, members, is_fresh=fresh, is_patient=is_patient)
+        if judged.result == Verdict.ACCEPT:
+            memo = memo_of(after_promotion(epoch, amnesia, f"timeline {judged.timeline}: {judged.why}"))
+            is_trusted = policy == "trusted"
+            if not await self._call(self._fleet.accept_promotion, epoch, memo, is_trusted=is_trusted):
+                raise Unproven("another gateway judges the promotion of the durable store's standby")
+        if judged != self._judged:
+            self._judged = judged
+            self._events.publish(judged)
+        if judged.result == Verdict.WAIT:
+            raise Unproven(judged.why)
+        return judged.why if judged.result == Verdict.REFUSE else None
 
     def _is_fresh(self, members: Collection[Member]) -> bool:
         """Whether the promoted server has a beat of this worker that is so recent that nobody who joined after it can

@@ -205,9 +205,9 @@ shared-acknowledgements-ignored: what the store acknowledged to gateways, as Red
 +()
 acknowledgements-shared-late: what the store acknowledges is shared with the other notes alone, every 15 seconds
   store/memory/guard.py tests/store/test_guard.py::test_what_is_acknowledged_is_shared_at_once
--boot_seconds()
+-else since_seconds
 -        self._is_unshared.set()
-+boot_seconds()
++else since_seconds
 last-acknowledgements-unshared: a gateway that stops in order does not share what was acknowledged last
   store/memory/guard.py tests/store/test_guard.py::test_what_is_acknowledged_is_shared_at_once
 -                    await self._share(self._shared_note)

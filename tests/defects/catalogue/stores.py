@@ -211,11 +211,11 @@ unacknowledged-is-cached: a completion whose answer was lost is believed, and an
 +                result, _ = step(_HELD[0].record, command, _HELD[0].now_us, int)
 +                copies.keep(result.snapshot, started_seconds)
   store/gate.py
--class Gate:
+-class SealedStore:
 +_HELD = []
 +
 +
-+class Gate:
++class SealedStore:
 sweep-collects-the-lapsed: a sweep removes the claims of dead holders
   store/relational/sweep.py
   tests/conformance/test_retention.py::test_a_sweep_writes_down_what_everybody_already_sees[sqlite]

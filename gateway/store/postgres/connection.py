@@ -66,21 +66,13 @@ class Connection(Protocol):
     """What this needs of a driver's connection."""
 
     async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]: ...
-
     async def execute(self, query: str, *arguments: Any) -> Any: ...
-
     async def add_listener(self, channel: str, callback: Callable[..., Any]) -> Any: ...
-
     def add_termination_listener(self, callback: Callable[..., Any]) -> Any: ...
-
     def get_server_pid(self) -> int: ...
-
     def is_closed(self) -> bool: ...
-
     def is_in_transaction(self) -> bool: ...
-
     def terminate(self) -> None: ...
-
     async def close(self, *, timeout: float) -> None: ...
 
 
@@ -91,36 +83,23 @@ class ServerRefused(NotApplied):
         super().__init__(text)
         self.sqlstate = sqlstate
         self.table = table
-
-    @property
-    def is_data(self) -> bool:
-        """The statement can never succeed as it is: a value, a constraint or a limit."""
-        return self.is_of_some and self.sqlstate != CHECK_VIOLATION
-
-    @property
-    def is_of_some(self) -> bool:
-        """Some of the rows are refused. Without them the statement may succeed."""
-        return self.sqlstate[:2] in _DATA_CLASSES and not self.is_contention
-
-    @property
-    def is_contention(self) -> bool:
+        code_class = sqlstate[:2]
+        self.is_contention = sqlstate in _CONTENTION_CODES
         """The statement lost against another one and can be repeated as it is."""
-        return self.sqlstate in _CONTENTION_CODES
-
-    @property
-    def is_forbidden(self) -> bool:
+        self.is_of_some = code_class in _DATA_CLASSES and not self.is_contention
+        """Some of the rows are refused. Without them the statement may succeed."""
+        self.is_data = self.is_of_some and sqlstate != CHECK_VIOLATION
+        """The statement can never succeed as it is: a value, a constraint or a limit."""
+        self.is_forbidden = sqlstate in _FORBIDDEN_CODES
         """The role may not do this, or the server does not have it."""
-        return self.sqlstate in _FORBIDDEN_CODES
-
-    @property
-    def is_locked(self) -> bool:
+        self.is_locked = sqlstate == LOCK_NOT_AVAILABLE
         """The statement waited too long for a lock."""
-        return self.sqlstate == LOCK_NOT_AVAILABLE
-
-    @property
-    def is_misconfigured(self) -> bool:
+        self.is_misconfigured = code_class in _MISCONFIGURED_CLASSES or sqlstate in _MISCONFIGURED_CODES
         """The server does not know our user, password or database, or an option of the URL."""
-        return self.sqlstate[:2] in _MISCONFIGURED_CLASSES or self.sqlstate in _MISCONFIGURED_CODES
+
+    def again(self, text: str) -> ServerRefused:
+        """The same refusal with another text."""
+        return ServerRefused(text, self.sqlstate, self.table)
 
 
 def fault_of(error: Exception) -> StoreError:
@@ -150,9 +129,8 @@ async def transaction(
     """A transaction with its own settings, because behind a pooler no session keeps them; with those of the session, if
     they are None.
 
-    They are sent in one message with BEGIN, so that the transaction is never without them, whatever the server's
-    defaults are. A gateway that vanishes in the middle holds no lock for long. An error before COMMIT was sent is
-    definite: nothing was done.
+    They are sent in one message with BEGIN: a gateway that vanishes in the middle holds no lock for long, whatever the
+    server's defaults are. An error before COMMIT was sent is definite: nothing was done.
     """
     begin = f"BEGIN ISOLATION LEVEL {mode}"
     if settings is not None:
@@ -203,9 +181,7 @@ class Link:
         reached: Callable[[], int] = int,
     ) -> None:
         """`where` names the server in error texts. `dial` opens a connection and greets the server; it may raise
-        anything. `reached` returns how often that succeeded, also for other links. A connection that was not used for
-        `idle_seconds` is closed.
-        """
+        anything. `reached` returns how often that succeeded, also for other links."""
         self._dial = dial
         self._reached = reached
         self._where = where
@@ -250,19 +226,13 @@ class Link:
             return await self._bounded(connection, work, seconds or self._command_seconds)
         finally:
             self._turn.release()
-            self._await_idleness()
+            if self._idle_seconds is not None:
+                if self._idle_timer is not None:
+                    self._idle_timer.cancel()
+                self._idle_timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._close_idle)
 
-    def _await_idleness(self) -> None:
-        if self._idle_seconds is None:
-            return
-        loop = asyncio.get_running_loop()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-
-        def close() -> None:
-            self._closing = loop.create_task(self.close())
-
-        self._idle_timer = loop.call_later(self._idle_seconds, close)
+    def _close_idle(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self.close())
 
     async def _bounded(self, connection: Connection, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         loop = asyncio.get_running_loop()
@@ -292,7 +262,8 @@ class Link:
             return self._connection
         loop = asyncio.get_running_loop()
         if loop.time() < self._retry_at and self._reached() == self._reached_before:
-            raise _again(self._last_fault)
+            last = self._last_fault
+            raise last.again(str(last)) if isinstance(last, ServerRefused) else type(last)(*last.args)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 self._connection = await self._dial()
@@ -327,12 +298,6 @@ class Link:
                 await connection.close(timeout=_CLOSE_SECONDS)
             except Exception:  # noqa: BLE001 -- a connection that cannot be closed cleanly is aborted
                 connection.terminate()
-
-
-def _again(fault: NotApplied) -> NotApplied:
-    if isinstance(fault, ServerRefused):
-        return ServerRefused(str(fault), fault.sqlstate, fault.table)
-    return type(fault)(*fault.args)
 
 
 # -- engine ------------------------------------------------------------------------------------------------------------

@@ -10,9 +10,6 @@ first execution. Behind pgbouncer no session keeps such settings (`?pgbouncer=tr
 is planned on each execution, nothing is prepared, and LISTEN does not work. And since a pooler may switch to another
 server silently, each batch of claims or changes there first compares the memory that it is about to change.
 
-Where the URL lists hosts, a dial asks all of them, a moment apart, and waits for none that is silent once a primary has
-answered; `choose` says which one is used. While the memory is known, the host that was used last is asked alone first.
-
 The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
 middle must not hold locks for longer.
 
@@ -20,20 +17,13 @@ A link that changes operations has a witness in the database. A new connection t
 another one while the previous connection may still be raising it. The number is noted before the result that it stands
 for is returned; `epoch` explains what the numbers prove.
 
-Which of several hosts
-----------------------
-*Highest timeline.* A promotion starts a new timeline. Of several primaries, the one of the highest timeline is the one
-that was promoted last. Timelines compare only within one system: standbys have the system identifier of their primary.
-
-*Never back.* A primary of a lower timeline than one that was met is a former primary, which nobody has stopped. What is
-written there is lost, so it is not used, even while no other host responds. To use it after all, remove the others from
-the list: the gateway then compares it as another memory. Where no timeline is said, former primaries are not known.
-
-*Two of the highest.* Two servers that were promoted apart, or copied, have the same timeline, and each may have what
-the other lacks. None is used until one of them is gone. The start time distinguishes two servers from one server that
-has two names.
-
-from __future__ import annotations
+*Which of several hosts.* A dial asks all of them, a moment apart, and waits for none that is silent once a primary has
+answered. While the memory is known, the host that was used last is asked alone first. Of several primaries, the one of
+the highest timeline was promoted last; timelines compare only within one system, whose identifier standbys share. A
+primary of a lower timeline than one that was met is a former one, which nobody has stopped: what is written there is
+lost, so it is not used, even while no other host responds, until the others are taken off the list. Two of the highest
+were promoted apart, or copied, and each may have what the other lacks: none is used until one of them is gone. The
+start time distinguishes two servers from one server that has two names.
 """
 
 from __future__ import annotations
@@ -178,22 +168,6 @@ _STAGGER_SECONDS: Final = 0.25
 _HOST_SHARE: Final = 0.5
 # How long silent hosts are waited for, after the last was dialled, once a primary has responded.
 _SILENT_SECONDS: Final = 1.0
-_GREETING: Final = """
-SELECT
-    current_setting('server_version_num')::integer / 10000 AS major,
-    current_setting('transaction_read_only') = 'on' AS read_only,
-    current_setting('fsync') AS fsync,
-    current_setting('synchronous_commit') AS synchronous_commit,
-    current_setting('full_page_writes') AS full_page_writes,
-    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
-"""
-# Of an engine that has not all these settings.
-_GREETING_ELSEWHERE: Final = """
-SELECT
-    current_setting('transaction_read_only') = 'on' AS read_only,
-    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
-"""
-_LEVEL: Final = load("level")
 _RAISE: Final = load("raise_witness")
 _ADD: Final = load("add_witness")
 _ADVANCE: Final = load("advance_witness")
@@ -327,7 +301,7 @@ class Dialer:
         if engine is not Engine.POSTGRESQL and not self.is_portable:
             raise StartRefused(f"the server is {engine}: write store.dialect: portable")
         if engine in (Engine.POSTGRESQL, Engine.CITUS):
-            (row,) = await connection.fetch(_GREETING)
+            (row,) = await connection.fetch(load("schema_greeting"))
             if row["major"] < SERVER_MAJOR_MIN:
                 raise StartRefused(f"PostgreSQL {row['major']} is too old: {SERVER_MAJOR_MIN} or later is needed")
             for setting, what in losses(row, self._durability).items():
@@ -335,13 +309,13 @@ class Dialer:
             if self.is_portable:
                 await connection.execute("; ".join(f"SET {name} = {value}" for name, value in _BY_INDEX.items()))
         else:
-            (row,) = await connection.fetch(_GREETING_ELSEWHERE)
+            (row,) = await connection.fetch(load("schema_greeting_elsewhere"))
         if row["read_only"]:
             raise NotApplied(f"{engine} is read-only: a standby, or a role or database set to read-only")
         if self.is_portable:
             self.texts = portable_texts(is_of_one_row=True) if engine is Engine.CITUS else portable_texts()
         if row["exists"]:
-            check_level((await connection.fetch(_LEVEL))[0]["level"])
+            check_level((await connection.fetch(load("level")))[0]["level"])
 
     async def check_memory(self, connection: Connection, links: Collection[UUID] = ()) -> Epoch:
         """The epoch of the database, with the witnesses of these links."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -82,10 +82,9 @@ from gateway.store.postgres.statements import (
     statement_texts,
     text_of,
 )
-from gateway.store.relational.executor import DRAWING, Cursor, execute
+from gateway.store.relational.executor import DRAWING, SWEPT, Contended, Cursor, Entangled, execute
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
-from gateway.store.relational.sweep import SWEPT
 
 # -- horizon -----------------------------------------------------------------------------------------------------------
 
@@ -153,10 +152,6 @@ _SERIALIZATION_FAILURE: Final = "40001"
 _CEILING_STEP_US: Final = 3_600 * MICROSECONDS
 
 
-class Entangled(ServerRefused):
-    """The commands concern more than their records: a serializable transaction has to execute them."""
-
-
 class Transaction(Cursor):
     """Without `is_serial` it is told the clock behind the first locks. A sequence has the tokens, some of which may be
     left out."""
@@ -206,9 +201,6 @@ class Transaction(Cursor):
         (found,) = await self._connection.fetch(text, *(each for _, bindings in queries for each in bindings))
         return [[tuple(row) for row in rows] for rows in found]
 
-    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        return await self._connection.fetchrow(self._texts[statement], *bindings)
-
     async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
         rows = await self.rows(statement, (keys, *bindings))
         if statement == "lock_operation" and not self.is_serial:
@@ -221,11 +213,6 @@ class Transaction(Cursor):
             if has_moved:
                 raise ServerRefused("a record moved while its lock was waited for", _SERIALIZATION_FAILURE)
         return rows
-
-    async def hold(self, keys: Iterable[bytes], /) -> None:
-        """Where it `is_serial`, nothing: of two that need the same, one is refused."""
-        if not self.is_serial and list(keys):
-            raise Entangled("something besides records has to be held")
 
     async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         return await self._execute(self._texts[statement], *bindings)
@@ -389,13 +376,26 @@ class Transactions:
         self._asked = (0, float("-inf"))
 
     async def work(
+        self, work: Callable[[Cursor], Awaitable[T]], mode: str, settings: Mapping[str, str] | None = None
+    ) -> T:
+        """Do this work in one transaction with these settings, again where it lost. Raises `Contended`, and as
+        `once`."""
+        try:
+            result: T = await repeated(partial(self.once, work, mode, settings))
+        except ServerRefused as refused:
+            if refused.is_contention:
+                raise Contended(*refused.args) from refused
+            raise
+        return result
+
+    async def once(
         self,
         work: Callable[[Cursor], Awaitable[T]],
         mode: str,
         settings: Mapping[str, str] | None = None,
         tokens_expected: int = 0,
     ) -> T:
-        """Do this work in one transaction with these settings. Raises as `Link.run`, and what the work raises."""
+        """Do this work in one transaction. Raises as `Link.run`, and what the work raises."""
 
         async def inside(connection: Connection) -> T:
             async with transaction(connection, self._dialer.settings(settings), mode):
@@ -574,8 +574,7 @@ class Executor:
         try:
             await self._days.make_room(self._link, windows)
         except StoreError as fault:
-            text = f"there is no room for responses of that day yet: {fault}"
-            raise ServerRefused(text, refused.sqlstate, refused.table) from fault
+            raise refused.again(f"there is no room for responses of that day yet: {fault}") from fault
 
     async def _claim(self, commands: Sequence[Any]) -> Results:
         if self._link.is_portable:
@@ -619,13 +618,13 @@ class Executor:
 
     async def _transact(self, commands: Sequence[Command], mode: str) -> Results:
         async def change(cursor: Cursor) -> tuple[Results, Sequence[Any]]:
-            results: Results = list(await execute(cursor, commands, cursor.now_us, self._outbox))
+            results: Results = list(await execute(cursor, commands, self._outbox))
             # Also for a repeated command that took effect before: its number may never have been noted.
             raised = await self._link.raised(cursor) if any(isinstance(each, Applied) for each in results) else ()
             return results, raised
 
         expected = sum(isinstance(command, DRAWING) for command in commands)
-        results, raised = await self._transactions.work(change, mode, tokens_expected=expected)
+        results, raised = await self._transactions.once(change, mode, tokens_expected=expected)
         self._link.note(raised)
         return results
 
@@ -657,8 +656,7 @@ async def repeated(once: Callable[[], Awaitable[Any]]) -> Any:
             if not refused.is_contention:
                 raise
             if not tries_left:
-                text = f"the transaction lost against others {REPEATS_MAX} times: {refused}"
-                raise ServerRefused(text, refused.sqlstate, refused.table) from refused
+                raise refused.again(f"the transaction lost against others {REPEATS_MAX} times: {refused}") from refused
         # Jitter, or those that lost against one another would meet again.
         await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311
         pause_seconds = min(2 * pause_seconds, pause_max)

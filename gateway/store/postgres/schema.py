@@ -29,7 +29,7 @@ from gateway.store.postgres.connection import (
     losses,
     transaction,
 )
-from gateway.store.postgres.dialer import COMMAND_SECONDS, IS_STANDBY, STARTED, SYSTEM, TIMELINE, Dialer
+from gateway.store.postgres.dialer import COMMAND_SECONDS, STARTED, SYSTEM, TIMELINE, Dialer
 from gateway.store.postgres.statements import MIGRATE_LOCK, Dialect, load, migrations
 
 # -- migrations and rights ---------------------------------------------------------------------------------------------
@@ -41,47 +41,13 @@ _LOCK_SECONDS: Final = 60.0
 _LOCK_TIMEOUT: Final = "300ms"
 _PAUSE_SECONDS: Final = 1.0
 
-_MIGRATION_TABLE: Final = """
-CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
-    version INTEGER NOT NULL PRIMARY KEY,
-    name TEXT NOT NULL,
-    checksum TEXT NOT NULL DEFAULT '',
-    applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
-)
-"""
-# Also where the table has no such column.
-_APPLIED: Final = """
-SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
-"""
-_NOTE: Final = """
-INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
-"""
 # An engine may take long to make an index.
 _LONG: Final = "SET statement_timeout = 0"
 # What a statement that makes something ends with if another program makes it at the same moment.
 _MADE_MEANWHILE: Final = frozenset(("23505", "40001", "42710", "42P06", "42P07"))
 _TRIES_MAX: Final = 10
 
-_MAY_MIGRATE: Final = """
-SELECT coalesce(
-    (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'idempotency_gateway'),
-    has_database_privilege(current_database(), 'CREATE')
-) AS may
-"""
-
-_GRANT: Final = """
-GRANT USAGE ON SCHEMA idempotency_gateway TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role}
-"""
-# With these, exactly what `lacking` checks.
-_GRANT_MORE: Final = """;
-REVOKE INSERT, UPDATE, DELETE ON idempotency_gateway.migration FROM {role};
-GRANT SELECT, UPDATE ON SEQUENCE idempotency_gateway.token TO {role};
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
-"""
-
-_LACKING: Final = load("lacking")
-_RAISE_LEVEL: Final = load("raise_level")
+_APPLIED: Final = load("schema_applied")
 
 
 async def is_up_to_date(connection: Connection, dialect: Dialect) -> bool:
@@ -110,7 +76,7 @@ async def up_to_date_or_refused(connection: Connection, dialect: Dialect) -> boo
         return True
     if dialect == "portable":
         return False
-    (row,) = await connection.fetch(_MAY_MIGRATE)
+    (row,) = await connection.fetch(load("schema_may_migrate"))
     if not row["may"]:
         raise StartRefused(f"its schema is missing or too old, and this role may not change that: {advice()}")
     return False
@@ -160,7 +126,7 @@ async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
     # Check first: the server requires the privilege to create even if there is nothing to create.
     if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
         await execute("CREATE SCHEMA IF NOT EXISTS idempotency_gateway")
-    await execute(_MIGRATION_TABLE)
+    await execute(load("schema_migrations"))
     applied = {row["version"] for row in await connection.fetch(_APPLIED)}
     missing = [each for each in migrations(dialect) if each[0] not in applied]
     for version, name, script in missing:
@@ -169,8 +135,8 @@ async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
                 await execute(statement)
         if not applied:
             # No older program has ever used it.
-            await execute(_RAISE_LEVEL, PROGRAM_LEVEL)
-        await execute(_NOTE, version, name, checksum(script))
+            await execute(load("raise_level"), PROGRAM_LEVEL)
+        await execute(load("schema_note"), version, name, checksum(script))
     if is_portable:
         await connection.execute("RESET statement_timeout")
     return [name for _, name, _ in missing]
@@ -191,8 +157,9 @@ async def grant(connection: Connection, role: str, dialect: Dialect) -> None:
     """Grant this role the rights that a gateway needs. Repeatable. Only the owner of the schema can do it."""
     ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
     is_portable = dialect == "portable"
+    texts = load("schema_grant") + ("" if is_portable else load("schema_grant_more"))
     async with transaction(connection, None if is_portable else {"lock_timeout": _LOCK_TIMEOUT}):
-        await connection.execute((_GRANT if is_portable else _GRANT + _GRANT_MORE).format(role=quoted))
+        await connection.execute(texts.format(role=quoted))
 
 
 async def check_role(connection: Connection) -> None:
@@ -200,7 +167,7 @@ async def check_role(connection: Connection) -> None:
 
     Raises `StartRefused`.
     """
-    rows = await connection.fetch(_LACKING)
+    rows = await connection.fetch(load("lacking"))
     if rows:
         role, owner = rows[0]["role"], rows[0]["owner"]
         lacking = ", ".join(row["what"] for row in rows)
@@ -261,17 +228,6 @@ _BY_OWNER: Final = {
     "pg_conf_load_time()": "SELECT {schema}.settings_loaded_at()",
     "pg_stat_replication": "SELECT {schema}.may_have_standby()",
 }
-_SETTINGS: Final = f"""
-SELECT
-    current_setting('server_version_num')::integer / 10000 AS major,
-    'PostgreSQL ' || current_setting('server_version') AS version,
-    current_setting('fsync') AS fsync,
-    current_setting('full_page_writes') AS full_page_writes,
-    current_setting('synchronous_commit') AS synchronous_commit,
-    current_setting('synchronous_standby_names') AS standbys,
-    coalesce({IS_STANDBY}, false) AS in_recovery,
-    current_setting('transaction_read_only') AS read_only
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +250,7 @@ async def capabilities(
     connection = await dialer.connect_ungreeted()
     try:
         async with asyncio.timeout(command_seconds):
-            (row,) = await connection.fetch(_SETTINGS)
+            (row,) = await connection.fetch(load("schema_settings"))
             found = list(_of_settings(row, durability))
             for name, query, consequence in _CALLS:
                 if name == "LISTEN" and dialer.pgbouncer:

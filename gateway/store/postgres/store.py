@@ -10,8 +10,9 @@ acceptances; all other commands; reads.
 
 All but one of the `connections` change operations and raise witnesses. With four, no claim waits for a commit of large
 bodies, and no renewal for either; with three, the other commands wait for bodies; with two, all share one. The last
-connection raises no witness: it is for reads, news, and what gateways tell each other. Votes about a promotion must go
-over such a one (`promotion`), and nothing that takes long may.
+connection raises no witness, and nothing that takes long may go over it: it is for reads, news, and what gateways tell
+each other. Votes about a promotion must go over such a one (`promotion`): before it is accepted, the notes of the
+former server must not be replaced.
 
 Upkeep, delivery, recovery and operators share one more, which is closed while nobody needs it: in a fleet, a gateway
 without a turn has none. It compares no notes: a start uses it before it judges what the notes say, and what is found
@@ -22,10 +23,6 @@ waiters in this process; those of others poll, or are woken through Redis. Where
 own, the store's clock is that of whichever node responds; the engine bounds how far they are apart. Its transactions
 are serializable. There are no partitions, no members, and no walk for lapsed claims.
 
-*Members.* What gateways tell each other through Postgres, apart from records (which of them may grant, which memory
-this is, and whose turn it is), goes over the link that is never busy for long and raises no witness: before a promotion
-is accepted, the notes of the former server must not be replaced.
-
 *Backlog.* Up to `BACKLOG_COUNT_MAX` rows are counted by their index. Beyond that a sample of the table says how many
 there are: a limit of more than that is held to, too. A count of many rows is kept for a while, because every gateway
 that accepts asks once a second.
@@ -34,14 +31,13 @@ that accepts asks once a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from gateway.core.lifecycle import settle
 from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import WORK, NotApplied, StartRefused, Watch
@@ -59,6 +55,7 @@ from gateway.store.operations import (
     Serving,
     Swept,
 )
+from gateway.store.postgres import schema
 from gateway.store.postgres.connection import (
     INSUFFICIENT_PRIVILEGE,
     READING,
@@ -71,20 +68,11 @@ from gateway.store.postgres.connection import (
 )
 from gateway.store.postgres.days import Days
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
-from gateway.store.postgres.executor import Executor, Horizon, Transactions, repeated
+from gateway.store.postgres.executor import Executor, Horizon, Transactions
 from gateway.store.postgres.news import News
-from gateway.store.postgres.schema import (
-    MIGRATE_SECONDS,
-    advice_on,
-    bring_up_to_date,
-    check_role,
-    grant,
-    up_to_date_or_refused,
-)
 from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
 from gateway.store.relational import inquiry
-from gateway.store.relational.executor import ABSENT, Contended, Cursor, Stored, decoded, read_batch
-from gateway.store.relational.rows import Row, kind_of
+from gateway.store.relational.executor import ABSENT, Cursor, decode, read_batch, snapshot_of
 from gateway.store.relational.store import RelationalStore
 
 # -- backlog -----------------------------------------------------------------------------------------------------------
@@ -117,9 +105,7 @@ class Backlogs:
         if sum(map(_rows_of, counted.waiting.values())) > _COUNTED_ANEW_MAX:
             ended = clock()
             kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
-            # Another count may have begun later, and ended sooner.
-            if self._kept.get(service, (now,))[0] <= now:
-                self._kept[service] = (now, ended + kept_seconds, counted)
+            self._kept[service] = (now, ended + kept_seconds, counted)
         return counted
 
 
@@ -163,7 +149,6 @@ _IDLE_SECONDS: Final = 45.0
 # A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
 
-_READ: Final = load("read")
 # A lost change by time is made again by the next sweep, so its commit needs no flush.
 _UNFLUSHED: Final = {"synchronous_commit": "off"}
 
@@ -180,15 +165,6 @@ class _Running:
     plain: Transactions
     slow: Transactions
     news: News
-
-    def executor_of(self, command: Command) -> Executor:
-        match command:
-            case Claim():
-                return self.claims
-            case Complete() | Accept():
-                return self.bodies
-            case _:
-                return self.others
 
     async def close(self) -> None:
         for executor in (self.claims, self.bodies, self.others):
@@ -259,9 +235,9 @@ class PostgresStore(RelationalStore):
         news = News(self._watchers)
         plain = dialer.link(None if not dialer.can_listen else lambda connection, _: news.listen(connection))
         try:
-            await _prepare(plain, dialer.dialect, bring_up_to_date, MIGRATE_SECONDS)
+            await _prepare(plain, dialer.dialect, schema.bring_up_to_date, schema.MIGRATE_SECONDS)
             if not self.is_portable:
-                await plain.run(check_role)
+                await plain.run(schema.check_role)
             dialer.epoch = await plain.run(dialer.check_memory)
         except BaseException:
             await plain.close()
@@ -288,7 +264,14 @@ class PostgresStore(RelationalStore):
             await running.close()
 
     def apply(self, command: Command) -> Awaitable[Result]:
-        return self._started().executor_of(command).apply(command)
+        running = self._started()
+        match command:
+            case Claim():
+                return running.claims.apply(command)
+            case Complete() | Accept():
+                return running.bodies.apply(command)
+            case _:
+                return running.others.apply(command)
 
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)
@@ -316,10 +299,8 @@ class PostgresStore(RelationalStore):
 
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         # An acceptance waits for it.
-        return await self._transact(
-            self._started().plain,
-            lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit),
-            READING,
+        return await self._started().plain.work(
+            lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit), READING
         )
 
     async def backlog(self, service: str) -> Backlog:
@@ -359,28 +340,13 @@ class PostgresStore(RelationalStore):
                     running.news.announce(operation_id_of(command))
 
     async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._transact(self._started().slow, work, READING)
+        return await self._started().slow.work(work, READING)
 
     async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._transact(self._started().slow, work, SERIALIZABLE)
+        return await self._started().slow.work(work, SERIALIZABLE)
 
     async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._transact(self._started().slow, work, SERIALIZABLE, _UNFLUSHED)
-
-    async def _transact(
-        self,
-        over: Transactions,
-        work: Callable[[Cursor], Awaitable[T]],
-        mode: str,
-        settings: Mapping[str, str] | None = None,
-    ) -> T:
-        try:
-            result: T = await repeated(partial(over.work, work, mode, settings))
-        except ServerRefused as refused:
-            if refused.is_contention:
-                raise Contended(*refused.args) from refused
-            raise
-        return result
+        return await self._started().slow.work(work, SERIALIZABLE, _UNFLUSHED)
 
     # -- what gateways tell each other ---------------------------------------------------------------------------------
 
@@ -423,7 +389,7 @@ class PostgresStore(RelationalStore):
         return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._transact(self._started().plain, lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
+        await self._started().plain.work(lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
 
     async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
@@ -483,7 +449,7 @@ class PostgresStore(RelationalStore):
 
     async def _read_all(self, operation_ids: list[UUID]) -> Sequence[Snapshot | Exception]:
         if self.is_portable:
-            return await self._transact(self._started().plain, partial(read_batch, operation_ids), READING)
+            return await self._started().plain.work(partial(read_batch, operation_ids), READING)
         found: dict[UUID, Snapshot | Exception] = {}
         # A statement leaves bodies beyond a total size to another one.
         while left := [each for each in dict.fromkeys(operation_ids) if each not in found]:
@@ -493,37 +459,17 @@ class PostgresStore(RelationalStore):
     async def _read_some(self, operation_ids: list[UUID]) -> dict[UUID, Snapshot | Exception]:
         """The settled records, but for those whose bodies are left."""
         wanted = [operation_id.bytes for operation_id in operation_ids]
-
-        async def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
-            rows = await connection.fetch(_READ, self._dialer.clock_us(), wanted)
-            kinds = list({kind_of(row[1:]) for row in rows if row[1] is not None} - {None})
-            return rows, await connection.fetch(load("select_kind"), kinds) if kinds else ()
-
         # On a compared memory: a record that another one lacks would look absent to the caller.
-        rows, kinds = await self._dialer.run(self._link, read)
-        now_us = rows[0][0]
-        there = [row for row in rows if row[1] is not None]
-        left = {row[1] for row in there if row["is_left"]}
-        whole = [tuple(row[1:-2]) for row in there if row[1] not in left]
-        cursor: Any = _Fetched(
-            {"select_delivery": [row["delivery"] for row in there if row["delivery"]], "select_kind": kinds}
-        )
-        stored = dict(zip((row[0] for row in whole), await decoded(cursor, whole), strict=True))
-        return {
-            operation_id: Snapshot(settle(each.record, now_us), now_us) if isinstance(each, Stored) else each
-            for operation_id, id_ in zip(operation_ids, wanted, strict=True)
-            if id_ not in left and (each := stored.get(id_, ABSENT))
-        }
-
-
-class _Fetched:
-    """What `decoded` asks a transaction for, as it was fetched before."""
-
-    def __init__(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        self._rows = rows
-
-    async def among(self, statement: str, _keys: Sequence[Any], /, *_bindings: Any) -> list[Row]:
-        return [tuple(row) for row in self._rows[statement]]
+        rows = await self._fetch("read", self._dialer.clock_us(), wanted)
+        there = {row[2]: row for row in rows if row[1] is not None}
+        found: dict[UUID, Snapshot | Exception] = {}
+        for operation_id, id_ in zip(operation_ids, wanted, strict=True):
+            if (row := there.get(id_)) is None:
+                found[operation_id] = snapshot_of(ABSENT, rows[0][0])
+            elif not row["is_left"]:
+                delivery = None if row["delivery"] is None else tuple(row["delivery"])
+                found[operation_id] = snapshot_of(decode(tuple(row[1:-3]), delivery, row["shared"]), row[0])
+        return found
 
 
 def _member(row: Any) -> Member:
@@ -543,9 +489,9 @@ async def migrate(
     """
     link = Dialer(url, durability=durability, dialect=dialect).link()
     try:
-        applied = await _prepare(link, dialect, bring_up_to_date, MIGRATE_SECONDS)
+        applied = await _prepare(link, dialect, schema.bring_up_to_date, schema.MIGRATE_SECONDS)
         if grant_to is not None:
-            await link.run(lambda connection: grant(connection, grant_to, dialect))
+            await link.run(lambda connection: schema.grant(connection, grant_to, dialect))
     finally:
         await link.close()
     return applied
@@ -555,7 +501,7 @@ async def is_migrated(url: str, durability: Durability = "server", dialect: Dial
     """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
     link = Dialer(url, durability=durability, dialect=dialect).link()
     try:
-        return await _prepare(link, dialect, up_to_date_or_refused)
+        return await _prepare(link, dialect, schema.up_to_date_or_refused)
     finally:
         await link.close()
 
@@ -572,7 +518,7 @@ async def _prepare(
         return await link.run(lambda connection: prepare(connection, dialect), seconds)
     except ServerRefused as refused:
         if refused.sqlstate == INSUFFICIENT_PRIVILEGE:
-            raise StartRefused(f"{refused}: {advice_on(str(refused))}") from refused
+            raise StartRefused(f"{refused}: {schema.advice_on(str(refused))}") from refused
         if refused.is_misconfigured:
             raise StartRefused(*refused.args) from refused
         raise

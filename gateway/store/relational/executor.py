@@ -1,7 +1,6 @@
-"""Executes commands inside a transaction that the caller begins and ends: lock the rows, let the table decide, write.
+"""Changes records inside a transaction that the caller begins and ends: lock the rows, let the table decide, write.
 
-It owns which statement is executed when, and knows neither the driver nor the dialect (`Cursor`). It decides nothing:
-it reads records, calls `lifecycle`, and writes the records that this returns.
+It owns which statement is executed when, and knows neither the driver nor the dialect (`Cursor`). It decides nothing.
 
 Theory of operation
 -------------------
@@ -9,32 +8,32 @@ Theory of operation
 granted. Their statements change nothing if the row is not the one that `step` assumed; then the command goes the way of
 all others.
 
-*All others* are executed as a set. The records of all commands are read and locked at once, `step` decides on each, and
-`Changes` collects what is to be written, by statement. It is written when all are decided, or before a command about
-something that a change before it is about: the operation, its lane, or its content. Such a command reads its record
-anew.
+*All others* are executed as a set: their records are locked at once, `step` decides on each, and `Changes` writes what
+it returned, by statement. Commands about one operation, lane or content have effect one after the other: the second one
+is of another round, which reads again what the first one left.
+
+*Sweeps* write down what the clock did, and delete what is no longer needed, a few records at a time.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.core.delivery import moved_lane, with_turn
-from gateway.core.framing import digest
-from gateway.core.lifecycle import settle, step
+from gateway.core.lifecycle import DUE_TIMES, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
+    MICROSECONDS,
     Accept,
     Applied,
     Claim,
     Command,
-    Content,
     Dispatch,
     Erase,
     Purge,
@@ -48,20 +47,12 @@ from gateway.core.operation import (
     content_of,
     operation_id_of,
 )
-from gateway.core.outbox import Outbox, OutboxRow
+from gateway.core.outbox import Outbox, OutboxRow, swept_rows, unpack
+from gateway.store import operations
 from gateway.store.base import NotApplied, StoreError
-from gateway.store.operations import AUDIT_KEEP_US
-from gateway.store.relational.rows import (
-    CHANGED,
-    Row,
-    decode,
-    encode,
-    encode_delivery,
-    encode_delivery_change,
-    keeps_body,
-    keeps_request,
-    kind_of,
-)
+from gateway.store.operations import Swept
+from gateway.store.relational import rows as columns
+from gateway.store.relational.rows import Row, keeps_body, kind_of
 
 T = TypeVar("T")
 
@@ -69,6 +60,22 @@ T = TypeVar("T")
 _PURGING: Final = (Purge, Erase)
 DRAWING: Final = (Claim, Accept, Dispatch, Takeover)
 """The commands that may draw a token."""
+# What a sweep looks for: by which statement, and in which state. First the states that the clock changes, then leases
+# that begin in the future, because the clock was set back.
+SWEPT: Final = (
+    *(("select_due", state) for state in DUE_TIMES),
+    ("select_ended", State.TOMBSTONE),
+    ("select_ahead", State.CLAIMED),
+    ("select_doubt_ahead", State.IN_DOUBT),
+)
+
+
+class Contended(NotApplied):
+    """The transaction lost against others each time that it was tried. A smaller one may succeed."""
+
+
+class Entangled(NotApplied):
+    """The commands concern more than their records: a transaction that `is_serial` has to execute them."""
 
 
 class Cursor:
@@ -83,10 +90,8 @@ class Cursor:
     drops_responses = False
     """Whether responses that are over leave by themselves."""
     is_serial = True
-    """Whether transactions have the effect of one after the other. If not, what they read can change until they hold
-    it."""
-    swept: Sequence[tuple[str, State]]
-    """What a sweep looks for: by which statement, and in which state."""
+    """Whether transactions have the effect of one after the other. If not, only records are certain once locked."""
+    swept: Sequence[tuple[str, State]] = SWEPT
 
     @property
     def narrows_up_to(self) -> int:
@@ -101,9 +106,9 @@ class Cursor:
     @abstractmethod
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
 
-    @abstractmethod
     async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
         """The first row, or None."""
+        return next(iter(await self.rows(statement, bindings)), None)
 
     async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
         """The rows of each of these statements, which only read: in one round trip, where that matters."""
@@ -126,9 +131,6 @@ class Cursor:
         transaction ends."""
         found = [each for (each,) in await self.rows(statement, bindings)]
         return await self.among("lock_operation", found) if found else []
-
-    async def hold(self, keys: Iterable[bytes], /) -> None:
-        """Exclude all others that hold one of these keys, until the transaction ends; where `is_serial`, nothing."""
 
     async def ready_to_draw(self, record: Record | None, command: Command, /) -> None:
         """Make the next token higher than any before of the operation that has this record, and than any of the lane
@@ -153,25 +155,6 @@ def drive(work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     raise AssertionError("the work waited for something")
 
 
-class Contended(NotApplied):
-    """The transaction lost against others each time that it was tried. A smaller one may succeed."""
-
-
-async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
-    """The settled records."""
-    found = await read_all(cursor, operation_ids)
-    # Read the clock after the records, or one that was just written would lie in the future.
-    now_us = cursor.now_us
-    results: list[Snapshot | Exception] = []
-    for operation_id in operation_ids:
-        stored = found.get(operation_id, ABSENT)
-        if isinstance(stored, Stored):
-            results.append(Snapshot(settle(stored.record, now_us), now_us))
-        else:
-            results.append(stored)
-    return results
-
-
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,14 +167,28 @@ class Stored:
 
 
 ABSENT: Final = Stored()
+Found = Stored | StoreError
+"""The error is that of a record that this program cannot read."""
 
 
-async def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Stored | StoreError]:
-    """The records as last written, of those operations that have one; for one that cannot be read, the error."""
+async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
+    """The settled records."""
+    found = await read_all(cursor, operation_ids)
+    # Read the clock after the records, or one that was just written would lie in the future.
+    now_us = cursor.now_us
+    return [snapshot_of(found.get(each, ABSENT), now_us) for each in operation_ids]
+
+
+def snapshot_of(found: Found, now_us: int) -> Snapshot | Exception:
+    return Snapshot(settle(found.record, now_us), now_us) if isinstance(found, Stored) else found
+
+
+async def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Found]:
+    """The records as last written, of those operations that have one."""
     return await _by_id(cursor, await cursor.among("select_operation", [each.bytes for each in operation_ids]))
 
 
-async def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
+async def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, Found]:
     """As `read_all`, of records that nobody else changes until the transaction ends."""
     rows = await cursor.among("lock_operation", sorted(each.bytes for each in operation_ids))
     # Behind the locks, as all that belongs to a record: the statement that waits for one may see what was before.
@@ -200,37 +197,38 @@ async def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, 
     return await _by_id(cursor, [(*row[:-1], bodies.get(row[1])) for row in rows])
 
 
-async def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Stored | StoreError]:
+async def lock(cursor: Cursor, operation_id: UUID) -> Found:
+    """One of `lock_all`."""
+    return (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
+
+
+async def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Found]:
     return dict(zip((UUID(bytes=row[1]) for row in rows), await decoded(cursor, rows), strict=True))
 
 
-async def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Stored | StoreError]:
-    """The records of rows of `{record}` and the body; for one that this program cannot read, the error.
+async def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Found]:
+    """The records of rows of `{record}` and the body.
 
     Executes a further statement where rows keep a request, and where they are narrow.
     """
-    keeping = [row[0] for row in rows if keeps_request(row)]
+    keeping = [row[0] for row in rows if columns.keeps_request(row)]
     deliveries = {row[0]: row[1:] for row in await cursor.among("select_delivery", keeping)} if keeping else {}
-    kinds = await kinds_of(cursor, map(kind_of, rows))
-    found: list[Stored | StoreError] = []
-    for row in rows:
-        try:
-            record = decode(row, tuple(deliveries.get(row[0], ())) or None, kinds.get(kind_of(row)))
-            found.append(Stored(record, keeps_body(row)))
-        except StoreError as error:
-            found.append(error)
-    return found
+    kinds = await _kinds_of(cursor, map(kind_of, rows))
+    return [decode(row, deliveries.get(row[0]), kinds.get(kind_of(row))) for row in rows]
 
 
-async def kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, Row]:
+def decode(row: Row, delivery: Row | None, kind: Row | None) -> Found:
+    """See `rows.decode`."""
+    try:
+        return Stored(columns.decode(row, delivery, kind), keeps_body(row))
+    except StoreError as error:
+        return error
+
+
+async def _kinds_of(cursor: Cursor, ids: Iterable[bytes | None]) -> dict[bytes | None, Row]:
     """Those of these kinds that are there, by id."""
     wanted = sorted({each for each in ids if each is not None})
     return {row[0]: row for row in await cursor.among("select_kind", wanted)} if wanted else {}
-
-
-def line_key(service: str, sink: str, line: bytes) -> bytes:
-    """What whoever writes to a line of ordered events holds."""
-    return digest(b"line", service.encode(), sink.encode(), line)
 
 
 class Changes:
@@ -282,21 +280,21 @@ class Changes:
         return lane
 
     def _write(self, record: Record, request: SealedRequest | None, *, is_new: bool, had_delivery: bool) -> None:
-        rows, row, delivery = self._rows, encode(record), record.delivery
+        rows, row, delivery = self._rows, columns.encode(record), record.delivery
         operation_id = row[0]
         if is_new:
             # Made by a claim or an acceptance, which have no response.
             rows["insert_operation"].append(row)
         else:
-            rows["update_operation"].append((*row[CHANGED:], operation_id))
+            rows["update_operation"].append((*row[columns.CHANGED :], operation_id))
             if record.response is not None and record.response.body is not None:
                 rows["insert_response"].append((record.response.body, operation_id))
         if delivery is None:
             return
         if had_delivery:
-            rows["update_delivery"].append((*encode_delivery_change(record, delivery), operation_id))
+            rows["update_delivery"].append((*columns.encode_delivery_change(record, delivery), operation_id))
         elif request is not None:
-            rows["insert_delivery"].append(encode_delivery(record, delivery))
+            rows["insert_delivery"].append(columns.encode_delivery(record, delivery))
             rows["insert_request"].append((request.key_id, request.sealed, operation_id))
 
     def add_events(self, service: str, events: Iterable[OutboxRow]) -> None:
@@ -309,32 +307,30 @@ class Changes:
                 self._rows["insert_ordered_event"].append((*names, now_us, event.content, event.response, event.line))
                 self._rows["give_event_turn"].append((service, event.sink, event.line))
 
-    def hold_content(self, content: Content, record: Record) -> None:
-        """The record's operation holds the content from now on."""
-        if record.fingerprint is not None:
-            ids = (content.digest, record.identity.operation_id.bytes)
-            until_us = self._now_us + content.within_us
-            self._rows["upsert_content"].append((*ids, record.fingerprint.digest, until_us, until_us))
-
-    def add_audit(self, record: Record, command: Command) -> None:
-        """Write down who gave the command, and why, if that is to be known; `record` is the one before."""
-        if (audit := audit_of(command)) is not None:
-            now_us, event = self._now_us, EVENT_OF[type(command)].value
-            who = (record.token, audit.who, audit.why)
-            self._rows["insert_audit"].append(
-                (record.identity.operation_id.bytes, now_us, event, *who, now_us + AUDIT_KEEP_US)
-            )
-
-    def make_generation(self) -> None:
-        """All earlier copies are invalid from now on."""
-        self._rows["update_generation"] = [(uuid4().hex,)]
+    def add(
+        self, command: Command, before: Stored, settled: Record | None, after: Record | None, outbox: Outbox
+    ) -> bytes | None:
+        """Write what a command made of the `settled` record, and what goes with that; returns as `replace`."""
+        rows, now_us = self._rows, self._now_us
+        if (content := content_of(command)) is not None and after is not None and after.fingerprint is not None:
+            # The operation holds the content from now on.
+            ids = (content.digest, after.identity.operation_id.bytes)
+            until_us = now_us + content.within_us
+            rows["upsert_content"].append((*ids, after.fingerprint.digest, until_us, until_us))
+        lane = self.replace(before, after, command.kept if isinstance(command, Accept) else None)
+        self.add_events(outbox.service, outbox.rows(before.record, after))
+        if isinstance(command, _PURGING):
+            # All earlier copies are invalid from now on.
+            rows["update_generation"] = [(uuid4().hex,)]
+        if settled is not None and (audit := audit_of(command)) is not None:
+            of = (settled.identity.operation_id.bytes, now_us, EVENT_OF[type(command)].value, settled.token)
+            rows["insert_audit"].append((*of, audit.who, audit.why, now_us + operations.AUDIT_KEEP_US))
+        return lane
 
     async def write(self) -> dict[bytes, UUID | None]:
         """Write everything; returns the heads of the lanes whose lines moved."""
         rows, self._rows = self._rows, defaultdict(list)
         lanes, self._lanes = self._lanes, set()
-        if "insert_ordered_event" in rows:
-            await self._cursor.hold({line_key(each[0], each[1], each[-1]) for each in rows["insert_ordered_event"]})
         for statement in self._STATEMENTS:
             if statement in rows:
                 await self._cursor.change_all(statement, rows[statement])
@@ -359,135 +355,223 @@ async def _give_turns(cursor: Cursor, lanes: Sequence[bytes]) -> dict[bytes, UUI
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
-
-async def execute(cursor: Cursor, commands: Sequence[Command], now_us: int, outbox: Outbox) -> list[Result | Exception]:
-    """Execute the commands; for one about a record that this program cannot read, the result is the error."""
-    results: list[Any] = [None] * len(commands)
-    if commands:
-        await _Execution(cursor, now_us, outbox, commands, results).run()
-    return results
+_Placed = tuple[int, Command]
 
 
-class _Execution:
-    """The commands of a batch, which read their records."""
+async def execute(cursor: Cursor, commands: Sequence[Command], outbox: Outbox) -> list[Result | Exception]:
+    """Execute the commands; for one about a record that this program cannot read, the result is the error.
 
-    def __init__(
-        self, cursor: Cursor, now_us: int, outbox: Outbox, commands: Sequence[Command], results: list[Any]
-    ) -> None:
-        self._cursor = cursor
-        self._now_us = now_us
-        self._outbox = outbox
-        self._commands = commands
-        self._results = results
-        self._changes = Changes(cursor, now_us)
-        # What the changes are about that are not written yet, and which of them move a lane.
-        self._changed: set[object] = set()
-        self._moved: list[tuple[int, bytes]] = []
-        self._holders: dict[bytes, list[UUID]] = {}
+    Raises `Entangled`, before anything was changed.
+    """
+    results: dict[int, Result | Exception] = {}
+    left = list(enumerate(commands))
+    while left:
+        left = await _execute_some(cursor, left, outbox, results)
+    return [results[place] for place in range(len(commands))]
 
-    async def run(self) -> None:
-        """Execute all, and set their results."""
-        commands = self._commands
-        contents = {content.digest for each in commands if (content := content_of(each)) is not None}
-        await self._cursor.hold(contents)
-        locked = await self._lock({operation_id_of(each) for each in commands})
-        if not self._cursor.is_serial:
-            locked |= await self._hold_lanes(commands, locked)
-            # No earlier than what was waited for.
-            self._now_us = self._cursor.now_us
-            self._changes = Changes(self._cursor, self._now_us)
-        await self._find_holders(contents)
-        stale: set[object] = set()
-        for place, command in enumerate(commands):
-            operation_id = operation_id_of(command)
-            stored = locked.get(operation_id, ABSENT)
-            about = _about(command, stored)
-            if not about.isdisjoint(self._changed):
-                await self._write()
-            if not about.isdisjoint(stale):
-                await self._find_holders(
-                    {each[1] for each in about if isinstance(each, tuple) and each[0] == "content"}
-                )
-                stored = (await self._lock((operation_id,))).get(operation_id, ABSENT)
-            if isinstance(stored, StoreError):
-                self._results[place] = stored
-            elif await self._apply(place, command, stored):
-                self._changed |= about
-                stale |= about
-        await self._write()
 
-    async def _hold_lanes(
-        self, commands: Sequence[Command], locked: Mapping[UUID, Stored | StoreError]
-    ) -> dict[UUID, Any]:
-        """Hold the lanes of what is locked and accepted, and read again what is in them: its turn may be another's."""
-        found = {operation_id: lane for operation_id, each in locked.items() if (lane := _lane_of(each)) is not None}
-        new = {each.lane for each in commands if isinstance(each, Accept) and each.lane is not None}
-        await self._cursor.hold(new.union(found.values()))
-        return await self._lock(found) if found else {}
-
-    async def _lock(self, operation_ids: Iterable[UUID]) -> dict[UUID, Stored | StoreError]:
-        return await lock_all(self._cursor, operation_ids)
-
-    async def _apply(self, place: int, command: Command, stored: Stored) -> bool:
-        """Execute the command on its record; returns whether anything changes."""
-        now_us, changes, content = self._now_us, self._changes, content_of(command)
-        holder = None if content is None else self._content_holder(command, content)
-        settled = settle(stored.record, now_us)
+async def _execute_some(
+    cursor: Cursor, commands: Sequence[_Placed], outbox: Outbox, results: dict[int, Result | Exception]
+) -> list[_Placed]:
+    """Execute those that concern nothing that one before them does; returns the others."""
+    first, later, taken = list[_Placed](), list[_Placed](), set[object]()
+    for each in commands:
+        about = _about(each[1])
+        (first if about.isdisjoint(taken) else later).append(each)
+        taken |= about
+    locked = await lock_all(cursor, [operation_id_of(command) for _, command in first])
+    contents = {content.digest for _, command in first if (content := content_of(command)) is not None}
+    if not cursor.is_serial and (contents or any(_lane_of(each) for each in locked.values())):
+        raise Entangled
+    # No earlier than what was waited for.
+    now_us = cursor.now_us
+    holders = await _holders_of(cursor, contents, now_us)
+    changes, moved, lanes = Changes(cursor, now_us), list[tuple[int, UUID, bytes]](), set[bytes]()
+    for place, command in first:
+        operation_id = operation_id_of(command)
+        stored = locked.get(operation_id, ABSENT)
+        if isinstance(stored, StoreError):
+            results[place] = stored
+            continue
+        if (lane := _lane_of(stored)) is not None and lane in lanes:
+            later.append((place, command))
+            continue
+        lanes.update(each for each in (lane, _new_lane_of(command)) if each is not None)
+        content, settled = content_of(command), settle(stored.record, now_us)
+        # Another operation that holds the content, unless the caller means this one too.
+        others = () if content is None or content.is_distinct else holders[content.digest]
+        holder = next((each for each in others if each != operation_id), None)
         if isinstance(command, DRAWING):
-            await self._cursor.ready_to_draw(stored.record, command)
-        result, record = step(settled, command, now_us, self._cursor.draw, holder)
-        self._results[place] = result
+            await cursor.ready_to_draw(stored.record, command)
+        results[place], record = step(settled, command, now_us, cursor.draw, holder)
         # A repeated command leaves the settled record as it is. What the clock did to it is for a sweep to write.
-        is_changed = record is not settled
-        if is_changed:
-            if content is not None and record is not None:
-                changes.hold_content(content, record)
-            lane = changes.replace(stored, record, command.kept if isinstance(command, Accept) else None)
-            if lane is not None:
-                self._moved.append((place, lane))
-            changes.add_events(self._outbox.service, self._outbox.rows(stored.record, record))
-            if isinstance(command, _PURGING):
-                changes.make_generation()
-            if settled is not None:
-                changes.add_audit(settled, command)
-        return is_changed
-
-    async def _find_holders(self, contents: Collection[bytes]) -> None:
-        """Find the operations that hold these contents, those first that claimed it first."""
-        self._holders |= {digest: [] for digest in contents}
-        if contents:
-            rows = await self._cursor.among("select_content_holders", sorted(contents), self._now_us)
-            for _, holder, digest in sorted(rows):
-                self._holders[digest].append(UUID(bytes=holder))
-
-    def _content_holder(self, command: Command, content: Content) -> UUID | None:
-        """Another operation that holds the content, unless the caller means this one too."""
-        if content.is_distinct:
-            return None
-        own = operation_id_of(command)
-        return next((each for each in self._holders[content.digest] if each != own), None)
-
-    async def _write(self) -> None:
-        heads = await self._changes.write()
-        for place, lane in self._moved:
-            is_behind = heads[lane] != operation_id_of(self._commands[place])
-            self._results[place] = Applied(with_turn(self._results[place].snapshot, is_behind=is_behind))
-        self._moved.clear()
-        self._changed.clear()
+        if record is settled:
+            continue
+        if (lane := changes.add(command, stored, settled, record, outbox)) is not None:
+            moved.append((place, operation_id, lane))
+    heads = await changes.write()
+    for place, operation_id, lane in moved:
+        result: Any = results[place]
+        results[place] = Applied(with_turn(result.snapshot, is_behind=heads[lane] != operation_id))
+    return sorted(later, key=itemgetter(0))
 
 
-def _lane_of(stored: Stored | StoreError) -> bytes | None:
-    record = stored.record if isinstance(stored, Stored) else None
+def _about(command: Command) -> set[object]:
+    """What the command is about, as far as it says that itself: the operation, its lane, and its content."""
+    content = content_of(command)
+    named = (("lane", _new_lane_of(command)), ("content", None if content is None else content.digest))
+    return {operation_id_of(command), *(each for each in named if each[1] is not None)}
+
+
+def _new_lane_of(command: Command) -> bytes | None:
+    return command.lane if isinstance(command, Accept) else None
+
+
+def _lane_of(found: Found) -> bytes | None:
+    record = found.record if isinstance(found, Stored) else None
     return None if record is None or record.delivery is None else record.delivery.lane
 
 
-def _about(command: Command, stored: Stored | StoreError) -> set[object]:
-    """What the command is about: the operation, its lane, and its content."""
-    about: set[object] = {operation_id_of(command)}
-    if (lane := _lane_of(stored)) is not None:
-        about.add(("lane", lane))
-    if isinstance(command, Accept) and command.lane is not None:
-        about.add(("lane", command.lane))
-    if (content := content_of(command)) is not None:
-        about.add(("content", content.digest))
-    return about
+async def _holders_of(cursor: Cursor, contents: Collection[bytes], now_us: int) -> dict[bytes, list[UUID]]:
+    """The operations that hold these contents, those first that claimed it first."""
+    holders: dict[bytes, list[UUID]] = {each: [] for each in contents}
+    if contents:
+        for _, holder, digest in sorted(await cursor.among("select_content_holders", sorted(contents), now_us)):
+            holders[digest].append(UUID(bytes=holder))
+    return holders
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+# How often a sweep checks whether a recovery lease, or the content of an operation, is still needed.
+RECOVERY_CHECK_US: Final = 3_600 * MICROSECONDS
+# What a sweep tidies: the statement that finds rows that are due, each with its key and whether it is still needed; the
+# one that moves the time of a row that is, by how much; and the one that deletes the others. No activity is needed.
+_TIDIED: Final = (
+    ("select_old_audits", "update_audit", operations.AUDIT_KEEP_US, "delete_audit"),
+    ("select_old_recoveries", "update_recovery", RECOVERY_CHECK_US, "delete_recovery"),
+    ("select_old_contents", "update_content", RECOVERY_CHECK_US, "delete_content"),
+    ("select_old_witnesses", "keep_witness", operations.WITNESS_KEEP_US, "delete_witness"),
+    ("select_old_activity", "delete_activity", 0, "delete_activity"),
+)
+
+
+class EventsUnsynced(NotApplied):
+    """A sweep has events to write, in a transaction that a power loss may undo. The next sweep would write them with
+    another time under the same ids, and these may have been published by then."""
+
+
+async def is_due(cursor: Cursor) -> bool:
+    """Whether a sweep would find anything."""
+    now_us = cursor.now_us
+    swept = [(name, (state.value, now_us, 1)) for name, state in cursor.swept]
+    tidied = [(name, (now_us, 1)) for name, *_ in _TIDIED]
+    return any(await cursor.together([*_pauses(now_us), *swept, *tidied]))
+
+
+async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: bool) -> tuple[Swept, list[UUID]]:
+    """Sweep at most `limit` records; `more` when there were that many. Returns the operations, too. Raises
+    `EventsUnsynced` unless `is_synced`."""
+    now_us, swept, written = cursor.now_us, list[UUID](), Counter[State]()
+    lapsed: list[tuple[str, UUID]] = []
+    found = await cursor.together([("select_outboxes", ()), ("select_services", ()), *_pauses(now_us)])
+    others, services, ahead, paused = found
+    # Which events each service writes; this one's as it is now.
+    outboxes = [outbox, *(unpack(each, outbox.sealing) for service, each in others if service != outbox.service)]
+    if ahead:
+        await cursor.change("move_pauses", (now_us,))
+    if ahead or paused:
+        limit -= await _hold_paused(cursor, now_us, limit)
+    changes = Changes(cursor, now_us)
+    kinds = _Kinds(cursor, (outbox.service, *(name for (name,) in services)))
+    for name, state in cursor.swept:
+        if written.total() >= limit:
+            break
+        rows = await cursor.due(name, (state.value, now_us, limit - written.total()))
+        for row, kept in zip(rows, await decoded(cursor, rows), strict=True):
+            if isinstance(kept, Exception):
+                raise kept
+            record = kept.record
+            settled = None if record is None else written_down(record, now_us)
+            narrow = None if settled is None else await kinds.narrowed(settled)
+            changes.replace(Stored(record) if cursor.drops_responses else kept, settled, narrow=narrow)
+            if record is not None:
+                service, events = swept_rows(outboxes, record, settled)
+                if events and not is_synced:
+                    raise EventsUnsynced
+                changes.add_events(service, events)
+            # One that only moved is still what it was.
+            after = State.ABSENT if settled is None else settled.state
+            is_same = record is not None and record.state is after
+            written[State.CLAIMED if is_same else after] += 1
+            swept.append(UUID(bytes=row[1]))
+            if settled is not None and not is_same and after is State.IN_DOUBT:
+                lapsed.append((settled.identity.route, settled.identity.operation_id))
+        # A record may be in the next state's as well, once it is written.
+        await changes.write()
+    more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
+    lapses, retired, collected = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
+    named = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
+    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], named), swept
+
+
+class _Kinds:
+    """The kinds of the tombstones that one transaction writes, of these services."""
+
+    def __init__(self, cursor: Cursor, services: Iterable[str]) -> None:
+        self._cursor = cursor
+        self._services = frozenset(services)
+        self._known: dict[bytes, Row] = {}
+
+    async def narrowed(self, record: Record) -> Row | None:
+        """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
+        if record.state is not State.TOMBSTONE or record.token > self._cursor.narrows_up_to:
+            return None
+        found = columns.encode_tombstone(record, self._services)
+        if found is None:
+            return None
+        kind, row = found
+        if kind[0] not in self._known:
+            there = await _kinds_of(self._cursor, kind[:1])
+            if not there and await self._cursor.change("insert_kind", kind):
+                there = {kind[0]: kind}
+            self._known[kind[0]] = there.get(kind[0], ())
+        return row if self._known[kind[0]] == kind else None
+
+
+def _pauses(now_us: int) -> list[tuple[str, Sequence[Any]]]:
+    """Whether pauses need anything: one begins in the future, or what is paused expires soon."""
+    return [("find_pause_ahead", (now_us,)), ("select_paused_expiring", _expiring(now_us, 1))]
+
+
+def _expiring(now_us: int, limit: int) -> tuple[int, ...]:
+    end_us = operations.PAUSE_END_US
+    return now_us, now_us + operations.PAUSE_STEP_US, now_us + end_us, limit, now_us - end_us
+
+
+async def _hold_paused(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Keep at most `limit` paused operations from expiring soon; return how many."""
+    found = await cursor.rows("select_paused_expiring", _expiring(now_us, limit))
+    steps = [operations.PAUSE_END_US if is_ending else operations.PAUSE_STEP_US for *_, is_ending in found]
+    await prolong(cursor, [(row, step, since_us + step) for (row, since_us, _), step in zip(found, steps, strict=True)])
+    return len(found)
+
+
+async def prolong(cursor: Cursor, prolonged: Sequence[tuple[Any, int, int]]) -> None:
+    """Move the times until which accepted operations have to be delivered: of each row, by how much, and until when
+    pauses count."""
+    await cursor.change_all("prolong_delivery", prolonged)
+    await cursor.change_all("prolong_operation", [each[:2] for each in prolonged])
+
+
+async def _tidy(cursor: Cursor, now_us: int, limit: int) -> int:
+    """Extend or delete at most `limit` due audits, recovery leases, contents and witnesses; return how many."""
+    checked = 0
+    for select, extend, keep_us, delete in _TIDIED:
+        if checked >= limit:
+            break
+        rows = await cursor.rows(select, (now_us, limit - checked))
+        await cursor.change_all(extend, [(now_us + keep_us, *key) for *key, is_needed in rows if is_needed])
+        await cursor.change_all(delete, [key for *key, is_needed in rows if not is_needed])
+        checked += len(rows)
+    return checked

@@ -26,6 +26,7 @@ from gateway.core.observation import HISTORY_MAX, Finding, Observation, pack, un
 from gateway.core.operation import MICROSECONDS, NO_ATTEMPT, Audit, Record, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, Outbox, PublishedEvent
 from gateway.core.verdict import Verdict
+from gateway.store import operations
 from gateway.store.agreement import (
     FORGOTTEN_US,
     PROGRAM_LEVEL,
@@ -37,46 +38,16 @@ from gateway.store.agreement import (
     compare,
     names_without_route,
 )
-from gateway.store.operations import (
-    ACTIVITY_ROWS_MAX,
-    AUDIT_KEEP_US,
-    AUDITS_MAX,
-    BACKLOG_COUNT_MAX,
-    CONTENTS_MAX,
-    FORGOTTEN_MAX,
-    FORMER_ROUTES_MAX,
-    PAUSE_END_US,
-    SEALED_COUNT_MAX,
-    ActivityRow,
-    Agreement,
-    AuditEntry,
-    Backlog,
-    Due,
-    EventFate,
-    EventReport,
-    KeptEvent,
-    LeasedEvent,
-    Living,
-    NumberedAudit,
-    ObservedCount,
-    Pause,
-    PauseAudit,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    RouteBacklog,
-    Serving,
-    SinkBacklog,
-    Tally,
-    audit_entry,
-    examples,
-    examples_read,
-    sealed_counts,
-    with_finding,
+from gateway.store.relational.executor import (
+    RECOVERY_CHECK_US,
+    Cursor,
+    Stored,
+    decoded,
+    lock,
+    prolong,
+    read_all,
 )
-from gateway.store.relational.executor import ABSENT, Cursor, Stored, decoded, line_key, lock_all, read_all
 from gateway.store.relational.rows import encode_resource, line_of
-from gateway.store.relational.sweep import PAUSES, RECOVERY_CHECK_US, prolong
 from gateway.store.sealed import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 
 # Records per piece: other reads wait that long.
@@ -84,15 +55,13 @@ PIECE_RECORDS_MAX: Final = 1_000
 
 # States that have an index, and the state that the clock leads there from.
 _STOPPED: Final = {State.IN_DOUBT: State.CLAIMED, State.DEAD_LETTER: State.ACCEPTED}
-# What whoever changes what gateways agree on holds.
-_AGREEMENT: Final = b"agreement"
 # Beyond every audit.
 _LAST_NUMBER: Final = 2**63 - 1
 # Beyond every id.
 _NO_HORIZON: Final = b"\xff" * 17
 
 
-async def find_some(cursor: Cursor, query: Query) -> tuple[list[Snapshot], UUID | None]:
+async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snapshot], UUID | None]:
     """The records found in the next piece after `query.after`, and the piece's last id; None when it is the last."""
     now_us, states = cursor.now_us, _wanted(query)
     if not states or query.limit <= 0:
@@ -125,7 +94,7 @@ async def find_some(cursor: Cursor, query: Query) -> tuple[list[Snapshot], UUID 
     return found, None if horizon is None else UUID(bytes=horizon[0])
 
 
-def _wanted(query: Query) -> frozenset[State]:
+def _wanted(query: operations.Query) -> frozenset[State]:
     """The states that a record of the query can be in."""
     states = query.states
     if query.recoverable:
@@ -139,9 +108,9 @@ def _reason(record: Record) -> str | None:
 
 async def recover(
     cursor: Cursor, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
-) -> RecoveryLease | None:
+) -> operations.RecoveryLease | None:
     now_us = cursor.now_us
-    locked = (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
+    locked = await lock(cursor, operation_id)
     if isinstance(locked, Exception):
         raise locked
     record = settle(locked.record, now_us)
@@ -149,45 +118,48 @@ async def recover(
         return None
     before = await recovery(cursor, operation_id)
     if before is None or before.token != token:
-        before = RecoveryState(token)
+        before = operations.RecoveryState(token)
     state = before.leased(now_us, lease_us, is_urgent=is_urgent)
     if state is None:
         return None
     await cursor.change("upsert_recovery", (operation_id.bytes, *astuple(state), now_us + RECOVERY_CHECK_US))
-    return RecoveryLease(operation_id, token, before.tries, before.background_tries)
+    return operations.RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
 
-async def put_off(cursor: Cursor, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+async def put_off(cursor: Cursor, lease: operations.RecoveryLease, pause_us: int, finding: str) -> None:
     operation_id = lease.operation_id
     # As whoever takes the lease: first the record.
-    locked = (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
+    locked = await lock(cursor, operation_id)
     now_us = cursor.now_us
     of_lease = (operation_id.bytes, lease.token, lease.tries + 1)
     if not await cursor.change("put_off_recovery", (now_us + pause_us, now_us, finding, *of_lease)):
         return
     record = locked.record if isinstance(locked, Stored) else None
-    if record is not None and (history := with_finding(record, lease, finding, now_us)) is not None:
+    if record is not None and (history := operations.with_finding(record, lease, finding, now_us)) is not None:
         await cursor.change("update_history", (history, operation_id.bytes))
 
 
-async def recovery(cursor: Cursor, operation_id: UUID) -> RecoveryState | None:
+async def recovery(cursor: Cursor, operation_id: UUID) -> operations.RecoveryState | None:
     kept = await cursor.row("select_recovery", (operation_id.bytes,))
-    return None if kept is None else RecoveryState(*kept)
+    return None if kept is None else operations.RecoveryState(*kept)
 
 
-async def audits(cursor: Cursor, operation_id: UUID) -> list[AuditEntry]:
+async def audits(cursor: Cursor, operation_id: UUID) -> list[operations.AuditEntry]:
     """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
-    rows = await cursor.rows("select_audits", (operation_id.bytes, AUDITS_MAX))
-    return [audit_entry(operation_id, *row) for row in reversed(rows)]
+    rows = await cursor.rows("select_audits", (operation_id.bytes, operations.AUDITS_MAX))
+    return [operations.audit_entry(operation_id, *row) for row in reversed(rows)]
 
 
-async def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[NumberedAudit]:
+async def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[operations.NumberedAudit]:
     below = _LAST_NUMBER if before is None else before
     rows = await cursor.rows("select_latest_audits", (below, limit))
-    return [NumberedAudit(number, (of := UUID(bytes=id_)), audit_entry(of, *row)) for number, id_, *row in rows]
+    return [
+        operations.NumberedAudit(number, (of := UUID(bytes=id_)), operations.audit_entry(of, *row))
+        for number, id_, *row in rows
+    ]
 
 
-async def tally(cursor: Cursor) -> Tally:
+async def tally(cursor: Cursor) -> operations.Tally:
     """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     now_us = cursor.now_us
     in_doubt, oldest_us = Counter[str](), now_us
@@ -195,17 +167,17 @@ async def tally(cursor: Cursor) -> Tally:
     for route, number, since_us in stopped:
         in_doubt[route] += number
         oldest_us = min(oldest_us, since_us)
-    return Tally(
+    return operations.Tally(
         in_doubt,
         (now_us - oldest_us) / MICROSECONDS,
-        sealed_counts([each async for each in _sealed(cursor, first_key_ids)]),
+        operations.sealed_counts([each async for each in _sealed(cursor, first_key_ids)]),
     )
 
 
 async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[str, int]]:
     """Which keys are used together, and by how many rows; the first of them are these."""
     while key_ids is not None:
-        yield key_ids, (await cursor.row("count_sealed", (key_ids, SEALED_COUNT_MAX)))[0]
+        yield key_ids, (await cursor.row("count_sealed", (key_ids, operations.SEALED_COUNT_MAX)))[0]
         key_ids = (await cursor.row("select_next_sealed", (key_ids,)))[0]
 
 
@@ -219,15 +191,13 @@ async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
 
 
 async def agree(
-    cursor: Cursor, serving: Serving, counted: Mapping[Name, Living], *, writes: bool
-) -> Agreement | frozenset[Name]:
+    cursor: Cursor, serving: operations.Serving, counted: Mapping[Name, operations.Living], *, writes: bool
+) -> operations.Agreement | frozenset[Name]:
     """Compare the configuration, or return the operations whose living keys have to be counted first.
 
     `counted` has the living keys of the operations that an earlier call returned.
     """
     now_us = cursor.now_us
-    if writes:
-        await cursor.hold((_AGREEMENT,))
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
     running = set(await cursor.rows("select_running", window))
     comparison = compare(await _known(cursor), running, serving)
@@ -237,9 +207,9 @@ async def agree(
     if writes and not agreement.conflicts:
         for row in comparison.written:
             await cursor.change("upsert_recipe", (row.service, row.operation, row.recipe, row.routes, row.is_current))
-        operations = json.dumps(sorted(serving.recipes))
+        served = json.dumps(sorted(serving.recipes))
         gateway_id, host = serving.gateway_id.bytes, serving.host
-        await cursor.change("upsert_gateway", (gateway_id, serving.service, operations, host, now_us, PROGRAM_LEVEL))
+        await cursor.change("upsert_gateway", (gateway_id, serving.service, served, host, now_us, PROGRAM_LEVEL))
         await cursor.change("delete_gateways", (b"", now_us - FORGOTTEN_US))
     return agreement
 
@@ -255,7 +225,6 @@ async def raise_level(cursor: Cursor) -> bool:
     """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an older
     program run."""
     now_us = cursor.now_us
-    await cursor.hold((_AGREEMENT,))
     rows = await cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
     check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
     return bool(await cursor.change("raise_level", (PROGRAM_LEVEL,)))
@@ -271,12 +240,14 @@ async def leave_turns(cursor: Cursor, holder: UUID) -> None:
     await cursor.change("delete_turns", (holder.bytes, cursor.now_us - FORGOTTEN_US))
 
 
-async def operations_without_route(cursor: Cursor, service: str, operations: Collection[str]) -> frozenset[Name]:
-    """The remembered operations of this service, except those in `operations`."""
-    return names_without_route(await _known(cursor), service, operations)
+async def operations_without_route(cursor: Cursor, service: str, names: Collection[str]) -> frozenset[Name]:
+    """The remembered operations of this service, except these."""
+    return names_without_route(await _known(cursor), service, names)
 
 
-async def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tuple[Mapping[Name, Living], Any]:
+async def count_some(
+    cursor: Cursor, names: Collection[Name], after: Any
+) -> tuple[Mapping[Name, operations.Living], Any]:
     """The living keys of each operation in the next piece after this row (None: the first one), and the piece's last
     row; None at the end."""
     now_us, after = cursor.now_us, cursor.first_row if after is None else after
@@ -284,7 +255,7 @@ async def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tup
     last = cursor.last_row if horizon is None else horizon[0]
     counted = {}
     for service, operation in names:
-        living = Living()
+        living = operations.Living()
         rows = await cursor.rows("select_alive", (operation, now_us, after, last))
         for operation_id, scope_digest, key_digest, until_us, key_id, its_service in rows:
             is_narrow = key_digest is None
@@ -293,17 +264,17 @@ async def count_some(cursor: Cursor, names: Collection[Name], after: Any) -> tup
                 if is_narrow
                 else derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id
             ):
-                living = joined(living, Living(1, until_us, {key_id or "": 1}))
+                living = joined(living, operations.Living(1, until_us, {key_id or "": 1}))
         counted[service, operation] = living
     return counted, None if horizon is None else last
 
 
-def joined(living: Living, others: Living) -> Living:
+def joined(living: operations.Living, others: operations.Living) -> operations.Living:
     """The sum of both."""
     is_open = living.until_us is None or others.until_us is None
     until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
     by_key = Counter(living.by_fingerprint_key) + Counter(others.by_fingerprint_key)
-    return Living(living.keys + others.keys, until_us, by_key)
+    return operations.Living(living.keys + others.keys, until_us, by_key)
 
 
 async def _known(cursor: Cursor) -> list[Remembered]:
@@ -327,7 +298,7 @@ async def observed_before(cursor: Cursor, service: str, operation_ids: Collectio
 async def observed_contents(
     cursor: Cursor, service: str, contents: Collection[bytes], since_us: int
 ) -> list[tuple[bytes, UUID, int]]:
-    rows = await cursor.among("select_observed_content", list(contents), service, since_us, CONTENTS_MAX)
+    rows = await cursor.among("select_observed_content", list(contents), service, since_us, operations.CONTENTS_MAX)
     return [(content, UUID(bytes=operation_id), last_us) for content, operation_id, last_us in rows]
 
 
@@ -341,37 +312,41 @@ async def save_observations(
         thought = (finding.verdict.value, finding.is_refused, finding.is_repeat, finding.is_rekeyed)
         rows.append((*columns, *thought))
     await cursor.change_all("upsert_observation", rows)
-    await cursor.change("delete_observations", (forget_before_us, FORGOTTEN_MAX))
+    await cursor.change("delete_observations", (forget_before_us, operations.FORGOTTEN_MAX))
 
 
-async def count_observed(cursor: Cursor, service: str, route: str | None) -> list[ObservedCount]:
+async def count_observed(cursor: Cursor, service: str, route: str | None) -> list[operations.ObservedCount]:
     found = []
     counted = await cursor.rows("count_observations", (service, route))
     for name, verdict, is_refused, number, repeats, rekeyed in counted:
-        which = (service, name, verdict, is_refused, examples_read(is_refused=is_refused))
+        which = (service, name, verdict, is_refused, operations.examples_read(is_refused=is_refused))
         rows = await cursor.rows("select_observed_operations", which)
-        operations = examples(UUID(bytes=row[0]) for row in rows)
-        found.append(ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, operations))
+        found_in = operations.examples(UUID(bytes=row[0]) for row in rows)
+        found.append(
+            operations.ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, found_in)
+        )
     return found
 
 
 # -- activity ----------------------------------------------------------------------------------------------------------
 
 
-async def save_activity(cursor: Cursor, service: str, *rows: ActivityRow) -> None:
+async def save_activity(cursor: Cursor, service: str, *rows: operations.ActivityRow) -> None:
     values = [(row.writer.hex, row.span_us, row.at_us, row.until_us, row.body.hex()) for row in rows]
     await cursor.change("upsert_activity", (service, json.dumps(values)))
 
 
-async def activity(cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
-    rows = await cursor.rows("select_activity", (service, span_us, since_us, until_us, ACTIVITY_ROWS_MAX))
-    return [ActivityRow(UUID(bytes=bytes(writer)), *rest) for writer, *rest in rows]
+async def activity(
+    cursor: Cursor, service: str, span_us: int, since_us: int, until_us: int
+) -> list[operations.ActivityRow]:
+    rows = await cursor.rows("select_activity", (service, span_us, since_us, until_us, operations.ACTIVITY_ROWS_MAX))
+    return [operations.ActivityRow(UUID(bytes=bytes(writer)), *rest) for writer, *rest in rows]
 
 
 # -- kept requests -----------------------------------------------------------------------------------------------------
 
 
-async def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: int) -> Due:
+async def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: int) -> operations.Due:
     now_us, accepting, alone = cursor.now_us, list(delivering.accepting), list(delivering.alone)
 
     def due_of(places: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[Any, ...]]]:
@@ -400,13 +375,13 @@ async def find_due(cursor: Cursor, service: str, delivering: Delivering, limit: 
     records = dict(zip((row[0] for row in columns), await decoded(cursor, columns), strict=True))
     # One that this program cannot read must not stop the others.
     readable = [kept.record for row in first if isinstance(kept := records.get(row), Stored)]
-    return Due([Snapshot(settle(record, now_us), now_us) for record in readable], paused)
+    return operations.Due([Snapshot(settle(record, now_us), now_us) for record in readable], paused)
 
 
 async def _waiting(cursor: Cursor, service: str, operation: str, first: Sequence[tuple[Any, ...]]) -> list[str]:
     """The first routes of which something waits under an operation name, of which this is the first."""
     found: list[str] = []
-    while first and len(found) < FORMER_ROUTES_MAX:
+    while first and len(found) < operations.FORMER_ROUTES_MAX:
         ((route,),) = first
         found.append(route)
         first = await cursor.rows("select_next_route", (service, operation, route))
@@ -423,16 +398,16 @@ async def count_pending(cursor: Cursor, service: str, route: str, scope_digest: 
     return int((await cursor.row("count_pending", bounds))[0])
 
 
-async def backlog(cursor: Cursor, service: str) -> Backlog:
+async def backlog(cursor: Cursor, service: str) -> operations.Backlog:
     """What a service has not delivered. What expired since the last sweep still counts as accepted."""
     now_us = cursor.now_us
-    routes: dict[str, RouteBacklog] = {}
-    stopped = ("select_lanes_stopped", (service, BACKLOG_COUNT_MAX))
+    routes: dict[str, operations.RouteBacklog] = {}
+    stopped = ("select_lanes_stopped", (service, operations.BACKLOG_COUNT_MAX))
     kept, lanes, pauses = await cursor.together(
         [("select_backlog", (service,)), stopped, ("select_pauses", (service,))]
     )
     for route, reason, number, request_bytes, accepted_us in kept:
-        counted = routes.get(route, RouteBacklog())
+        counted = routes.get(route, operations.RouteBacklog())
         if reason:
             routes[route] = replace(counted, dead_letters={**counted.dead_letters, reason: number})
         else:
@@ -440,24 +415,26 @@ async def backlog(cursor: Cursor, service: str) -> Backlog:
             routes[route] = replace(counted, accepted=number, request_bytes=request_bytes, oldest_seconds=age_seconds)
     for route, number, since_us in lanes:
         stopped_seconds = max(now_us - since_us, 0) / MICROSECONDS
-        counted = routes.get(route, RouteBacklog())
+        counted = routes.get(route, operations.RouteBacklog())
         routes[route] = replace(counted, lanes_stopped=number, oldest_stopped_seconds=stopped_seconds)
-    return Backlog(routes, {name: Pause(*rest) for name, *rest in pauses})
+    return operations.Backlog(routes, {name: operations.Pause(*rest) for name, *rest in pauses})
 
 
 async def pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
     now_us = cursor.now_us
-    await cursor.hold((PAUSES,))
     if not await cursor.change("insert_pause", (service, operation, now_us, audit.who, audit.why, cursor.last_row)):
         return False
     await cursor.change("insert_pause_audit", (service, operation, now_us, False, audit.who, audit.why))
-    await cursor.change("delete_pause_audits", (service, now_us - AUDIT_KEEP_US))
+    await cursor.change("delete_pause_audits", (service, now_us - operations.AUDIT_KEEP_US))
     return True
 
 
-async def pause_audits(cursor: Cursor, service: str) -> list[PauseAudit]:
-    rows = await cursor.rows("select_pause_audits", (service, AUDITS_MAX))
-    return [PauseAudit(at_us, name, bool(is_resumed), who, why) for at_us, name, is_resumed, who, why in reversed(rows)]
+async def pause_audits(cursor: Cursor, service: str) -> list[operations.PauseAudit]:
+    rows = await cursor.rows("select_pause_audits", (service, operations.AUDITS_MAX))
+    return [
+        operations.PauseAudit(at_us, name, bool(is_resumed), who, why)
+        for at_us, name, is_resumed, who, why in reversed(rows)
+    ]
 
 
 async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, *, is_first: bool) -> bool:
@@ -467,8 +444,7 @@ async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, 
     long begins anew. What is moved back is read once more.
     """
     now_us, name = cursor.now_us, (service, operation)
-    await cursor.hold((PAUSES,))
-    rested_since_us = now_us - PAUSE_END_US if is_first else 0
+    rested_since_us = now_us - operations.PAUSE_END_US if is_first else 0
     await cursor.change("move_pauses", (now_us,))
     await cursor.change("resume_pause", (*name, now_us, rested_since_us, cursor.last_row))
     rows = await cursor.rows("select_paused", (*name, now_us, limit))
@@ -483,7 +459,6 @@ async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, 
 async def end_pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
     """End the pause of an operation name; False if there was none."""
     now_us = cursor.now_us
-    await cursor.hold((PAUSES,))
     if not await cursor.change("delete_pause", (service, operation)):
         return False
     await cursor.change("insert_pause_audit", (service, operation, now_us, True, audit.who, audit.why))
@@ -512,7 +487,7 @@ async def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int]) -> bo
     return any(await cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
 
 
-async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
+async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[operations.LeasedEvent]:
     """Lease at most so many due events of each sink."""
     now_us, leased = cursor.now_us, []
     for sink, number in wanted.items():
@@ -520,24 +495,23 @@ async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_u
         # RETURNING has no order.
         for event_id, type_, at_us, content, response, tries, redeliveries, since_us, line in sorted(rows, key=_SINCE):
             event = PublishedEvent(event_id, _TYPES[type_], at_us, content, response)
-            leased.append(LeasedEvent(sink, event, tries, redeliveries, now_us - since_us, line))
+            leased.append(operations.LeasedEvent(sink, event, tries, redeliveries, now_us - since_us, line))
     return leased
 
 
-async def report_events(cursor: Cursor, service: str, reports: Collection[EventReport]) -> None:
+async def report_events(cursor: Cursor, service: str, reports: Collection[operations.EventReport]) -> None:
     """Write what became of leased events. One that is lost costs a duplicate."""
     now_us = cursor.now_us
-    await cursor.hold({line_key(service, each.sink, each.line) for each in reports if each.line is not None})
     changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for each in reports:
         key = (service, each.sink, each.event_id)
         lease = (*key, each.tries, each.redeliveries)
         match each.fate:
-            case EventFate.PUBLISHED:
+            case operations.EventFate.PUBLISHED:
                 changes["delete_event"].append(key)
-            case EventFate.PUT_OFF:
+            case operations.EventFate.PUT_OFF:
                 changes["put_off_event"].append((*lease, now_us + each.pause_us, each.why, now_us))
-            case EventFate.DEAD:
+            case operations.EventFate.DEAD:
                 changes["bury_event"].append((*lease, each.why))
             case _:
                 assert_never(each.fate)
@@ -549,7 +523,7 @@ async def report_events(cursor: Cursor, service: str, reports: Collection[EventR
 
 async def find_events(
     cursor: Cursor, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
-) -> list[KeptEvent]:
+) -> list[operations.KeptEvent]:
     page = "select_dead_events"
     if not is_dead:
         # What reads least: ids are in no index of a sink's events, because each event would pay for it.
@@ -561,13 +535,16 @@ async def find_events(
     ):
         if type_ in _TYPES:
             event = PublishedEvent(event_id, _TYPES[type_], at_us, content)
-            found.append(KeptEvent(sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why))
+            found.append(
+                operations.KeptEvent(
+                    sink, event_id, event.type, UUID(event.operation_id), at_us, tries, bool(dead), why
+                )
+            )
     return found
 
 
 async def redeliver_event(cursor: Cursor, service: str, event_id: str, sink: str | None) -> int:
     redelivered = await cursor.rows("redeliver_event", (service, event_id, sink, cursor.now_us))
-    await cursor.hold({line_key(service, of_sink, line) for of_sink, line in redelivered if line is not None})
     for of_sink, line in redelivered:
         await cursor.change("give_event_turn", (service, of_sink, line))
     return len(redelivered)
@@ -584,19 +561,19 @@ async def resume_sink(cursor: Cursor, service: str, sink: str) -> bool:
     return was_suspended
 
 
-async def sinks(cursor: Cursor, service: str) -> dict[str, SinkBacklog]:
+async def sinks(cursor: Cursor, service: str) -> dict[str, operations.SinkBacklog]:
     now_us, name = cursor.now_us, ""
-    found: dict[str, SinkBacklog] = {}
+    found: dict[str, operations.SinkBacklog] = {}
     while True:
         (next_name,) = await cursor.row("select_next_sink", (service, name))
         if next_name is None:
             return found
         name = next_name
-        bounds = (service, name, BACKLOG_COUNT_MAX)
+        bounds = (service, name, operations.BACKLOG_COUNT_MAX)
         pending, since_us = await cursor.row("count_events", bounds)
         dead, last_error, suspended_why = await cursor.row("select_sink", bounds)
         oldest_seconds = 0.0 if since_us is None else max(0, now_us - since_us) / MICROSECONDS
-        found[name] = SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)
+        found[name] = operations.SinkBacklog(pending, oldest_seconds, dead, last_error or "", suspended_why)
 
 
 # -- what is encrypted again -------------------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from gateway.store.operations import (
     Swept,
 )
 from gateway.store.relational import inquiry
-from gateway.store.relational.executor import Contended, Cursor
-from gateway.store.relational.sweep import EventsUnsynced, is_due, sweep_some
+from gateway.store.relational.executor import Contended, Cursor, EventsUnsynced, is_due, sweep_some
 from gateway.store.sealed import Kept, Row
 from gateway.store.watching import Watchers
 
@@ -112,7 +111,7 @@ class RelationalStore(ABC):
 
     async def sweep(self, limit: int) -> Swept:
         swept, left, size_max = Swept(), limit, self.sweep_records_max
-        if not await self._query(lambda cursor: is_due(cursor, cursor.now_us)):
+        if not await self._query(is_due):
             return swept
         while left > 0:
             size = min(left, size_max)
@@ -136,7 +135,7 @@ class RelationalStore(ABC):
 
     async def _sweep_some(self, size: int) -> tuple[tuple[Swept, list[UUID]], float]:
         async def sweep(cursor: Cursor, *, is_synced: bool) -> tuple[Swept, list[UUID]]:
-            return await sweep_some(cursor, cursor.now_us, size, self._outbox, is_synced=is_synced)
+            return await sweep_some(cursor, size, self._outbox, is_synced=is_synced)
 
         try:
             # What is lost of it is done again by the next sweep.

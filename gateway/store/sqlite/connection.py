@@ -32,7 +32,6 @@ from gateway.store.files import make_directory
 from gateway.store.relational.executor import Cursor
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import SHARED_TABLES, statements, texts_of
-from gateway.store.relational.sweep import SWEPT
 
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
@@ -105,7 +104,6 @@ class Transaction(Cursor):
 
     first_row = 0
     last_row = 2**63 - 1
-    swept = SWEPT
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
@@ -123,9 +121,6 @@ class Transaction(Cursor):
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]:
         found: list[Row] = self.cursor.execute(TEXTS[statement], bindings).fetchall()
         return found
-
-    async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        return self.cursor.execute(TEXTS[statement], bindings).fetchone()
 
     async def change(self, statement: str, bindings: Sequence[Any] = (), /) -> int:
         self.cursor.execute(TEXTS[statement], bindings)

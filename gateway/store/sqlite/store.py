@@ -225,7 +225,7 @@ def _apply_all(
             if result is None:
                 rest.append(place)
         if rest:
-            others = drive(execute, transaction, [commands[place] for place in rest], now_us, outbox)
+            others = drive(execute, transaction, [commands[place] for place in rest], outbox)
             for place, other in zip(rest, others, strict=True):
                 results[place] = other
         if transaction.drawn:

@@ -83,8 +83,8 @@ notes-over-a-witnessed-link: votes and looks at the memory go over a link that n
 +return self._started().links[0]
 idle-connections-stay: each gateway keeps a connection that it does not need
   store/postgres/connection.py tests/store/test_postgres.py::test_a_store_has_few_connections[3]
--if self._idle_seconds is None:
-+if True:
+-if self._idle_seconds is not None:
++if False:
 connections-as-always: a gateway opens as many connections as it likes
   app/stores.py tests/store/test_postgres.py::test_how_many_connections_a_gateway_has[2]
 -                connections=config.store.connections,
@@ -126,7 +126,7 @@ pictures-grow-with-the-routes: a configuration of thousands of routes fills the 
 -= _bounded(kind, grown)
 += grown
 pictures-for-ever: the rows of pictures pile up in the store
-  store/relational/sweep.py tests/conformance/test_activity.py::test_a_sweep_drops_what_is_old[sqlite]
+  store/relational/executor.py tests/conformance/test_activity.py::test_a_sweep_drops_what_is_old[sqlite]
 -    ("select_old_activity", "delete_activity", 0, "delete_activity"),
 -
 a-gap-drawn-as-zero: a time without a gateway looks like one without requests

@@ -7,8 +7,11 @@ SELECT c.now_us, q.* FROM (SELECT {now} AS now_us) AS c LEFT JOIN (
         CASE WHEN coalesce(sum(octet_length(r.body)) OVER earlier, 0) < {read_bytes_max} THEN r.body END AS body,
         r.body IS NOT NULL AND coalesce(sum(octet_length(r.body)) OVER earlier, 0) >= {read_bytes_max} AS is_left,
         CASE WHEN o.request_kept THEN (
-            SELECT q FROM (SELECT d.row, {delivery of d} FROM idempotency_gateway.delivery AS d WHERE d.row = o.id) AS q
-        ) END AS delivery
+            SELECT q FROM (SELECT {delivery of d} FROM idempotency_gateway.delivery AS d WHERE d.row = o.id) AS q
+        ) END AS delivery,
+        CASE WHEN o.kind IS NOT NULL THEN (
+            SELECT q FROM (SELECT {kind} FROM idempotency_gateway.kind AS k WHERE k.kind = o.kind) AS q
+        ) END AS shared
     FROM idempotency_gateway.operation AS o LEFT JOIN idempotency_gateway.response AS r ON o.body_kept AND {response}
     WHERE o.id = ANY($2::bytea[])
     WINDOW earlier AS (ORDER BY o.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)

@@ -47,3 +47,66 @@ FROM (
 ) d
 WHERE d.day <= {now} / 86400000000
 ORDER BY d.day
+
+-- name: schema_migrations
+-- The table of the migrations that were applied.
+CREATE TABLE IF NOT EXISTS idempotency_gateway.migration (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
+    applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+)
+
+-- name: schema_applied
+-- The migrations that were applied, also where the table has no checksums.
+SELECT version, coalesce(to_jsonb(m) ->> 'checksum', '') AS checksum FROM idempotency_gateway.migration AS m
+
+-- name: schema_note
+-- A migration was applied.
+INSERT INTO idempotency_gateway.migration (version, name, checksum) VALUES ($1, $2, $3) ON CONFLICT (version) DO NOTHING
+
+-- name: schema_may_migrate
+-- Whether this role may make the schema, or owns it.
+SELECT coalesce(
+    (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'idempotency_gateway'),
+    has_database_privilege(current_database(), 'CREATE')
+) AS may
+
+-- name: schema_grant
+-- What a gateway needs, in every dialect.
+GRANT USAGE ON SCHEMA idempotency_gateway TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idempotency_gateway TO {role};
+
+-- name: schema_grant_more
+-- With these, exactly what `lacking` checks.
+REVOKE INSERT, UPDATE, DELETE ON idempotency_gateway.migration FROM {role};
+GRANT SELECT, UPDATE ON SEQUENCE idempotency_gateway.token TO {role};
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
+
+-- name: schema_greeting
+-- What a server must be like.
+SELECT
+    current_setting('server_version_num')::integer / 10000 AS major,
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    current_setting('fsync') AS fsync,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('full_page_writes') AS full_page_writes,
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
+
+-- name: schema_greeting_elsewhere
+-- The same of an engine that has not all these settings.
+SELECT
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
+
+-- name: schema_settings
+-- What a server says of itself.
+SELECT
+    current_setting('server_version_num')::integer / 10000 AS major,
+    'PostgreSQL ' || current_setting('server_version') AS version,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('synchronous_standby_names') AS standbys,
+    coalesce(current_setting('in_hot_standby', true) = 'on', false) AS in_recovery,
+    current_setting('transaction_read_only') AS read_only

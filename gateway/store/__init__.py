@@ -15,5 +15,5 @@ says which programs and gateways share one, and which versions of formats they r
 
 *Tools.* `batching` groups statements, also for a thread, and `watching` wakes waiters inside one process.
 
-Entered by base.Store, operations.ManagedStore, journal.Journal, tiered.Tiered. Imports core, observe.
+Entered by base.Store, operations.ManagedStore, journal.SqliteJournal, tiered.Tiered. Imports core, observe.
 """

@@ -6,7 +6,6 @@ buckets it has been given, and not why. `store` has the theory of operation.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,7 +17,7 @@ from gateway.core.confidential import Sealing
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.sealing import Unopenable
-from gateway.store.base import NotApplied, StoreError, end_tasks
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import Batcher
 from gateway.store.redis.connection import (
     CAUSES,
@@ -43,11 +42,6 @@ PUT_SECONDS: Final = 2.0
 ENTRY_BYTES_MAX: Final = 256 * 1024
 _WRITES_MAX: Final = 16
 _GETS_MAX: Final = 64
-
-# The keeper checks the server this often; while it is down, it pauses between these bounds.
-_CHECK_SECONDS: Final = 5.0
-_PAUSE_SECONDS_MIN: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 5.0
 
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.
 _DRIFT_US: Final = 1_000
@@ -78,7 +72,7 @@ class Write:
 
 
 class Node:
-    """A master, which is kept connected from `start` to `close`."""
+    """A master. Who has it calls `check` as long as it is used, and then `close`."""
 
     def __init__(
         self,
@@ -116,10 +110,8 @@ class Node:
         self._eras: dict[int, tuple[bytes, float]] = {}
         # A reading of the server's clock.
         self._time_us, self._time_seconds = 0, 0.0
-        self._refused = ""
-        self._room = Room(clock)
-        self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        # Why it takes no copies, as was logged, and when that was last so.
+        self._refused, self._refused_seconds = "", 0.0
 
     @property
     def _unknown(self) -> frozenset[int]:
@@ -135,25 +127,19 @@ class Node:
         if owned != self._buckets:
             self._forget_eras(owned ^ self._buckets)
             self._buckets = owned
-            self._wake.set()
 
     def bind(self, keys: Keyspace) -> None:
         """Use these keys, and report their generation before anything is served."""
         self._keys = keys
         self._forget_eras(self._buckets)
-        self._wake.set()
-
-    async def start(self) -> None:
-        if self._keeper is None:
-            await self._try_open()
-            self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
         self.is_reached = False
-        await end_tasks((self._keeper,))
-        await self.gets.close()
-        await self.writes.close()
-        self._link.close()
+        try:
+            await self.gets.close()
+            await self.writes.close()
+        finally:
+            self._link.close()
 
     def server_us(self, seconds: float) -> int:
         """A lower bound of the server's clock at this boot-time moment."""
@@ -301,32 +287,12 @@ class Node:
         for bucket in buckets:
             self._eras.pop(bucket, None)
 
-    async def _keep(self) -> None:
-        """Check the server regularly, or as soon as a verb failed or a purge is to be reported. While it is down,
-        reconnect, with pauses that grow until it lasts."""
-        pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
-        while True:
-            if self.is_reached:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CHECK_SECONDS):
-                        await self._wake.wait()
-            if self.is_reached:
-                await self._try_open()
-                self._room.note(self._refused)
-                continue
-            if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
-                pause_seconds = _PAUSE_SECONDS_MIN
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
-            await self._try_open()
-            tried_seconds = self._clock()
-
-    async def _try_open(self) -> None:
-        self._wake.clear()
+    async def check(self) -> None:
+        """Connect, unless connected, and see whether the server can be used."""
         try:
             if not self._link.is_open:
                 await self._open()
-            await self._learn()
+            self.note_room(await self._learn())
         except StoreError as error:
             # The next connection may lead to another server.
             self._link.close()
@@ -351,13 +317,12 @@ class Node:
             self._run_id = lines["run_id"]
             self._forget_eras(self._buckets)
 
-    async def _learn(self, *, is_stale: bool = False) -> None:
+    async def _learn(self, *, is_stale: bool = False) -> str:
         """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
         writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
-        is ended first. Raises StoreError."""
+        is ended first. Returns why the server takes no copies; empty if it does. Raises StoreError."""
         link, keys, unknown = self._link, self._keys, self._unknown
-        if not (wanted := sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]):
-            return
+        wanted = sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
         commands: list[RedisCommand] = []
         for bucket in wanted:
@@ -381,7 +346,7 @@ class Node:
             # After a `bind` meanwhile, the next call learns the era.
             if keys is self._keys and bucket in self._buckets and era != self._eras.get(bucket, _NO_ERA)[0]:
                 self._eras[bucket] = era, self._time_seconds
-        self._refused = f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
+        return f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
 
     async def _refresh(self, *, is_stale: bool = False) -> None:
         if self.is_reached:
@@ -394,30 +359,16 @@ class Node:
         why = str(error)
         if self.is_reached or why != self.why_down:
             self.is_reached, self.why_down = False, why
-            self._wake.set()
             self._on_change()
 
-
-class Room:
-    """Logs whether a running server has room for copies: once when it has none, and once when it has room again.
-
-    At its limit the server takes one copy and refuses the next, so room is reported only after it has taken all copies
-    for a while. `clock` returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._reported = ""
-        self._refused_seconds = 0.0
-
-    def note(self, refused: str) -> None:
-        """Take the result of a check: why the server takes no copies, empty if it does."""
+    def note_room(self, refused: str) -> None:
+        """Log once that the server takes no copies, and once that it has taken all for a while: at its limit it takes
+        one and refuses the next."""
         now = self._clock()
         if refused:
-            self._refused_seconds = now
-            if refused != self._reported:
-                self._reported = refused
+            if refused != self._refused:
                 _LOG.warning("%s; until then replays come from the durable store", refused)
-        elif self._reported and now - self._refused_seconds >= ROOM_SECONDS:
-            self._reported = ""
+            self._refused, self._refused_seconds = refused, now
+        elif self._refused and now - self._refused_seconds >= ROOM_SECONDS:
+            self._refused = ""
             _LOG.info("Redis takes copies again")

@@ -198,7 +198,7 @@ _STORE_DIGITS: Final = 16
 # Keys of one step of a walk over all of them: the server does nothing else meanwhile.
 _SCANNED_KEYS: Final = 500
 
-# While a master is missing it is looked for this often. Looks that change nothing have growing pauses between them.
+# While a master is missing it is looked for this often. Looks that help nothing have growing pauses between them.
 _MISSING_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 1.0
@@ -222,14 +222,12 @@ class RedisFastTier:
         self._generation: str | None = None
         self._slots = [slot_of(key) for key in self._keys.era_keys]
         self._nodes: dict[Address, Node] = {}
-        # Former masters, until they are closed.
-        self._left: list[Node] = []
         # By the first byte of an operation's id.
         self._routes: list[Node | None] = [None] * PARTS
         self._news = News(self._news_link, self._channel_of)
         self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._change_listeners: list[Callable[[bool, str], None]] = []
-        self._look_seconds: float | None = None
+        self._look_seconds = _MISSING_SECONDS
         self._is_reached = False
         self._why_no_master = ""
         self._reported = (False, "")
@@ -259,6 +257,7 @@ class RedisFastTier:
         self._keys = keys
         for node in self._nodes.values():
             node.bind(keys)
+        self._wake.set()
         self._note_change()
 
     async def drop_copies(self) -> int:
@@ -301,8 +300,7 @@ class RedisFastTier:
         tasks, self._tasks = self._tasks, []
         await self._news.close()
         await end_tasks(tasks)
-        nodes, self._nodes, self._left = [*self._nodes.values(), *self._left], {}, []
-        self._routes = [None] * PARTS
+        nodes, self._nodes, self._routes = list(self._nodes.values()), {}, [None] * PARTS
         await asyncio.gather(*(node.close() for node in nodes))
         self._is_reached = False
 
@@ -361,40 +359,41 @@ class RedisFastTier:
         return self._keys.key_of(operation_id)
 
     async def _keep(self) -> None:
-        """Look for the masters when there is a reason to, and regularly where nobody says that they have changed."""
+        """Look regularly, and when there is a reason to."""
         pause_seconds = _PAUSE_SECONDS_MIN
         while True:
-            is_missing = None in self._routes or not all(node.is_reached for node in self._nodes.values())
             with suppress(TimeoutError):
-                async with asyncio.timeout(_MISSING_SECONDS if is_missing else self._look_seconds):
+                async with asyncio.timeout(self._look_seconds if self._is_whole else _MISSING_SECONDS):
                     await self._wake.wait()
-            self._wake.clear()
-            has_changed = await self._look()
-            pause_seconds = _PAUSE_SECONDS_MIN if has_changed else min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            await self._look()
+            pause_seconds = _PAUSE_SECONDS_MIN if self._is_whole else min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             await asyncio.sleep(pause_seconds)
 
-    async def _look(self) -> bool:
-        """Find the masters, and open and close nodes accordingly; returns whether something changed."""
+    @property
+    def _is_whole(self) -> bool:
+        return None not in self._routes and all(node.is_reached for node in self._nodes.values())
+
+    async def _look(self) -> None:
+        """Find the masters, open and close nodes accordingly, and see which of them can be used."""
+        self._wake.clear()
         try:
             found, self._look_seconds = await find_masters(self._access, self._nodes.keys())
         except StoreError as error:
-            self._why_no_master = str(error)
-            self._note_change()
-            return False
-        self._why_no_master = ""
-        new = {address: self._new_node(address) for address in found if address not in self._nodes}
-        self._left += [node for address, node in self._nodes.items() if address not in found]
-        self._nodes = {address: new.get(address) or self._nodes[address] for address in found}
-        owners = [next((each for each in found if _has(found[each], slot)), None) for slot in self._slots]
-        for address, node in self._nodes.items():
-            node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
-        routes = [owners[bucket] for bucket in self._keys.buckets]
-        before, self._routes = self._routes, [None if owner is None else self._nodes[owner] for owner in routes]
-        self._news.leave_all_but(found)
-        await asyncio.gather(*(node.start() for node in new.values()), *(node.close() for node in self._left))
-        self._left.clear()
+            # What is known is used as long as it can be.
+            found, self._why_no_master = None, str(error)
+        if found is not None:
+            self._why_no_master = ""
+            nodes = {address: self._nodes.get(address) or self._new_node(address) for address in found}
+            owners = [next((each for each in found if _has(found[each], slot)), None) for slot in self._slots]
+            for address, node in nodes.items():
+                node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
+            routes = [owners[bucket] for bucket in self._keys.buckets]
+            self._routes = [None if owner is None else nodes[owner] for owner in routes]
+            left, self._nodes = [node for node in self._nodes.values() if node.address not in found], nodes
+            self._news.leave_all_but(found)
+            await asyncio.gather(*(node.close() for node in left))
+        await asyncio.gather(*(node.check() for node in self._nodes.values()))
         self._note_change()
-        return self._routes != before
 
     def _new_node(self, address: Address) -> Node:
         return Node(

@@ -253,8 +253,8 @@ class RedisStore(Inquiry):
             change = each.require(Change())
             results[place] = result = self._step(change, commands[place], each, audited)
             if change.is_due:
-                witness = () if self._files is None else ((self._link.bytes, self._acknowledged, first + len(calls)),)
-                calls[place] = change.call(self._identity, *witness)
+                link = b"" if self._files is None else self._link.bytes
+                calls[place] = change.call(self._identity, link, self._acknowledged, first + len(calls))
                 news += _news(commands[place], result.snapshot.state)
         self._number = first + len(calls)
         try:

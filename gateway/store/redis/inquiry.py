@@ -242,42 +242,42 @@ class Inquiry:
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         async def lease(change: Change) -> RecoveryLease | None:
-            (kept,) = await self._kept((operation_id,))
+            kept, before = await self._doubted(change, operation_id)
             if kept.error is not None:
                 raise kept.error
-            key = layout.recovery_key(operation_id)
-            (value,), now_us = await self._lock(kept.require(change), key)
-            record = settle(kept.record, now_us)
+            record = settle(kept.record, kept.now_us)
             if record is None or record.state is not State.IN_DOUBT or record.token != token:
                 return None
-            before = _recovery_of(value)
             if before is None or before.token != token:
                 before = RecoveryState(token)
-            state = before.leased(now_us, lease_us, is_urgent=is_urgent)
+            state = before.leased(kept.now_us, lease_us, is_urgent=is_urgent)
             if state is None:
                 return None
-            change.then("SET", key, packed(astuple(state)))
+            change.then("SET", layout.recovery_key(operation_id), packed(astuple(state)))
             return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
         return await self._change(lease)
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         async def put_off(change: Change) -> None:
-            (kept,) = await self._kept((lease.operation_id,))
-            key = layout.recovery_key(lease.operation_id)
-            (value,), now_us = await self._lock(kept.require(change), key)
-            before = _recovery_of(value)
+            kept, before = await self._doubted(change, lease.operation_id)
             if before is None or (before.token, before.tries) != (lease.token, lease.tries + 1):
                 return
-            until_us = now_us + pause_us
+            now_us, until_us = kept.now_us, kept.now_us + pause_us
             state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
-            change.then("SET", key, packed(astuple(state)))
+            change.then("SET", layout.recovery_key(lease.operation_id), packed(astuple(state)))
             if kept.record is not None:
                 history = with_finding(kept.record, lease, finding, now_us)
                 if history is not None:
                     kept.write(change, replace(kept.record, history=history))
 
         await self._change(put_off)
+
+    async def _doubted(self, change: Change, operation_id: UUID) -> tuple[Kept, RecoveryState | None]:
+        """The operation and its probes, as the change requires them."""
+        (kept,) = await self._kept((operation_id,))
+        (value,), _ = await self._lock(kept.require(change), layout.recovery_key(operation_id))
+        return kept, _recovery_of(value)
 
     # -- audits -------------------------------------------------------------------------------------------------------
 
@@ -460,9 +460,8 @@ class Inquiry:
         )
         (names, links, *counted), _ = await self._read([("ZRANGEBYSCORE", *span, "LIMIT", 0, limit) for span in spans])
         needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
-        changes = []
+        change, rows = Change(frees=True), [row for each in counted for row in each]
         for name, value, is_needed in zip(names, await self._audit_values(names), needed, strict=True):
-            change = Change(frees=True)
             if is_needed or value is None:
                 change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
             else:
@@ -470,16 +469,15 @@ class Inquiry:
                 change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
                 change.then("ZREM", layout.AUDITS, name)
                 change.then("ZREM", layout.OLD_AUDITS, name)
-            changes.append(change)
         if links:
-            changes.append(Change(frees=True))
-            changes[-1].then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
-        for row in [row for rows in counted for row in rows][: max(0, limit - len(changes))]:
-            changes.append(Change(frees=True))
-            changes[-1].then("HDEL", row[24:], row[:24])
-            changes[-1].then("ZREM", layout.ACTIVITY, row)
-        await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
-        return len(changes)
+            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
+        del rows[max(0, limit - len(names)) :]
+        for row in rows:
+            change.then("HDEL", row[24:], row[:24])
+            change.then("ZREM", layout.ACTIVITY, row)
+        if change.is_due:
+            await self._write([change], keeps=False)
+        return len(names) + bool(links) + len(rows)
 
 
 def contended() -> NotApplied:

@@ -209,11 +209,6 @@ def unpacked(value: bytes) -> tuple[Any, ...]:
     return unpack(value, _VALUE_HEAD)
 
 
-Witnessed = tuple[bytes, int, int]
-"""The witness that a change raises: the link, the number that was acknowledged last, and the next one."""
-_UNWITNESSED: Final[Any] = ("", 0, 0)
-
-
 @dataclass(slots=True)
 class Change:
     """Conditions and commands."""
@@ -244,9 +239,10 @@ class Change:
     def _add(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self._commands += (command, self._index(key), len(arguments), *arguments)
 
-    def call(self, identity: str, witnessed: Witnessed = _UNWITNESSED) -> RedisCommand:
-        """The call, on this memory."""
-        head = (identity, "" if self.floor is None else self.floor, *witnessed, len(self._conditions) // 2)
+    def call(self, identity: str, link: bytes = b"", acknowledged: int = 0, number: int = 0) -> RedisCommand:
+        """The call, on this memory. It raises the witness of the link from what was acknowledged last."""
+        floor = "" if self.floor is None else self.floor
+        head = (identity, floor, link, acknowledged, number, len(self._conditions) // 2)
         return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
 
     def count_sealed(self, before: str | None, after: str | None) -> None:

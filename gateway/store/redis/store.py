@@ -52,6 +52,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -215,12 +216,14 @@ class RedisFastTier:
         """`sealing` opens the copies, which are of records as they are stored. Raises ValueError when the URL is none
         of Redis's."""
         self._access = parse(url)
-        self._clock = clock
-        self._sealing = sealing
+        self._wake = asyncio.Event()
         self._is_cluster = self._access.kind == "cluster"
         self._keys = Keyspace("", "", is_cluster=self._is_cluster)
         self._generation: str | None = None
         self._slots = [slot_of(key) for key in self._keys.era_keys]
+        self._new_node = partial(
+            Node, self._access, clock=clock, sealing=sealing, on_change=self._note_change, on_moved=self._wake.set
+        )
         self._nodes: dict[Address, Node] = {}
         # By the first byte of an operation's id.
         self._routes: list[Node | None] = [None] * PARTS
@@ -231,9 +234,8 @@ class RedisFastTier:
         self._is_reached = False
         self._why_no_master = ""
         self._reported = (False, "")
-        # While the tier is up, the masters that are not.
+        # The masters that are not up, as was logged while the tier was.
         self._missing: set[Address] = set()
-        self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -383,7 +385,7 @@ class RedisFastTier:
             found, self._why_no_master = None, str(error)
         if found is not None:
             self._why_no_master = ""
-            nodes = {address: self._nodes.get(address) or self._new_node(address) for address in found}
+            nodes = {address: self._nodes.get(address) or self._new_node(address, self._keys) for address in found}
             owners = [next((each for each in found if _has(found[each], slot)), None) for slot in self._slots]
             for address, node in nodes.items():
                 node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
@@ -394,17 +396,6 @@ class RedisFastTier:
             await asyncio.gather(*(node.close() for node in left))
         await asyncio.gather(*(node.check() for node in self._nodes.values()))
         self._note_change()
-
-    def _new_node(self, address: Address) -> Node:
-        return Node(
-            self._access,
-            address,
-            self._keys,
-            clock=self._clock,
-            sealing=self._sealing,
-            on_change=self._note_change,
-            on_moved=self._wake.set,
-        )
 
     def _note_change(self) -> None:
         """Report whether the tier is up, and log which of its masters are not."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 from uuid import UUID
 from zlib import crc32
 
-from gateway.core.lifecycle import due_us
+from gateway.core.lifecycle import due_us, settle
 from gateway.core.operation import Record, SealedRequest, State, in_doubt_since_us
 from gateway.store.base import Unreadable
 from gateway.store.redis.connection import RedisCommand, script
@@ -300,6 +300,11 @@ class Kept:
                 self.record, self.sealed_by = decode_whole(row, self.body), row[_SEALED_BY]
             except Unreadable as error:
                 self.error = error
+
+    @property
+    def settled(self) -> Record | None:
+        """The record as time has left it."""
+        return settle(self.record, self.now_us)
 
     def require(self, change: Change) -> Change:
         """Make the change require the record to be as it was read."""

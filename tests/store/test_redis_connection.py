@@ -16,7 +16,7 @@ from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.layout import Keyspace
 from gateway.store.redis.node import ROOM_SECONDS, Node
-from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
+from tests.store.copies import client, completed, fast_tier, id_of, record_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
 FULL = "Redis takes no copies: its memory is full"
@@ -59,10 +59,6 @@ async def link(redis_url: str) -> AsyncIterator[Link]:
 async def relay(redis_url: str) -> AsyncIterator[Relay]:
     async with Relay(urlsplit(redis_url).port or 6379) as relay:
         yield relay
-
-
-def through(relay: Relay) -> str:
-    return f"redis://127.0.0.1:{relay.port}/0"
 
 
 async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:

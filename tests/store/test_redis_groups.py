@@ -20,7 +20,7 @@ from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
 from gateway.store.redis.layout import PARTS, Keyspace
 from gateway.store.redis.store import STOOD_FOR_US, RedisFastTier, RedisSeen
-from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up
+from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
@@ -292,16 +292,6 @@ async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> N
         assert await note.read() == seen
     cluster.end_move(slot, source, target)
     assert await note.read() == seen
-
-
-async def why_down(url: str) -> str:
-    told: list[str] = []
-    tier = RedisFastTier(url)
-    tier.on_change(lambda _, why: told.append(why))
-    await tier.start()
-    await tier.close()
-    assert len(told) == 1
-    return told[0]
 
 
 async def test_a_plain_url_of_a_node_says_what_to_write(cluster: Cluster) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
-from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError
@@ -60,17 +60,6 @@ _NO_ERA: Final = (b"", 0.0)
 _LOG = logging.getLogger("gateway")
 
 
-@immutable
-class Write:
-    """A message on a channel. Where there is a snapshot, its record is also put under the name of the channel."""
-
-    channel: str
-    operation_id: UUID
-    message: str = ""
-    snapshot: Snapshot | None = None
-    started_seconds: float = 0.0
-
-
 class Node:
     """A master. Who has it calls `check` as long as it is used, and then `close`."""
 
@@ -92,9 +81,7 @@ class Node:
         """Whether the server was reachable at the last call. While False, verbs fail at once."""
         self.why_down = ""
         self.gets: Batcher[UUID, Snapshot | None] = Batcher(self._execute_gets, size_max=_GETS_MAX)
-        self.writes: Batcher[Write, None] = Batcher(
-            self._execute_writes, key=lambda write: write.operation_id.int, size_max=_WRITES_MAX
-        )
+        self._writes: Batcher[list[RedisCommand], None] = Batcher(self._execute_writes, size_max=_WRITES_MAX)
         self._access = access
         self._keys = keys
         self._clock = clock
@@ -137,7 +124,7 @@ class Node:
         self.is_reached = False
         try:
             await self.gets.close()
-            await self.writes.close()
+            await self._writes.close()
         finally:
             self._link.close()
 
@@ -156,33 +143,26 @@ class Node:
             await self._refresh()
         if not self.is_reached:
             raise NotApplied(DOWN)
-        results: list[Snapshot | StoreError | None] = [None if each in eras else NotApplied(DOWN) for each in buckets]
-        places: dict[int, list[int]] = {bucket: [] for bucket in buckets if bucket in eras}
-        for place, bucket in enumerate(buckets):
-            places.get(bucket, []).append(place)
         commands: list[RedisCommand] = [
-            ("MGET", keys.era_keys[bucket], *(keys.key_of(wanted[place]) for place in at))
-            for bucket, at in places.items()
+            ("MGET", keys.era_keys[bucket], keys.key_of(each)) for each, bucket in zip(wanted, buckets, strict=True)
         ]
-        *pages, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
+        *found, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
         if error := refusal(time):
             raise NotApplied(f"Redis refused: {error}")
         if keys is not self._keys:
             # It was bound anew meanwhile, to another store or after a purge.
             return [None] * len(wanted)
         now_us, is_stale = time_us(time), False
-        for (bucket, at), values in zip(places.items(), pages, strict=True):
+        results: list[Snapshot | StoreError | None] = [None] * len(wanted)
+        for place, (bucket, values) in enumerate(zip(buckets, found, strict=True)):
             if error := self._noted_refusal(values):
-                for place in at:
-                    results[place] = NotApplied(f"Redis refused: {error}")
-                continue
-            era, _ = eras.get(bucket, _NO_ERA)
-            held_era, *entries = values
-            if held_era is None or held_era[-ERA_BYTES:] != era:
+                results[place] = NotApplied(f"Redis refused: {error}")
+            elif bucket not in eras:
+                results[place] = NotApplied(DOWN)
+            elif values[0] is None or values[0][-ERA_BYTES:] != eras[bucket][0]:
                 is_stale = True
-                continue
-            for place, entry in zip(at, entries, strict=True):
-                results[place] = self._copy(entry, wanted[place], era, now_us)
+            else:
+                results[place] = self._copy(values[1], wanted[place], eras[bucket][0], now_us)
         if is_stale:
             await self._refresh(is_stale=True)
         return results
@@ -202,50 +182,38 @@ class Node:
         except Unopenable:
             return None
 
-    async def _execute_writes(self, writes: list[Write]) -> list[StoreError | None]:
-        """A refused command fails the write that it is for. What is put in an era that is over is never believed."""
+    def publish(self, channel: str, message: str = "") -> Awaitable[None]:
+        return self._writes.submit([("PUBLISH", channel, message)])
+
+    def put(self, operation_id: UUID, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
+        """Put the record of the snapshot, unless it was read before its era was known, and tell of it. What is put in
+        an era that is over is never believed."""
+        channel, record = self._keys.key_of(operation_id), snapshot.record
+        era, since_seconds = self._eras.get(self._keys.buckets[operation_id.int >> 120], _NO_ERA)
+        # Also where a full server takes no copies.
+        commands: list[RedisCommand] = [("PUBLISH", channel, "")]
+        if record is not None and era and started_seconds >= since_seconds:
+            started_us = self.server_us(started_seconds)
+            expires_us = started_us + record.replay_until_us - snapshot.now_us
+            entry = encode(record.sealed or record, era, expires_us)
+            if len(entry) <= ENTRY_BYTES_MAX:
+                commands.insert(0, ("SET", channel, entry, "PXAT", expires_us // 1000))
+        return self._writes.submit(commands)
+
+    async def _execute_writes(self, writes: list[list[RedisCommand]]) -> list[StoreError | None]:
+        """A refused command fails the write that it is of."""
         if self._unknown:
+            # A purge is told of when its generation was reported.
             await self._refresh()
         if not self.is_reached or self._unknown == self._buckets:
             raise NotApplied(DOWN)
-        commands: list[RedisCommand] = []
-        # For each command, the index in `writes` that it is for; and of what is put, the eras by bucket.
-        places: list[int] = []
-        eras: dict[int, bytes] = {}
-        for place, write in enumerate(writes):
-            bucket = self._keys.buckets[write.operation_id.int >> 120]
-            if (entry := self._entry(write, *self._eras.get(bucket, _NO_ERA))) is not None:
-                eras[bucket], _ = self._eras[bucket]
-                commands.append(("SET", write.channel, entry[0], "PXAT", entry[1]))
-                places.append(place)
-            # Also where a full server takes no copies.
-            commands.append(("PUBLISH", write.channel, write.message))
-            places.append(place)
-        looks: list[RedisCommand] = [("GET", self._keys.era_keys[bucket]) for bucket in eras]
-        replies = await self._exchange([*commands, ("TIME",), *looks], PUT_SECONDS)
-        time, *held = replies[len(commands) :]
+        *replies, time = await self._exchange([*chain.from_iterable(writes), ("TIME",)], PUT_SECONDS)
         if not refusal(time):
             self._note_time(time)
-        results: list[StoreError | None] = [None] * len(writes)
-        for place, reply in zip(places, replies, strict=False):
-            if error := self._noted_refusal(reply):
-                results[place] = NotApplied(f"Redis refused: {error}")
-        found = [(era, b"" if now is None else now) for era, now in zip(eras.values(), held, strict=True)]
-        if any(isinstance(now, bytes) and now[-ERA_BYTES:] != era for era, now in found):
-            await self._refresh(is_stale=True)
-        return results
-
-    def _entry(self, put: Write, era: bytes, since_seconds: float) -> tuple[bytes, int] | None:
-        """The entry's bytes, and when it expires (ms). None if it cannot be put, or there is none."""
-        snapshot, record = put.snapshot, None if put.snapshot is None else put.snapshot.record
-        if snapshot is None or record is None or not era or not put.channel.startswith(self._keys.prefix):
-            return None
-        if put.started_seconds < since_seconds:
-            return None
-        started_us = self.server_us(put.started_seconds)
-        expires_us = started_us + record.replay_until_us - snapshot.now_us
-        entry = encode(record.sealed or record, era, expires_us)
-        return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
+        reply_of = iter(replies)
+        refusals = [[self._noted_refusal(next(reply_of)) for _ in commands] for commands in writes]
+        errors = [next(filter(None, each), "") for each in refusals]
+        return [NotApplied(f"Redis refused: {error}") if error else None for error in errors]
 
     async def first_of(self, key: str, operation_id: UUID, within_ms: int) -> UUID | None:
         """Write the content that nobody has under this key, and read who has it."""

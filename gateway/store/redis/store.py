@@ -73,7 +73,7 @@ from gateway.store.redis.connection import (
 )
 from gateway.store.redis.layout import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
 from gateway.store.redis.news import News
-from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Write
+from gateway.store.redis.node import DOWN, PUT_SECONDS, Node
 
 # -- the note ----------------------------------------------------------------------------------------------------------
 
@@ -314,9 +314,7 @@ class RedisFastTier:
         if record is None or record.state is not _COMPLETED:
             raise ValueError("only completed records may be put")
         operation_id = record.identity.operation_id
-        node = self._node_for(operation_id.int >> 120)
-        write = Write(self._keys.key_of(operation_id), operation_id, "", snapshot, started_seconds)
-        return node.writes.submit(write)
+        return self._node_for(operation_id.int >> 120).put(operation_id, snapshot, started_seconds)
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         return self._node_for(content[0]).first_of(self._keys.content_key(content), operation_id, within_ms)
@@ -329,9 +327,9 @@ class RedisFastTier:
             raise NotApplied(DOWN)
         # A write without an era first reports this generation to the server. Each node tells of the purge when that is
         # done: whoever hears it last finds no copy any more.
-        news = Write(PURGES_CHANNEL, operation_id, operation_id.hex)
+        reached = [node for node in self._nodes.values() if node.is_reached]
         told = await asyncio.gather(
-            *(node.writes.submit(news) for node in self._nodes.values() if node.is_reached), return_exceptions=True
+            *(node.publish(PURGES_CHANNEL, operation_id.hex) for node in reached), return_exceptions=True
         )
         for error in told:
             if isinstance(error, BaseException):
@@ -340,8 +338,7 @@ class RedisFastTier:
             raise NotApplied("not every master of the fast tier can be told of a purge")
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        node = self._node_for(operation_id.int >> 120)
-        return node.writes.submit(Write(self._keys.key_of(operation_id), operation_id))
+        return self._node_for(operation_id.int >> 120).publish(self._keys.key_of(operation_id))
 
     def _node_for(self, part: int) -> Node:
         """Raises NotApplied where its node is down."""

@@ -17,6 +17,7 @@ from gateway.store.redis.store import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand, started
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
+from tests.support.relay import Relay
 
 STORE = "the-store"
 
@@ -60,6 +61,22 @@ async def fast_tier(url: str, store: str = STORE, sealing: Sealing = NO_SEALING)
     tier.bind(store)
     async with started(tier):
         yield tier
+
+
+async def why_down(url: str) -> str:
+    """What a tier that is down from its start tells of the cause, once."""
+    told: list[tuple[bool, str]] = []
+    tier = RedisFastTier(url)
+    tier.on_change(lambda up, why: told.append((up, why)))
+    async with started(tier):
+        pass
+    ((is_up, why),) = told
+    assert not is_up
+    return why
+
+
+def through(relay: Relay) -> str:
+    return f"redis://127.0.0.1:{relay.port}/0"
 
 
 async def until_up(tier: RedisFastTier) -> None:

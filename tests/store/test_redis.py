@@ -27,8 +27,10 @@ from tests.store.copies import (
     id_of,
     key_of,
     record_of,
+    through,
     time_left_us,
     until_up,
+    why_down,
     with_time_left,
 )
 from tests.support.eventually import eventually
@@ -46,10 +48,6 @@ pytestmark = pytest.mark.usefixtures("no_haste")
 async def tier(redis_url: str, no_haste: None) -> AsyncIterator[RedisFastTier]:
     async with fast_tier(redis_url) as tier:
         yield tier
-
-
-def through(relay: Relay) -> str:
-    return f"redis://127.0.0.1:{relay.port}/0"
 
 
 async def get_anew(tier: RedisFastTier, snapshot: Snapshot) -> Snapshot:
@@ -253,18 +251,6 @@ async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer
     finally:
         for server in servers:
             server.kill()
-
-
-async def why_down(url: str) -> str:
-    """What a tier that is down from its start tells of the cause, once."""
-    told: list[tuple[bool, str]] = []
-    tier = RedisFastTier(url)
-    tier.on_change(lambda up, why: told.append((up, why)))
-    await tier.start()
-    await tier.close()
-    ((is_up, why),) = told
-    assert not is_up
-    return why
 
 
 _MAY_NOT = "its user may not run what the scripts need"

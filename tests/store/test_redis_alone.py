@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -103,37 +102,34 @@ async def follow(master: RedisServer, *replicas: RedisServer) -> None:
         await eventually(lambda replica=replica: follows(replica), PATIENCE_SECONDS)
 
 
+# What is done to the server, what makes that good, and why it is refused meanwhile, and at a start.
 BROKEN: Final = {
-    "no log": (("appendonly", "no", "yes"), "appendonly is not yes"),
-    "drops keys": (("maxmemory-policy", "allkeys-lru", "noeviction"), "maxmemory-policy is not noeviction"),
-    "replicas take writes": (("replica-read-only", "no", "yes"), "replica-read-only is not yes"),
-}
+    "no log": ("CONFIG SET appendonly no", "CONFIG SET appendonly yes", "appendonly is not yes"),
+    "drops keys": (
+        "CONFIG SET maxmemory-policy allkeys-lru", "CONFIG SET maxmemory-policy noeviction",
+        "maxmemory-policy is not noeviction",
+    ),
+    "replicas take writes": (
+        "CONFIG SET replica-read-only no", "CONFIG SET replica-read-only yes", "replica-read-only is not yes",
+    ),
+    "tells nothing": (
+        "ACL SETUSER gateway -info", "ACL SETUSER gateway +info", "what it promises is not known|refused INFO",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_a_server_that_promises_less(server: RedisServer, soon: None, name: str, tmp_path: Path) -> None:
     """It is refused at the start, and from the next look on; once it promises enough, it is used again."""
-    (setting, value, before), why = BROKEN[name]
+    broken, mended, why = BROKEN[name]
     async with guarded(server.durable_url, tmp_path) as guard:
         await do(guard, hand := Hand(), Hand.claim)
-        command(server, "CONFIG", "SET", setting, value)
+        command(server, *broken.split())
         await eventually(lambda: _is_refused(guard, why), PATIENCE_SECONDS)
         assert await state(guard, hand) is State.CLAIMED
-        with pytest.raises(StartRefused, match=why):
+        with pytest.raises((StartRefused, NotApplied), match=why):
             await alone(server.durable_url).start()
-        command(server, "CONFIG", "SET", setting, before)
-        await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
-
-
-async def test_a_server_that_says_nothing_any_more(server: RedisServer, soon: None, tmp_path: Path) -> None:
-    """What it promised before is not believed for longer than until the next look; known keys are read."""
-    user = str(urlsplit(server.durable_url).username)
-    async with guarded(server.durable_url, tmp_path) as guard:
-        await do(guard, hand := Hand(), Hand.claim)
-        command(server, "ACL", "SETUSER", user, "-info")
-        await eventually(lambda: _is_refused(guard, "what it promises is not known"), PATIENCE_SECONDS)
-        assert await state(guard, hand) is State.CLAIMED
-        command(server, "ACL", "SETUSER", user, "+info")
+        command(server, *mended.split())
         await eventually(lambda: _grants(guard), PATIENCE_SECONDS)
 
 
@@ -141,7 +137,7 @@ async def _is_refused(guard: EpochGuard, why: str) -> bool:
     try:
         await guard.apply(Hand().claim())
     except NotApplied as error:
-        return why in str(error)
+        return re.search(why, str(error)) is not None
     except Indefinite:
         return False
     return False

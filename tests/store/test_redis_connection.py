@@ -15,9 +15,8 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import node as node_of_redis
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.layout import Keyspace
-from gateway.store.redis.node import ROOM_SECONDS, Node, Room
-from tests.conformance.hand import started
-from tests.store.copies import client, completed, fast_tier, id_of, record_of, until_up
+from gateway.store.redis.node import ROOM_SECONDS, Node
+from tests.store.copies import client, completed, fast_tier, id_of, record_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
 FULL = "Redis takes no copies: its memory is full"
@@ -33,21 +32,19 @@ async def node_at(
     keys: Keyspace = ONE_SERVER,
     buckets: Collection[int] = (0,),
     on_moved: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = boot_seconds,
 ) -> AsyncIterator[Node]:
-    """A started node with these buckets, or the one that there is."""
+    """A node with these buckets, or the one that there is, after a look at its server."""
     access = parse(url)
     node = Node(
-        access, access.seeds[0], keys, clock=boot_seconds, sealing=NO_SEALING, on_change=lambda: None, on_moved=on_moved
+        access, access.seeds[0], keys, clock=clock, sealing=NO_SEALING, on_change=lambda: None, on_moved=on_moved
     )
     node.own(buckets)
-    async with started(node):
+    await node.check()
+    try:
         yield node
-
-
-async def look(node: Node) -> bytes:
-    """Let the node look at its server; returns the era."""
-    await node._learn()
-    return node._eras[0][0]
+    finally:
+        await node.close()
 
 
 @pytest.fixture
@@ -62,10 +59,6 @@ async def link(redis_url: str) -> AsyncIterator[Link]:
 async def relay(redis_url: str) -> AsyncIterator[Relay]:
     async with Relay(urlsplit(redis_url).port or 6379) as relay:
         yield relay
-
-
-def through(relay: Relay) -> str:
-    return f"redis://127.0.0.1:{relay.port}/0"
 
 
 async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:
@@ -99,7 +92,7 @@ async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None
                 now_us = int(seconds) * 1_000_000 + int(microseconds)
                 assert node.server_us(moment) <= now_us
                 assert node.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
-                await look(node)
+                await node.check()
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
@@ -144,16 +137,20 @@ def test_a_refusal_is_told_in_a_word(text: str, word: str) -> None:
     assert refusal_code(text) == word
 
 
-def test_no_room_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_room_is_told_once(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A server at its limit, which takes one copy and refuses the next, gives one line; so does the end of that."""
     now = [0.0]
-    room = Room(lambda: now[0])
+    async with node_at(redis_url, clock=lambda: now[0]) as node:
+        tell_of_room(node, now, caplog)
+
+
+def tell_of_room(node: Node, now: list[float], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "gateway"):
         for looked in ["", *[FULL, ""] * 50]:
-            room.note(looked)
+            node.note_room(looked)
             now[0] += ROOM_SECONDS / 3
         assert caplog.messages == [f"{FULL}; until then replays come from the durable store"]
         for _ in range(10):
-            room.note("")
+            node.note_room("")
             now[0] += ROOM_SECONDS / 3
     assert caplog.messages[1:] == ["Redis takes copies again"]

@@ -20,7 +20,7 @@ from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
 from gateway.store.redis.layout import PARTS, Keyspace
 from gateway.store.redis.store import STOOD_FOR_US, RedisFastTier, RedisSeen
-from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up
+from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
@@ -180,11 +180,11 @@ async def test_what_a_server_does_not_have_is_looked_for(cluster: Cluster) -> No
     owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
     moved: list[str] = []
     async with node_at(url, keys=keys, buckets=owned, on_moved=lambda: moved.append("its own")) as node:
-        await eventually(lambda: node.is_reached)
+        assert node.is_reached
         assert not moved
     elsewhere = set(range(PARTS)) - owned
     async with node_at(url, keys=keys, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")) as node:
-        await eventually(lambda: node.is_reached)
+        assert node.is_reached
         assert set(moved) == {"elsewhere"}
 
 
@@ -194,11 +194,12 @@ async def test_a_slot_that_comes_back(cluster: Cluster) -> None:
     slots = cluster.slots_of(server)
     owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
     async with node_at(f"redis+cluster://127.0.0.1:{server.port}", keys=keys, buckets=owned) as node:
-        await eventually(lambda: node.knows_all_eras)
+        assert node.knows_all_eras
         node.own(sorted(owned)[1:])
         node.own(owned)
         assert not node.knows_all_eras
-        await eventually(lambda: node.knows_all_eras)
+        await node.check()
+        assert node.knows_all_eras
 
 
 async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster) -> None:
@@ -291,16 +292,6 @@ async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> N
         assert await note.read() == seen
     cluster.end_move(slot, source, target)
     assert await note.read() == seen
-
-
-async def why_down(url: str) -> str:
-    told: list[str] = []
-    tier = RedisFastTier(url)
-    tier.on_change(lambda _, why: told.append(why))
-    await tier.start()
-    await tier.close()
-    assert len(told) == 1
-    return told[0]
 
 
 async def test_a_plain_url_of_a_node_says_what_to_write(cluster: Cluster) -> None:

@@ -355,10 +355,10 @@ _UNDECIDED_SECONDS: Final = 0.25
 
 
 class Masters(NamedTuple):
-    """By master, the slots that it has; and when to look again although nothing has happened, None for never."""
+    """By master, the slots that it has; and when to look again although nothing has happened."""
 
     slots: Mapping[Address, Sequence[range]]
-    look_seconds: float | None = None
+    look_seconds: float
 
 
 def slot_of(key: str) -> int:
@@ -381,8 +381,8 @@ async def find_masters(access: Access, known: Collection[Address] = ()) -> Maste
             best = max((view for view in views if not isinstance(view, str)), default=None, key=lambda view: view[:2])
             if best is None:
                 raise NotApplied("; ".join(str(view) for view in views))
-            return Masters(best[2])
-    return Masters({access.seeds[0]: _ALL_SLOTS})
+            return Masters(best[2], _LOOK_SECONDS)
+    return Masters({access.seeds[0]: _ALL_SLOTS}, _LOOK_SECONDS)
 
 
 async def listen_for_masters(access: Access, wake: Callable[[], None]) -> None:

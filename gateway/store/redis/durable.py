@@ -35,7 +35,7 @@ from itertools import chain
 from typing import Any, Final, NoReturn, Self, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.core.lifecycle import settle, step
+from gateway.core.lifecycle import step
 from gateway.core.operation import (
     Accept,
     Applied,
@@ -208,7 +208,7 @@ class RedisStore(Inquiry):
         (kept,) = await self._kept((operation_id,), "reads")
         if kept.error is not None:
             raise kept.error
-        return Snapshot(settle(kept.record, kept.now_us), kept.now_us)
+        return Snapshot(kept.settled, kept.now_us)
 
     def announce_work(self) -> None:
         self._news.wake(WORK)
@@ -253,8 +253,8 @@ class RedisStore(Inquiry):
             change = each.require(Change())
             results[place] = result = self._step(change, commands[place], each, audited)
             if change.is_due:
-                witness = () if self._files is None else ((self._link.bytes, self._acknowledged, first + len(calls)),)
-                calls[place] = change.call(self._identity, *witness)
+                link = b"" if self._files is None else self._link.bytes
+                calls[place] = change.call(self._identity, link, self._acknowledged, first + len(calls))
                 news += _news(commands[place], result.snapshot.state)
         self._number = first + len(calls)
         try:
@@ -274,7 +274,7 @@ class RedisStore(Inquiry):
         """Execute the command on the record that was read: its result once the change is made. `audited` is the number
         of the last audit."""
         now_us, floor = kept.now_us, kept.floor
-        settled = settle(kept.record, now_us)
+        settled = kept.settled
 
         def draw() -> int:
             change.floor = floor

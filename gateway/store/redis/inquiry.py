@@ -13,11 +13,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, replace
+from itertools import repeat
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.identity.key import is_of
-from gateway.core.lifecycle import settle, written_down
+from gateway.core.lifecycle import written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -139,17 +140,28 @@ class Inquiry:
                 raise outcome
         return sum(outcome is True for outcome in done)
 
-    async def _kept(self, operation_ids: Iterable[UUID], link: str = "changes") -> list[Kept]:
-        """The operations with their whole records."""
-        wanted = list(operation_ids)
-        keys = [key for each in wanted for key in (layout.record_key(each), layout.body_key(each))]
-        commands: list[RedisCommand] = [("HGET", layout.MEMORY, "floor"), ("MGET", *keys)]
-        (floor, values), now_us = await self._read(commands, link) if keys else ((0, ()), 0)
-        pairs = iter(values)
-        return [
-            Kept(each, value, body, int(floor or 0), now_us)
-            for each, value, body in zip(wanted, pairs, pairs, strict=True)
-        ]
+    async def _kept(self, operation_ids: Sequence[UUID], link: str = "changes", *, has_body: bool = True) -> list[Kept]:
+        """The operations with their records; without `has_body`, the bodies of their responses are empty, and no
+        missing one is taken for one that was removed."""
+        kinds = (layout.record_key, layout.body_key) if has_body else (layout.record_key,)
+        keys = [key_of(each) for each in operation_ids for key_of in kinds]
+        # Record and body at one moment.
+        (floor, values), now_us = await self._read([("HGET", layout.MEMORY, "floor"), ("MGET", *keys)], link)
+        found = zip(values[:: len(kinds)], values[1::2] if has_body else repeat(b""), strict=False)
+        return [Kept(each, *pair, int(floor or 0), now_us) for each, pair in zip(operation_ids, found, strict=True)]
+
+    async def _walk(
+        self, after: UUID | None = None, *, is_doubt: bool = False, size: int = 0
+    ) -> AsyncIterator[list[Kept]]:
+        """All operations after this one, in the order of their ids, piece by piece; with `is_doubt`, those that are or
+        may be in doubt; with `size`, so many in a piece, and with the bodies of their responses."""
+        floor = b"" if after is None else after.bytes
+        for part in range(0 if after is None else layout.part_of(after), layout.LIST_PARTS):
+            lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
+            (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
+            ids = sorted({member[:ID_BYTES] for members in found for member in members if member[:ID_BYTES] > floor})
+            for piece in _in_pieces(ids, size or PIECE_RECORDS_MAX):
+                yield await self._kept([UUID(bytes=each) for each in piece], "reads", has_body=size > 0)
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
@@ -160,8 +172,9 @@ class Inquiry:
         found: list[Snapshot] = []
         if not states or query.limit <= 0:
             return found
-        async for ids in self._pieces(query.after, is_doubt=states == {State.IN_DOUBT}):
-            records, now_us = await self._settled(ids)
+        async for kept in self._walk(query.after, is_doubt=states == {State.IN_DOUBT}):
+            now_us = kept[0].now_us
+            records = [record for each in kept if (record := each.settled) is not None]
             fitting = [record for record in records if _fits(record, query, states, now_us)]
             if query.recoverable and fitting:
                 keys = [layout.recovery_key(record.identity.operation_id) for record in fitting]
@@ -173,29 +186,10 @@ class Inquiry:
                     or state.token != record.token
                     or not (state.is_held(now_us) or state.is_put_off(now_us))
                 ]
-            found += [Snapshot(record, now_us) for record in fitting]
+            found += [Snapshot(_bodiless(record), now_us) for record in fitting]
             if len(found) >= query.limit:
                 break
         return found[: query.limit]
-
-    async def _pieces(self, after: UUID | None = None, *, is_doubt: bool = False) -> AsyncIterator[list[UUID]]:
-        """The ids of all operations after this one, in their order; with `is_doubt`, of those that are or may be in
-        doubt."""
-        floor = b"" if after is None else after.bytes
-        for part in range(0 if after is None else layout.part_of(after), layout.LIST_PARTS):
-            lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
-            (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
-            ids = sorted({member[:ID_BYTES] for members in found for member in members if member[:ID_BYTES] > floor})
-            for piece in _in_pieces(ids, PIECE_RECORDS_MAX):
-                yield [UUID(bytes=each) for each in piece]
-
-    async def _settled(self, operation_ids: Sequence[UUID]) -> tuple[list[Record], int]:
-        """The settled records that can be read, without the bodies of their responses, and the time. A missing body is
-        not taken for one that was removed."""
-        (values,), now_us = await self._read([("MGET", *map(layout.record_key, operation_ids))])
-        kept = (Kept(each, value, b"", 0, now_us) for each, value in zip(operation_ids, values, strict=True))
-        settled = (settle(each.record, now_us) for each in kept)
-        return [_bodiless(record) for record in settled if record is not None], now_us
 
     async def tally(self) -> Tally:
         doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
@@ -204,10 +198,9 @@ class Inquiry:
         replies, _ = await self._read([("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES])
         lapsed = [UUID(bytes=member) for members in replies for member in members]
         for piece in _in_pieces(lapsed, PIECE_RECORDS_MAX):
-            records, _ = await self._settled(piece)
-            in_doubt += [
-                (in_doubt_since_us(each), each.identity.route) for each in records if each.state is State.IN_DOUBT
-            ]
+            settled = [each.settled for each in await self._kept(piece, "reads", has_body=False)]
+            records = [record for record in settled if record is not None and record.state is State.IN_DOUBT]
+            in_doubt += [(in_doubt_since_us(record), record.identity.route) for record in records]
         oldest_us = min((since_us for since_us, _ in in_doubt), default=now_us)
         counted = ((key_ids.decode(), int(number)) for key_ids, number in _pairs(sealed))
         return Tally(
@@ -220,11 +213,12 @@ class Inquiry:
         """How many keys of each operation name are remembered. Reads all records, unless there are no names."""
         counted = dict.fromkeys(names, Living())
         if counted:
-            async for ids in self._pieces():
-                records, _ = await self._settled(ids)
-                for record, name in [(each, name) for each in records for name in names if is_of(each.identity, *name)]:
+            async for kept in self._walk():
+                for record in [record for each in kept if (record := each.settled) is not None]:
                     key_id = "" if record.fingerprint is None else record.fingerprint.key_id
-                    counted[name] = joined(counted[name], Living(1, _kept_until_us(record), {key_id: 1}))
+                    living = Living(1, _kept_until_us(record), {key_id: 1})
+                    for name in [each for each in names if is_of(record.identity, *each)]:
+                        counted[name] = joined(counted[name], living)
         return counted
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
@@ -242,42 +236,42 @@ class Inquiry:
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
         async def lease(change: Change) -> RecoveryLease | None:
-            (kept,) = await self._kept((operation_id,))
+            kept, before = await self._doubted(change, operation_id)
             if kept.error is not None:
                 raise kept.error
-            key = layout.recovery_key(operation_id)
-            (value,), now_us = await self._lock(kept.require(change), key)
-            record = settle(kept.record, now_us)
+            record = kept.settled
             if record is None or record.state is not State.IN_DOUBT or record.token != token:
                 return None
-            before = _recovery_of(value)
             if before is None or before.token != token:
                 before = RecoveryState(token)
-            state = before.leased(now_us, lease_us, is_urgent=is_urgent)
+            state = before.leased(kept.now_us, lease_us, is_urgent=is_urgent)
             if state is None:
                 return None
-            change.then("SET", key, packed(astuple(state)))
+            change.then("SET", layout.recovery_key(operation_id), packed(astuple(state)))
             return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
         return await self._change(lease)
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
         async def put_off(change: Change) -> None:
-            (kept,) = await self._kept((lease.operation_id,))
-            key = layout.recovery_key(lease.operation_id)
-            (value,), now_us = await self._lock(kept.require(change), key)
-            before = _recovery_of(value)
+            kept, before = await self._doubted(change, lease.operation_id)
             if before is None or (before.token, before.tries) != (lease.token, lease.tries + 1):
                 return
-            until_us = now_us + pause_us
+            now_us, until_us = kept.now_us, kept.now_us + pause_us
             state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
-            change.then("SET", key, packed(astuple(state)))
+            change.then("SET", layout.recovery_key(lease.operation_id), packed(astuple(state)))
             if kept.record is not None:
                 history = with_finding(kept.record, lease, finding, now_us)
                 if history is not None:
                     kept.write(change, replace(kept.record, history=history))
 
         await self._change(put_off)
+
+    async def _doubted(self, change: Change, operation_id: UUID) -> tuple[Kept, RecoveryState | None]:
+        """The operation and its probes, as the change requires them."""
+        (kept,) = await self._kept((operation_id,))
+        (value,), _ = await self._lock(kept.require(change), layout.recovery_key(operation_id))
+        return kept, _recovery_of(value)
 
     # -- audits -------------------------------------------------------------------------------------------------------
 
@@ -328,15 +322,12 @@ class Inquiry:
 
     async def sealed_rows(self, place: Place, after: Any, limit: int) -> list[Row]:
         if place is Place.RECORDS:
-            ids: list[UUID] = []
-            async for piece in self._pieces(after):
-                ids += piece
-                if len(ids) >= limit:
+            found: list[Kept] = []
+            async for kept in self._walk(after, size=limit):
+                found += kept
+                if len(found) >= limit:
                     break
-            return [
-                Row(each.operation_id, each.record, is_gone=each.value is None)
-                for each in await self._kept(ids[:limit], "reads")
-            ]
+            return [Row(each.operation_id, each.record, is_gone=each.value is None) for each in found[:limit]]
         if place is Place.AUDITS:
             above = "-inf" if after is None else f"({int.from_bytes(after[:8])}"
             return [_audit_row(*each) for each in await self._named_audits("ZRANGEBYSCORE", above, "+inf", limit)]
@@ -346,14 +337,12 @@ class Inquiry:
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:
         """No list leads to them, so it looks at `_SEARCHED_MAX` records at most."""
         found, searched = list[KeptRow](), 0
-        async for ids in self._pieces():
-            for piece in _in_pieces(ids, PAGE_ROWS_MAX):
-                kept = await self._kept(piece, "reads")
-                found += [each.record for each in kept if each.record is not None and each.sealed_by == key_id]
-                searched += len(kept)
-                if searched >= _SEARCHED_MAX or len(found) >= EXAMPLES_MAX:
-                    return found[:EXAMPLES_MAX]
-        return found
+        async for kept in self._walk(size=PAGE_ROWS_MAX):
+            found += [each.record for each in kept if each.record is not None and each.sealed_by == key_id]
+            searched += len(kept)
+            if searched >= _SEARCHED_MAX or len(found) >= EXAMPLES_MAX:
+                break
+        return found[:EXAMPLES_MAX]
 
     async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
         made = [change for row, again in changes if (change := await self._resealing(row, again)) is not None]
@@ -460,9 +449,8 @@ class Inquiry:
         )
         (names, links, *counted), _ = await self._read([("ZRANGEBYSCORE", *span, "LIMIT", 0, limit) for span in spans])
         needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
-        changes = []
+        change, rows = Change(frees=True), [row for each in counted for row in each]
         for name, value, is_needed in zip(names, await self._audit_values(names), needed, strict=True):
-            change = Change(frees=True)
             if is_needed or value is None:
                 change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
             else:
@@ -470,16 +458,15 @@ class Inquiry:
                 change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
                 change.then("ZREM", layout.AUDITS, name)
                 change.then("ZREM", layout.OLD_AUDITS, name)
-            changes.append(change)
         if links:
-            changes.append(Change(frees=True))
-            changes[-1].then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
-        for row in [row for rows in counted for row in rows][: max(0, limit - len(changes))]:
-            changes.append(Change(frees=True))
-            changes[-1].then("HDEL", row[24:], row[:24])
-            changes[-1].then("ZREM", layout.ACTIVITY, row)
-        await self.primary.write([change.call(self._identity) for change in changes], keeps=False)
-        return len(changes)
+            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
+        del rows[max(0, limit - len(names)) :]
+        for row in rows:
+            change.then("HDEL", row[24:], row[:24])
+            change.then("ZREM", layout.ACTIVITY, row)
+        if change.is_due:
+            await self._write([change], keeps=False)
+        return len(names) + bool(links) + len(rows)
 
 
 def contended() -> NotApplied:

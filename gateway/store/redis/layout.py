@@ -25,7 +25,7 @@ from typing import Any, Final
 from uuid import UUID
 from zlib import crc32
 
-from gateway.core.lifecycle import due_us
+from gateway.core.lifecycle import due_us, settle
 from gateway.core.operation import Record, SealedRequest, State, in_doubt_since_us
 from gateway.store.base import Unreadable
 from gateway.store.redis.connection import RedisCommand, script
@@ -209,11 +209,6 @@ def unpacked(value: bytes) -> tuple[Any, ...]:
     return unpack(value, _VALUE_HEAD)
 
 
-Witnessed = tuple[bytes, int, int]
-"""The witness that a change raises: the link, the number that was acknowledged last, and the next one."""
-_UNWITNESSED: Final[Any] = ("", 0, 0)
-
-
 @dataclass(slots=True)
 class Change:
     """Conditions and commands."""
@@ -244,9 +239,10 @@ class Change:
     def _add(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self._commands += (command, self._index(key), len(arguments), *arguments)
 
-    def call(self, identity: str, witnessed: Witnessed = _UNWITNESSED) -> RedisCommand:
-        """The call, on this memory."""
-        head = (identity, "" if self.floor is None else self.floor, *witnessed, len(self._conditions) // 2)
+    def call(self, identity: str, link: bytes = b"", acknowledged: int = 0, number: int = 0) -> RedisCommand:
+        """The call, on this memory. It raises the witness of the link from what was acknowledged last."""
+        floor = "" if self.floor is None else self.floor
+        head = (identity, floor, link, acknowledged, number, len(self._conditions) // 2)
         return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
 
     def count_sealed(self, before: str | None, after: str | None) -> None:
@@ -304,6 +300,11 @@ class Kept:
                 self.record, self.sealed_by = decode_whole(row, self.body), row[_SEALED_BY]
             except Unreadable as error:
                 self.error = error
+
+    @property
+    def settled(self) -> Record | None:
+        """The record as time has left it."""
+        return settle(self.record, self.now_us)
 
     def require(self, change: Change) -> Change:
         """Make the change require the record to be as it was read."""

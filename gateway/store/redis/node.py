@@ -6,19 +6,18 @@ buckets it has been given, and not why. `store` has the theory of operation.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.confidential import Sealing
-from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.sealing import Unopenable
-from gateway.store.base import NotApplied, StoreError, end_tasks
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import Batcher
 from gateway.store.redis.connection import (
     CAUSES,
@@ -44,11 +43,6 @@ ENTRY_BYTES_MAX: Final = 256 * 1024
 _WRITES_MAX: Final = 16
 _GETS_MAX: Final = 64
 
-# The keeper checks the server this often; while it is down, it pauses between these bounds.
-_CHECK_SECONDS: Final = 5.0
-_PAUSE_SECONDS_MIN: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 5.0
-
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.
 _DRIFT_US: Final = 1_000
 
@@ -66,19 +60,8 @@ _NO_ERA: Final = (b"", 0.0)
 _LOG = logging.getLogger("gateway")
 
 
-@immutable
-class Write:
-    """A message on a channel. Where there is a snapshot, its record is also put under the name of the channel."""
-
-    channel: str
-    operation_id: UUID
-    message: str = ""
-    snapshot: Snapshot | None = None
-    started_seconds: float = 0.0
-
-
 class Node:
-    """A master, which is kept connected from `start` to `close`."""
+    """A master. Who has it calls `check` as long as it is used, and then `close`."""
 
     def __init__(
         self,
@@ -98,9 +81,7 @@ class Node:
         """Whether the server was reachable at the last call. While False, verbs fail at once."""
         self.why_down = ""
         self.gets: Batcher[UUID, Snapshot | None] = Batcher(self._execute_gets, size_max=_GETS_MAX)
-        self.writes: Batcher[Write, None] = Batcher(
-            self._execute_writes, key=lambda write: write.operation_id.int, size_max=_WRITES_MAX
-        )
+        self._writes: Batcher[list[RedisCommand], None] = Batcher(self._execute_writes, size_max=_WRITES_MAX)
         self._access = access
         self._keys = keys
         self._clock = clock
@@ -116,10 +97,8 @@ class Node:
         self._eras: dict[int, tuple[bytes, float]] = {}
         # A reading of the server's clock.
         self._time_us, self._time_seconds = 0, 0.0
-        self._refused = ""
-        self._room = Room(clock)
-        self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        # Why it takes no copies, as was logged, and when that was last so.
+        self._refused, self._refused_seconds = "", 0.0
 
     @property
     def _unknown(self) -> frozenset[int]:
@@ -135,25 +114,19 @@ class Node:
         if owned != self._buckets:
             self._forget_eras(owned ^ self._buckets)
             self._buckets = owned
-            self._wake.set()
 
     def bind(self, keys: Keyspace) -> None:
         """Use these keys, and report their generation before anything is served."""
         self._keys = keys
         self._forget_eras(self._buckets)
-        self._wake.set()
-
-    async def start(self) -> None:
-        if self._keeper is None:
-            await self._try_open()
-            self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
         self.is_reached = False
-        await end_tasks((self._keeper,))
-        await self.gets.close()
-        await self.writes.close()
-        self._link.close()
+        try:
+            await self.gets.close()
+            await self._writes.close()
+        finally:
+            self._link.close()
 
     def server_us(self, seconds: float) -> int:
         """A lower bound of the server's clock at this boot-time moment."""
@@ -170,33 +143,26 @@ class Node:
             await self._refresh()
         if not self.is_reached:
             raise NotApplied(DOWN)
-        results: list[Snapshot | StoreError | None] = [None if each in eras else NotApplied(DOWN) for each in buckets]
-        places: dict[int, list[int]] = {bucket: [] for bucket in buckets if bucket in eras}
-        for place, bucket in enumerate(buckets):
-            places.get(bucket, []).append(place)
         commands: list[RedisCommand] = [
-            ("MGET", keys.era_keys[bucket], *(keys.key_of(wanted[place]) for place in at))
-            for bucket, at in places.items()
+            ("MGET", keys.era_keys[bucket], keys.key_of(each)) for each, bucket in zip(wanted, buckets, strict=True)
         ]
-        *pages, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
+        *found, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
         if error := refusal(time):
             raise NotApplied(f"Redis refused: {error}")
         if keys is not self._keys:
             # It was bound anew meanwhile, to another store or after a purge.
             return [None] * len(wanted)
         now_us, is_stale = time_us(time), False
-        for (bucket, at), values in zip(places.items(), pages, strict=True):
+        results: list[Snapshot | StoreError | None] = [None] * len(wanted)
+        for place, (bucket, values) in enumerate(zip(buckets, found, strict=True)):
             if error := self._noted_refusal(values):
-                for place in at:
-                    results[place] = NotApplied(f"Redis refused: {error}")
-                continue
-            era, _ = eras.get(bucket, _NO_ERA)
-            held_era, *entries = values
-            if held_era is None or held_era[-ERA_BYTES:] != era:
+                results[place] = NotApplied(f"Redis refused: {error}")
+            elif bucket not in eras:
+                results[place] = NotApplied(DOWN)
+            elif values[0] is None or values[0][-ERA_BYTES:] != eras[bucket][0]:
                 is_stale = True
-                continue
-            for place, entry in zip(at, entries, strict=True):
-                results[place] = self._copy(entry, wanted[place], era, now_us)
+            else:
+                results[place] = self._copy(values[1], wanted[place], eras[bucket][0], now_us)
         if is_stale:
             await self._refresh(is_stale=True)
         return results
@@ -216,50 +182,38 @@ class Node:
         except Unopenable:
             return None
 
-    async def _execute_writes(self, writes: list[Write]) -> list[StoreError | None]:
-        """A refused command fails the write that it is for. What is put in an era that is over is never believed."""
+    def publish(self, channel: str, message: str = "") -> Awaitable[None]:
+        return self._writes.submit([("PUBLISH", channel, message)])
+
+    def put(self, operation_id: UUID, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
+        """Put the record of the snapshot, unless it was read before its era was known, and tell of it. What is put in
+        an era that is over is never believed."""
+        channel, record = self._keys.key_of(operation_id), snapshot.record
+        era, since_seconds = self._eras.get(self._keys.buckets[operation_id.int >> 120], _NO_ERA)
+        # Also where a full server takes no copies.
+        commands: list[RedisCommand] = [("PUBLISH", channel, "")]
+        if record is not None and era and started_seconds >= since_seconds:
+            started_us = self.server_us(started_seconds)
+            expires_us = started_us + record.replay_until_us - snapshot.now_us
+            entry = encode(record.sealed or record, era, expires_us)
+            if len(entry) <= ENTRY_BYTES_MAX:
+                commands.insert(0, ("SET", channel, entry, "PXAT", expires_us // 1000))
+        return self._writes.submit(commands)
+
+    async def _execute_writes(self, writes: list[list[RedisCommand]]) -> list[StoreError | None]:
+        """A refused command fails the write that it is of."""
         if self._unknown:
+            # A purge is told of when its generation was reported.
             await self._refresh()
         if not self.is_reached or self._unknown == self._buckets:
             raise NotApplied(DOWN)
-        commands: list[RedisCommand] = []
-        # For each command, the index in `writes` that it is for; and of what is put, the eras by bucket.
-        places: list[int] = []
-        eras: dict[int, bytes] = {}
-        for place, write in enumerate(writes):
-            bucket = self._keys.buckets[write.operation_id.int >> 120]
-            if (entry := self._entry(write, *self._eras.get(bucket, _NO_ERA))) is not None:
-                eras[bucket], _ = self._eras[bucket]
-                commands.append(("SET", write.channel, entry[0], "PXAT", entry[1]))
-                places.append(place)
-            # Also where a full server takes no copies.
-            commands.append(("PUBLISH", write.channel, write.message))
-            places.append(place)
-        looks: list[RedisCommand] = [("GET", self._keys.era_keys[bucket]) for bucket in eras]
-        replies = await self._exchange([*commands, ("TIME",), *looks], PUT_SECONDS)
-        time, *held = replies[len(commands) :]
+        *replies, time = await self._exchange([*chain.from_iterable(writes), ("TIME",)], PUT_SECONDS)
         if not refusal(time):
             self._note_time(time)
-        results: list[StoreError | None] = [None] * len(writes)
-        for place, reply in zip(places, replies, strict=False):
-            if error := self._noted_refusal(reply):
-                results[place] = NotApplied(f"Redis refused: {error}")
-        found = [(era, b"" if now is None else now) for era, now in zip(eras.values(), held, strict=True)]
-        if any(isinstance(now, bytes) and now[-ERA_BYTES:] != era for era, now in found):
-            await self._refresh(is_stale=True)
-        return results
-
-    def _entry(self, put: Write, era: bytes, since_seconds: float) -> tuple[bytes, int] | None:
-        """The entry's bytes, and when it expires (ms). None if it cannot be put, or there is none."""
-        snapshot, record = put.snapshot, None if put.snapshot is None else put.snapshot.record
-        if snapshot is None or record is None or not era or not put.channel.startswith(self._keys.prefix):
-            return None
-        if put.started_seconds < since_seconds:
-            return None
-        started_us = self.server_us(put.started_seconds)
-        expires_us = started_us + record.replay_until_us - snapshot.now_us
-        entry = encode(record.sealed or record, era, expires_us)
-        return None if len(entry) > ENTRY_BYTES_MAX else (entry, expires_us // 1000)
+        reply_of = iter(replies)
+        refusals = [[self._noted_refusal(next(reply_of)) for _ in commands] for commands in writes]
+        errors = [next(filter(None, each), "") for each in refusals]
+        return [NotApplied(f"Redis refused: {error}") if error else None for error in errors]
 
     async def first_of(self, key: str, operation_id: UUID, within_ms: int) -> UUID | None:
         """Write the content that nobody has under this key, and read who has it."""
@@ -301,32 +255,12 @@ class Node:
         for bucket in buckets:
             self._eras.pop(bucket, None)
 
-    async def _keep(self) -> None:
-        """Check the server regularly, or as soon as a verb failed or a purge is to be reported. While it is down,
-        reconnect, with pauses that grow until it lasts."""
-        pause_seconds, tried_seconds = _PAUSE_SECONDS_MIN, self._clock()
-        while True:
-            if self.is_reached:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CHECK_SECONDS):
-                        await self._wake.wait()
-            if self.is_reached:
-                await self._try_open()
-                self._room.note(self._refused)
-                continue
-            if self._clock() - tried_seconds > _PAUSE_SECONDS_MAX:
-                pause_seconds = _PAUSE_SECONDS_MIN
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
-            await self._try_open()
-            tried_seconds = self._clock()
-
-    async def _try_open(self) -> None:
-        self._wake.clear()
+    async def check(self) -> None:
+        """Connect, unless connected, and see whether the server can be used."""
         try:
             if not self._link.is_open:
                 await self._open()
-            await self._learn()
+            self.note_room(await self._learn())
         except StoreError as error:
             # The next connection may lead to another server.
             self._link.close()
@@ -351,13 +285,12 @@ class Node:
             self._run_id = lines["run_id"]
             self._forget_eras(self._buckets)
 
-    async def _learn(self, *, is_stale: bool = False) -> None:
+    async def _learn(self, *, is_stale: bool = False) -> str:
         """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
         writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
-        is ended first. Raises StoreError."""
+        is ended first. Returns why the server takes no copies; empty if it does. Raises StoreError."""
         link, keys, unknown = self._link, self._keys, self._unknown
-        if not (wanted := sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]):
-            return
+        wanted = sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
         commands: list[RedisCommand] = []
         for bucket in wanted:
@@ -381,7 +314,7 @@ class Node:
             # After a `bind` meanwhile, the next call learns the era.
             if keys is self._keys and bucket in self._buckets and era != self._eras.get(bucket, _NO_ERA)[0]:
                 self._eras[bucket] = era, self._time_seconds
-        self._refused = f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
+        return f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
 
     async def _refresh(self, *, is_stale: bool = False) -> None:
         if self.is_reached:
@@ -394,30 +327,16 @@ class Node:
         why = str(error)
         if self.is_reached or why != self.why_down:
             self.is_reached, self.why_down = False, why
-            self._wake.set()
             self._on_change()
 
-
-class Room:
-    """Logs whether a running server has room for copies: once when it has none, and once when it has room again.
-
-    At its limit the server takes one copy and refuses the next, so room is reported only after it has taken all copies
-    for a while. `clock` returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._reported = ""
-        self._refused_seconds = 0.0
-
-    def note(self, refused: str) -> None:
-        """Take the result of a check: why the server takes no copies, empty if it does."""
+    def note_room(self, refused: str) -> None:
+        """Log once that the server takes no copies, and once that it has taken all for a while: at its limit it takes
+        one and refuses the next."""
         now = self._clock()
         if refused:
-            self._refused_seconds = now
-            if refused != self._reported:
-                self._reported = refused
+            if refused != self._refused:
                 _LOG.warning("%s; until then replays come from the durable store", refused)
-        elif self._reported and now - self._refused_seconds >= ROOM_SECONDS:
-            self._reported = ""
+            self._refused, self._refused_seconds = refused, now
+        elif self._refused and now - self._refused_seconds >= ROOM_SECONDS:
+            self._refused = ""
             _LOG.info("Redis takes copies again")

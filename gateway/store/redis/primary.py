@@ -88,45 +88,16 @@ _NO_HISTORY: Final = "0" * 40
 
 @immutable
 class Server:
-    """What a server says of itself. `replicas` are those that have caught up and are connected; `has_history`: it took
-    over from another server since it was started. A setting is empty where the server does not tell."""
+    """What a server says of itself."""
 
     run_id: str
-    is_replica: bool
-    is_cluster: bool
     has_waitaof: bool
     has_history: bool
+    """Whether it took over from another server since it was started."""
     replicas: int
-    settings: Mapping[str, str]
-    flushes: tuple[str, ...]
-
-    def why_not(self, replicas: int | None) -> str:
-        """Why it must not keep operations alone until an operator changes something, and what; empty if it may.
-        `replicas` is how many may be promoted; None: the configuration does not say."""
-        if hidden := [name for name, value in self.settings.items() if not value]:
-            return (
-                f"it does not tell {', '.join(hidden)}: let the gateway's user run `CONFIG GET`; a service that hides "
-                "it cannot be the durable store"
-            )
-        found = [
-            why
-            for name, wanted, or_waitaof, why in _RULES
-            if self.settings[name] != wanted and not (or_waitaof and self.has_waitaof)
-        ]
-        if self.flushes:
-            found.append(
-                f"the gateway's user may run {' and '.join(self.flushes)}, which deletes every key at one slip: give "
-                "the gateway a user without them (ACL SETUSER ... -flushall -flushdb)"
-            )
-        if replicas is None and self.replicas:
-            found.append(f"replicas that follow it: {self.replicas}; say in store.replicas how many may be promoted")
-        return "; ".join(found)
-
-    def why_not_now(self, replicas: int) -> str:
-        """Likewise, until the replicas that may be promoted are back."""
-        if self.replicas >= replicas:
-            return ""
-        return f"replicas that have caught up: {self.replicas}, and store.replicas is {replicas}"
+    """Those that have caught up and are connected."""
+    why_not: str
+    """Why it must not keep operations alone until an operator changes something, and what; empty if it may."""
 
 
 class Primary:
@@ -134,15 +105,18 @@ class Primary:
 
     `lesson` is a call of the script that changes nothing that matters, with all commands of the others."""
 
+    server: Server
+    """What the server said last, from `start` on."""
+
     def __init__(self, access: Access, replicas: int | None, lesson: RedisCommand) -> None:
         self._access = access
         self.replicas = replicas or 0
-        self._configured = replicas
+        self._is_counted = replicas is not None
         self._lesson = lesson
         self._links: dict[str, Link] = {}
         self._connecting = asyncio.Lock()
         self._found: tuple[Address, ...] = ()
-        self._server: Server | None = None
+        self._run_id = ""
         self._is_open = False
         # Why the memory is another one than at the start.
         self._lost = ""
@@ -153,21 +127,14 @@ class Primary:
         self.opened = 0
         """How often a link to write was opened."""
 
-    @property
-    def server(self) -> Server:
-        """What the server said last. Raises NotApplied before `start`."""
-        if self._server is None:
-            raise NotApplied("the store is not open")
-        return self._server
-
     async def start(self) -> None:
         """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
-        self._server, self._is_open, self._lost = None, True, ""
+        self._run_id, self._is_open, self._lost = "", True, ""
         try:
             link = await self.link("changes")
             # What it has while replicas are missing was acknowledged, and can be served.
-            if refused := self.server.why_not(self._configured):
-                raise StartRefused(f"{_NOT_DURABLE}: {refused}")
+            if self.server.why_not:
+                raise StartRefused(f"{_NOT_DURABLE}: {self.server.why_not}")
             await self._teach(link)
             # What may not be waited for would never be acknowledged.
             await self.read(self._waiting(), "changes")
@@ -296,16 +263,20 @@ class Primary:
 
     async def _greet(self, link: Link) -> None:
         """Raises `NotApplied` where the server is none to be used, `EpochChanged` where it is another one."""
-        server = _server(link, await _definite(link.exchange(_LOOK, READ_SECONDS)))
-        if server.is_cluster:
+        info, *rest = await _definite(link.exchange(_LOOK, READ_SECONDS))
+        lines = run_lines(link, info)
+        if lines.get("loading", "0") != "0":
+            raise NotApplied("Redis is loading its data")
+        if lines.get("cluster_enabled") == "1":
             raise StartRefused(f"{_NOT_DURABLE}: {link} is a node of a cluster; name one server, or its sentinels")
-        if server.is_replica:
+        if lines["role"] != "master":
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
-        if self._server is not None and server.run_id != self._server.run_id:
+        if self._run_id not in ("", lines["run_id"]):
             raise self.lose("Redis was restarted, or another server is the master now")
-        self._server = server
-        self.why_not = server.why_not(self._configured) or server.why_not_now(self.replicas)
-        self.place = str(link.address)
+        self.server = server = _server(lines, rest, is_counted=self._is_counted)
+        self._run_id, self.place, self.why_not = server.run_id, str(link.address), server.why_not
+        if not self.why_not and server.replicas < self.replicas:
+            self.why_not = f"replicas that have caught up: {server.replicas}, and store.replicas is {self.replicas}"
 
     async def look(self) -> None:
         """See whether the server is still the master, and what it promises; what it does not say is no promise."""
@@ -348,25 +319,34 @@ async def _definite(exchange: Awaitable[list[Any]]) -> list[Any]:
         raise NotApplied(*error.args) from error
 
 
-def _server(link: Link, replies: Sequence[Any]) -> Server:
-    """Decode the replies to `_LOOK`. Raises `NotApplied` for a server that does not say what it is."""
-    lines = run_lines(link, replies[0])
-    if lines.get("loading", "0") != "0":
-        raise NotApplied("Redis is loading its data")
-    settings, flushes = replies[1 + len(_FLUSHES) :], zip(_FLUSHES, replies[1:], strict=False)
+def _server(lines: Mapping[str, str], rest: Sequence[Any], *, is_counted: bool) -> Server:
+    """Decode the lines of INFO, and what else `_LOOK` asks for. `is_counted`: the configuration says how many replicas
+    may be promoted."""
     version = tuple(int(part) for part in re.findall(r"\d+", lines.get("redis_version", ""))[:2])
-    return Server(
-        lines["run_id"],
-        is_replica=lines["role"] != "master",
-        is_cluster=lines.get("cluster_enabled") == "1",
-        has_waitaof="valkey_version" in lines or version >= _WAITAOF_SINCE,
-        has_history=lines.get("master_replid2", _NO_HISTORY) != _NO_HISTORY,
-        replicas=sum("state=online" in text for name, text in lines.items() if re.fullmatch(r"slave\d+", name)),
-        settings={
-            name: reply[1].decode() if not refusal(reply) and len(reply) == 2 else ""
-            for (name, *_), reply in zip(_RULES, settings, strict=True)
-        },
-        flushes=tuple(
-            command for command, reply in flushes if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
-        ),
-    )
+    has_waitaof = "valkey_version" in lines or version >= _WAITAOF_SINCE
+    replicas = sum("state=online" in text for name, text in lines.items() if re.fullmatch(r"slave\d+", name))
+    flushes = [
+        command
+        for command, reply in zip(_FLUSHES, rest, strict=False)
+        if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
+    ]
+    hidden, found = [], []
+    for (name, wanted, or_waitaof, why), reply in zip(_RULES, rest[len(_FLUSHES) :], strict=True):
+        if refusal(reply) or len(reply) != 2 or not reply[1]:
+            hidden.append(name)
+        elif reply[1].decode() != wanted and not (or_waitaof and has_waitaof):
+            found.append(why)
+    if flushes:
+        found.append(
+            f"the gateway's user may run {' and '.join(flushes)}, which deletes every key at one slip: give the "
+            "gateway a user without them (ACL SETUSER ... -flushall -flushdb)"
+        )
+    if replicas and not is_counted:
+        found.append(f"replicas that follow it: {replicas}; say in store.replicas how many may be promoted")
+    if hidden:
+        found = [
+            f"it does not tell {', '.join(hidden)}: let the gateway's user run `CONFIG GET`; a service that hides it "
+            "cannot be the durable store"
+        ]
+    has_history = lines.get("master_replid2", _NO_HISTORY) != _NO_HISTORY
+    return Server(lines["run_id"], has_waitaof, has_history, replicas, "; ".join(found))

@@ -52,6 +52,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -72,7 +73,7 @@ from gateway.store.redis.connection import (
 )
 from gateway.store.redis.layout import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
 from gateway.store.redis.news import News
-from gateway.store.redis.node import DOWN, PUT_SECONDS, Node, Write
+from gateway.store.redis.node import DOWN, PUT_SECONDS, Node
 
 # -- the note ----------------------------------------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ _STORE_DIGITS: Final = 16
 # Keys of one step of a walk over all of them: the server does nothing else meanwhile.
 _SCANNED_KEYS: Final = 500
 
-# While a master is missing it is looked for this often. Looks that change nothing have growing pauses between them.
+# While a master is missing it is looked for this often. Looks that help nothing have growing pauses between them.
 _MISSING_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 1.0
@@ -215,27 +216,26 @@ class RedisFastTier:
         """`sealing` opens the copies, which are of records as they are stored. Raises ValueError when the URL is none
         of Redis's."""
         self._access = parse(url)
-        self._clock = clock
-        self._sealing = sealing
+        self._wake = asyncio.Event()
         self._is_cluster = self._access.kind == "cluster"
         self._keys = Keyspace("", "", is_cluster=self._is_cluster)
         self._generation: str | None = None
         self._slots = [slot_of(key) for key in self._keys.era_keys]
+        self._new_node = partial(
+            Node, self._access, clock=clock, sealing=sealing, on_change=self._note_change, on_moved=self._wake.set
+        )
         self._nodes: dict[Address, Node] = {}
-        # Former masters, until they are closed.
-        self._left: list[Node] = []
         # By the first byte of an operation's id.
         self._routes: list[Node | None] = [None] * PARTS
         self._news = News(self._news_link, self._channel_of)
         self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._change_listeners: list[Callable[[bool, str], None]] = []
-        self._look_seconds: float | None = None
+        self._look_seconds = _MISSING_SECONDS
         self._is_reached = False
         self._why_no_master = ""
         self._reported = (False, "")
-        # While the tier is up, the masters that are not.
+        # The masters that are not up, as was logged while the tier was.
         self._missing: set[Address] = set()
-        self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -259,6 +259,7 @@ class RedisFastTier:
         self._keys = keys
         for node in self._nodes.values():
             node.bind(keys)
+        self._wake.set()
         self._note_change()
 
     async def drop_copies(self) -> int:
@@ -301,8 +302,7 @@ class RedisFastTier:
         tasks, self._tasks = self._tasks, []
         await self._news.close()
         await end_tasks(tasks)
-        nodes, self._nodes, self._left = [*self._nodes.values(), *self._left], {}, []
-        self._routes = [None] * PARTS
+        nodes, self._nodes, self._routes = list(self._nodes.values()), {}, [None] * PARTS
         await asyncio.gather(*(node.close() for node in nodes))
         self._is_reached = False
 
@@ -314,9 +314,7 @@ class RedisFastTier:
         if record is None or record.state is not _COMPLETED:
             raise ValueError("only completed records may be put")
         operation_id = record.identity.operation_id
-        node = self._node_for(operation_id.int >> 120)
-        write = Write(self._keys.key_of(operation_id), operation_id, "", snapshot, started_seconds)
-        return node.writes.submit(write)
+        return self._node_for(operation_id.int >> 120).put(operation_id, snapshot, started_seconds)
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         return self._node_for(content[0]).first_of(self._keys.content_key(content), operation_id, within_ms)
@@ -329,9 +327,9 @@ class RedisFastTier:
             raise NotApplied(DOWN)
         # A write without an era first reports this generation to the server. Each node tells of the purge when that is
         # done: whoever hears it last finds no copy any more.
-        news = Write(PURGES_CHANNEL, operation_id, operation_id.hex)
+        reached = [node for node in self._nodes.values() if node.is_reached]
         told = await asyncio.gather(
-            *(node.writes.submit(news) for node in self._nodes.values() if node.is_reached), return_exceptions=True
+            *(node.publish(PURGES_CHANNEL, operation_id.hex) for node in reached), return_exceptions=True
         )
         for error in told:
             if isinstance(error, BaseException):
@@ -340,8 +338,7 @@ class RedisFastTier:
             raise NotApplied("not every master of the fast tier can be told of a purge")
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
-        node = self._node_for(operation_id.int >> 120)
-        return node.writes.submit(Write(self._keys.key_of(operation_id), operation_id))
+        return self._node_for(operation_id.int >> 120).publish(self._keys.key_of(operation_id))
 
     def _node_for(self, part: int) -> Node:
         """Raises NotApplied where its node is down."""
@@ -361,51 +358,41 @@ class RedisFastTier:
         return self._keys.key_of(operation_id)
 
     async def _keep(self) -> None:
-        """Look for the masters when there is a reason to, and regularly where nobody says that they have changed."""
+        """Look regularly, and when there is a reason to."""
         pause_seconds = _PAUSE_SECONDS_MIN
         while True:
-            is_missing = None in self._routes or not all(node.is_reached for node in self._nodes.values())
             with suppress(TimeoutError):
-                async with asyncio.timeout(_MISSING_SECONDS if is_missing else self._look_seconds):
+                async with asyncio.timeout(self._look_seconds if self._is_whole else _MISSING_SECONDS):
                     await self._wake.wait()
-            self._wake.clear()
-            has_changed = await self._look()
-            pause_seconds = _PAUSE_SECONDS_MIN if has_changed else min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            await self._look()
+            pause_seconds = _PAUSE_SECONDS_MIN if self._is_whole else min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             await asyncio.sleep(pause_seconds)
 
-    async def _look(self) -> bool:
-        """Find the masters, and open and close nodes accordingly; returns whether something changed."""
+    @property
+    def _is_whole(self) -> bool:
+        return None not in self._routes and all(node.is_reached for node in self._nodes.values())
+
+    async def _look(self) -> None:
+        """Find the masters, open and close nodes accordingly, and see which of them can be used."""
+        self._wake.clear()
         try:
             found, self._look_seconds = await find_masters(self._access, self._nodes.keys())
         except StoreError as error:
-            self._why_no_master = str(error)
-            self._note_change()
-            return False
-        self._why_no_master = ""
-        new = {address: self._new_node(address) for address in found if address not in self._nodes}
-        self._left += [node for address, node in self._nodes.items() if address not in found]
-        self._nodes = {address: new.get(address) or self._nodes[address] for address in found}
-        owners = [next((each for each in found if _has(found[each], slot)), None) for slot in self._slots]
-        for address, node in self._nodes.items():
-            node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
-        routes = [owners[bucket] for bucket in self._keys.buckets]
-        before, self._routes = self._routes, [None if owner is None else self._nodes[owner] for owner in routes]
-        self._news.leave_all_but(found)
-        await asyncio.gather(*(node.start() for node in new.values()), *(node.close() for node in self._left))
-        self._left.clear()
+            # What is known is used as long as it can be.
+            found, self._why_no_master = None, str(error)
+        if found is not None:
+            self._why_no_master = ""
+            nodes = {address: self._nodes.get(address) or self._new_node(address, self._keys) for address in found}
+            owners = [next((each for each in found if _has(found[each], slot)), None) for slot in self._slots]
+            for address, node in nodes.items():
+                node.own(bucket for bucket, owner in enumerate(owners) if owner == address)
+            routes = [owners[bucket] for bucket in self._keys.buckets]
+            self._routes = [None if owner is None else nodes[owner] for owner in routes]
+            left, self._nodes = [node for node in self._nodes.values() if node.address not in found], nodes
+            self._news.leave_all_but(found)
+            await asyncio.gather(*(node.close() for node in left))
+        await asyncio.gather(*(node.check() for node in self._nodes.values()))
         self._note_change()
-        return self._routes != before
-
-    def _new_node(self, address: Address) -> Node:
-        return Node(
-            self._access,
-            address,
-            self._keys,
-            clock=self._clock,
-            sealing=self._sealing,
-            on_change=self._note_change,
-            on_moved=self._wake.set,
-        )
 
     def _note_change(self) -> None:
         """Report whether the tier is up, and log which of its masters are not."""

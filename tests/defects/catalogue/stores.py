@@ -130,8 +130,8 @@ rekey-passes-over-failures-of-events: why an event could not be published stays 
 +return content, response, why
 read-before-a-purge-put-after-it: a gateway that read an answer before its purge brings it back to Redis afterwards
   store/redis/node.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
--if put.started_seconds < since_seconds:
-+if False:
+-and era and started_seconds >= since_seconds:
++and era:
 entry-of-another-era: what was in Redis before a purge, a restart or a failover is believed after it
   store/redis/layout.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
 -or entry_era != era or
@@ -170,7 +170,7 @@ window-from-the-end-of-the-call: a copy lives longer than its record by as long 
 + copies.keep(result.snapshot, ended_seconds)
 fast-window-from-the-put: an entry lives longer than its record by as long as it took to reach Redis
   store/redis/node.py tests/store/test_redis.py::test_the_window_is_counted_from_the_start_of_the_call
--started_us = self.server_us(put.started_seconds)
+-started_us = self.server_us(started_seconds)
 +started_us = self.server_us(self._clock())
 cache-survives-a-purge: a process answers from its memory what was purged
   store/tiered.py tests/store/test_tiered.py::test_a_purge_reaches_every_copy

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import apsw
 import pytest
@@ -350,45 +347,3 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
-
-
-ROOT = Path(__file__).parents[2]
-CHILD = """
-import asyncio, sys
-from pathlib import Path
-from gateway.store.journal.journal import SqliteJournal
-from tests.store.test_journal import OWNER, complete
-async def main():
-    journal = SqliteJournal(Path(sys.argv[1]), OWNER)
-    await journal.start()
-    async def work():
-        while True:
-            outcome = complete()
-            await journal.append("charge", outcome)
-            print(outcome.operation_id.hex, flush=True)
-    await asyncio.gather(*(work() for _ in range(8)))
-asyncio.run(main())
-"""
-
-
-def acknowledged_until_killed(directory: Path) -> list[str]:
-    """The id of every operation whose outcome a process said was kept, before and after it was killed."""
-    command, environment = [sys.executable, "-c", CHILD, str(directory)], {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        acknowledged = [child.stdout.readline() for _ in range(100)]
-        asyncio.run(expect_nothing_to_adopt(directory))
-        child.send_signal(signal.SIGKILL)
-        return acknowledged + [line for line in child.stdout if line.endswith("\n")]
-
-
-async def expect_nothing_to_adopt(directory: Path) -> None:
-    async with opened(directory) as journal:
-        assert await waiting(journal) == []
-
-
-async def test_what_was_acknowledged_outlives_a_kill(directory: Path) -> None:
-    """After kill -9 in the middle of its work, what a process had been told was kept is adopted."""
-    acknowledged = await asyncio.to_thread(acknowledged_until_killed, directory)
-    async with opened(directory) as journal:
-        found = {outcome.operation_id for outcome in await waiting(journal)}
-    assert {UUID(line.strip()) for line in acknowledged} <= found

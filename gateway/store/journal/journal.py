@@ -32,7 +32,7 @@ from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
 from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
-from gateway.store.batching import Worker, WorkerBatches
+from gateway.store.batching import Batcher, Worker
 from gateway.store.files import make_directory
 from gateway.store.journal.file import (
     OF_ONE_MAX,
@@ -302,7 +302,7 @@ class SqliteJournal:
         """How much the journal holds, as of its last change."""
         # Between `start` and `close`.
         self._worker: Worker | None = None
-        self._appends = WorkerBatches[_Outcome, EntryId]()
+        self._appends = Batcher[_Outcome, EntryId]()
 
     @property
     def oldest_seconds(self) -> float:

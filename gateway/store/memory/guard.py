@@ -226,11 +226,10 @@ class EpochGuard(SealedStore):
 
     async def _note_stopped(self, *, was_open: bool) -> None:
         """Note that this gateway has stopped. If that fails, the others see it after `agreement.RUNNING_US`."""
-        if not was_open:
-            return
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                await self._asked.note_running(self._serving.gateway_id, is_running=False)
+        if was_open:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_STOP_NOTE_SECONDS):
+                    await self._asked.note_running(self._serving.gateway_id, is_running=False)
 
     # -- what of a command is rare -------------------------------------------------------------------------------------
 
@@ -490,9 +489,7 @@ class EpochGuard(SealedStore):
         if self._witness_files is not None:
             await self._write("acknowledged", self._witness_files.sync)
         seen = self._seen
-        if seen is None or seen == self._noted:
-            return
-        if await self._write("seen", self._seen_file.write, seen):
+        if seen is not None and seen != self._noted and await self._write("seen", self._seen_file.write, seen):
             self._noted = seen
 
     async def _write(self, what: str, write: Callable[..., None], *arguments: Any) -> bool:

@@ -53,8 +53,8 @@ _DRIFT: Final = 0.001
 class Trust:
     """Until when this gateway may grant, and believes what the store acknowledges, on the boot-time clock.
 
-    A command takes the trust in force and compares it before its call and after. When another memory was found, that
-    trust is over and there is a new one: so a command that was under way meanwhile notices it.
+    A command compares the trust that it found in force before its call and after. When another memory is found, that
+    trust is over and there is a new one: so a command that was under way notices it.
     """
 
     __slots__ = ("until_seconds",)
@@ -71,9 +71,8 @@ class Steadiness:
 
     The store reads its clock between the start and the end of a call, so each call gives a lower and an upper bound of
     that clock's lead over the boot-time clock, whose seconds these are. Bounds that lie beyond the earlier ones, plus
-    the possible drift, are a step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second
-    one. The time before the first call is unknown and counts as a step. A call says nothing new that ends before
-    `again_seconds`, and whose bounds are outside of those that are known.
+    the possible drift, are a step. The time before the first call counts as one. A call says nothing new that ends
+    before `again_seconds`, and whose bounds are outside of those that are known.
     """
 
     __slots__ = ("_observed_seconds", "_since_seconds", "again_seconds", "least_seconds", "most_seconds", "steps")
@@ -217,8 +216,6 @@ class SealedStore:
         elif record is not None and record.state is State.COMPLETED:
             copies.keep(result.snapshot, started_seconds)
         return result
-
-    # -- what is rare --------------------------------------------------------------------------------------------------
 
     async def _known(self, command: Command, started_seconds: float) -> Result | None:
         """The result of a command without trust, if that is known without the call. Raises where it must not pass."""

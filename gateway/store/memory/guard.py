@@ -99,10 +99,7 @@ _UNTOLD: Final = (
 
 
 class EpochGuard(SealedStore):
-    """Satisfies the `Store` protocol of `base`; owns the store behind it.
-
-    `serving` is what this gateway serves.
-    """
+    """Satisfies the `Store` protocol of `base`; owns the store behind it."""
 
     def __init__(
         self,
@@ -119,10 +116,10 @@ class EpochGuard(SealedStore):
         sealing: Sealing = NO_SEALING,
         on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
-        """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `fleet` is the same
-        store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
+        """`serving` is what this gateway serves. In `witness_files` `store` notes what it acknowledges. `fleet` is the
+        same store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
         (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
-        `serving`, and encrypts what is confidential on its way to `store`.
+        `serving`.
         """
         super().__init__(store, sealing, events)
         # Called by the guard itself, also while requests are blocked.
@@ -365,11 +362,8 @@ class EpochGuard(SealedStore):
             await self._membership.join(epoch, reading)
 
     async def _report_known_memory(self) -> None:
-        """While the store is unreachable, report the memory that it last had.
-
-        This needs both notes. This host's own may be about a store that the others no longer use, or from an earlier
-        configuration; the shared note may be about another store of that name.
-        """
+        """While the store is unreachable, report the memory that it last had, where both notes say so: the own one may
+        be about a store that the others no longer use, the shared one about another store of that name."""
         own, (shared, _) = await self._own_note(), await self._read_shared()
         if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
             self._on_met(own.identity, None)
@@ -470,10 +464,8 @@ class EpochGuard(SealedStore):
             self._witness_files.beyond = amnesia.beyond
 
     async def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it.
-
-        The store is asked before: an operator may have accepted the loss just now, through another gateway.
-        """
+        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it. The store is
+        asked before: an operator may have accepted the loss just now, through another gateway."""
         if not self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             return
         epoch, own = await self.cold.check_memory(), self._amnesia

@@ -20,7 +20,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, Ou
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
-from gateway.store.journal.journal import SqliteJournal, view_journals
+from gateway.store.journal.journal import HostJournals, SqliteJournal
 from tests.conformance.hand import started
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
@@ -131,7 +131,7 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     async with opened(directory) as journal:
         assert (journal.tally.waiting, journal.tally.refused) == (len(outcomes) - 2, 2)
         assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
-        first, second = view_journals(directory, OWNER, is_refused=True, limit=10).entries
+        first, second = HostJournals(directory, OWNER).view(is_refused=True, limit=10).entries
     now_us = clock()
     assert first == KeptEntry(
         *(outcomes[0].operation_id, 7, "complete", "charge", now_us - 60_000_000, 201, 9),

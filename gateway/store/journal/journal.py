@@ -8,9 +8,9 @@ Several processes may share the directory. A file is named after the service and
 that other gateways skip it, and its owner has it locked. What became of one operation is looked up in all of them,
 because its repeats come to any process.
 
-`HostJournals` and `view_journals` are for whoever asks about the whole host: they own no file and no lock, and open the
-files for some statements, whether their owners run or not. What they find may be outdated at once. They only delete
-refused outcomes, which no gateway retries, and encrypt anew.
+`HostJournals` is for whoever asks about the whole host: it owns no file and no lock, and opens the files for some
+statements, whether their owners run or not. What it finds may be outdated at once. It only deletes refused outcomes,
+which no gateway retries, and encrypts anew.
 """
 
 from __future__ import annotations
@@ -77,46 +77,9 @@ class JournalView:
     has_more: bool = False
 
 
-def view_journals(
-    directory: Path,
-    belongs_to: str,
-    *,
-    operation_id: UUID | None = None,
-    is_refused: bool | None = None,
-    limit: int,
-) -> JournalView:
-    """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all. Outcomes of another owner than
-    `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault."""
-    entries: list[KeptEntry] = []
-    strangers: list[tuple[str, str]] = []
-
-    def look(path: Path) -> None:
-        with visited(path) as query:
-            ((owner,),) = query("select_owner")
-            if operation_id is None:
-                rows = query("select_kept", is_refused, limit + 1)
-            else:
-                rows = query("select_of", operation_id.bytes, limit + 1)
-            found = [kept_entry(row) for row in rows]
-        kept = [each for each in found if is_refused in (None, each.refused_us is not None)]
-        if kept and owner != belongs_to:
-            strangers.append((path.name, str(owner)))
-        entries.extend(kept)
-
-    _, faults = _each(directory, look)
-    entries.sort(key=lambda entry: entry.journaled_us)
-    return JournalView(
-        wall_clock_us(),
-        tuple(entries[:limit]),
-        tuple(strangers),
-        tuple(map(str, faults)),
-        has_more=len(entries) > limit,
-    )
-
-
 class HostJournals:
     """Lets operators read and delete single outcomes in the journals of a host for one service and store, also while
-    gateways have these open. Each verb blocks, and may raise `StoreError`."""
+    gateways have these open. Each verb blocks, and may raise `StoreError`. Outcomes for others are strangers."""
 
     def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
         self.directory = directory
@@ -125,6 +88,29 @@ class HostJournals:
         # Files that are not to be read again until they are changed: those of others, and the empty ones, which every
         # idle gateway has.
         self._idle: dict[Path, tuple[int, ...]] = {}
+
+    def view(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
+        """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all. Never raises."""
+        entries: list[KeptEntry] = []
+        strangers: list[tuple[str, str]] = []
+
+        def look(path: Path) -> None:
+            with visited(path) as query:
+                ((owner,),) = query("select_owner")
+                if operation_id is None:
+                    rows = query("select_kept", is_refused, limit + 1)
+                else:
+                    rows = query("select_of", operation_id.bytes, limit + 1)
+                found = [kept_entry(row) for row in rows]
+            kept = [each for each in found if is_refused in (None, each.refused_us is not None)]
+            if kept and owner != self._belongs_to:
+                strangers.append((path.name, str(owner)))
+            entries.extend(kept)
+
+        _, faults = _each(self.directory, look)
+        entries.sort(key=lambda entry: entry.journaled_us)
+        has_more, said = len(entries) > limit, tuple(map(str, faults))
+        return JournalView(wall_clock_us(), tuple(entries[:limit]), tuple(strangers), said, has_more=has_more)
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         """The outcomes of one operation, oldest first."""

@@ -295,8 +295,8 @@ class EpochGuard(SealedStore):
     @property
     def _seen(self) -> Seen | None:
         """What was last seen of the store."""
-        met, token = self._met, int(self._token)
-        return met if met is None or met.token >= token else replace(met, token=token)
+        seen, token = self._met, int(self._token)
+        return seen if seen is None or seen.token >= token else replace(seen, token=token)
 
     async def _begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_open()

@@ -51,7 +51,7 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.gate import DURABLE, SealedStore, Trust, passing
+from gateway.store.gate import DURABLE, SealedStore, passing
 from gateway.store.memory.epoch import (
     Amnesia,
     Reading,
@@ -239,8 +239,8 @@ class EpochGuard(SealedStore):
             return await self._without_grant(command, self._why_no_grants)
         return None
 
-    def _doubt(self, command: Command, trust: Trust) -> None:
-        if isinstance(command, _GRANTING) and trust is not self._trust:
+    def _doubt(self, command: Command, trust: int) -> None:
+        if isinstance(command, _GRANTING) and trust != self._trust:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
         if self._membership is not None and boot_seconds() > self._membership.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
@@ -540,12 +540,11 @@ class EpochGuard(SealedStore):
         """Keep the trust in force true: it ends where a command must not pass, or not without a look."""
         is_trusted = self._is_open and not self.is_amnesic and not self._why_no_grants
         listed_until = float("inf") if self._membership is None else self._membership.until_seconds
-        self._trust.until_seconds = listed_until if is_trusted else float("-inf")
+        self._trusted_until_seconds = listed_until if is_trusted else float("-inf")
 
     def _trust_anew(self) -> None:
         """The memory was found to be another one, perhaps: no command that is under way is believed to be granted."""
-        self._trust.end()
-        self._trust = Trust()
+        self._trust += 1
         self._update_trust()
 
     def _check_open(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from time import time
 from uuid import UUID, uuid4
 
@@ -26,11 +25,9 @@ from gateway.app.stores import (
     bare_store,
     delivered_by,
     is_migrated,
-    journal_directory,
     journals_of,
     key_ring,
     make_fast_tier,
-    name_of,
     refuse_unreadable_journals,
     sealing_of,
     serving_of,
@@ -53,7 +50,6 @@ from gateway.protect.identification import Callers
 from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
 from gateway.store.gate import SealedStore
-from gateway.store.journal.journal import view_journals
 from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
 from gateway.store.sealed import Place, rekey
@@ -117,7 +113,7 @@ def operations_on(
 
 
 def journal_view(config: Config) -> ViewJournals:
-    return partial(view_journals, journal_directory(config), name_of(config))
+    return journals_of(config).view
 
 
 def admin_api(

@@ -2,13 +2,10 @@
 
 The journal keeps them as the durable store does (`core.confidential`), and passes them on to it like that.
 
-Theory of operation
--------------------
 An outcome in a journal is the last command of an attempt, and `core.lifecycle` says what it makes of the record. So the
 record as it will be is known here before the durable store has it. Before anybody is told that an outcome is not known,
-that an operation is still running, or that the store is away, all journals of this host are asked (`find`): those of
-this process, of others that run, and of those that have ended. So are the marks of ended processes: an attempt that
-they had not sent had no effect.
+that an operation is still running, or that the store is away, all journals of this host are asked (`find`), and the
+marks of ended processes: an attempt that they had not sent had no effect.
 
 While the durable store can be read, its record decides whether an outcome still applies. While it cannot, only a
 response is told, because it is final: a release or a doubt may be in the store although its result was lost, and then
@@ -87,10 +84,9 @@ class Journaling:
         """The record as the outcomes in the journals of this host make it; None where they change nothing.
 
         `is_told_next`: otherwise a record that was read before is told. An outcome may have left the journal for the
-        store since then, so it is read again, and returned where it has ended.
-
-        Raises `StoreError` where nobody may be told more than to repeat later: a journal cannot be read, or has an
-        outcome of which only the durable store knows whether it still applies.
+        store since, so it is read again, and returned where it has ended. Raises `StoreError` where nobody may be told
+        more than to repeat later: a journal cannot be read, or only the durable store knows whether what it has still
+        applies.
         """
         try:
             async with asyncio.timeout(_DISK_SECONDS):

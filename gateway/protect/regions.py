@@ -1,9 +1,8 @@
 """Where an operation is at home, if several regions have a store each.
 
 An operation is claimed in one region alone, its home, which follows from its id: no two stores ever have a record of
-one key. A gateway elsewhere identifies a request, and sends it as it came to a gateway of its home. That one identifies
-it again, from the same headers, and does the rest. Elsewhere nothing is claimed, stored or replayed: a home that cannot
-be reached costs its callers a 503, and never a second execution.
+one key. A gateway elsewhere identifies a request, and sends it as it came to a gateway of its home, which identifies it
+again and does the rest. A home that cannot be reached costs its callers a 503, and never a second execution.
 
 Trusted proxies and scopes are about the peer of a connection, which at home is another gateway. So the sender writes
 whose connection it was into a header, and signs that with the secret that all regions share. A request with such a

@@ -214,23 +214,17 @@ def compare(known: Collection[Remembered], running: Collection[Name], serving: S
     own = {row.operation: row for row in known if row.service == serving.service}
     service = serving.service
     comparison = Comparison(service, _to_be_written(own, serving))
-    for operation, recipe in sorted(serving.recipes.items()):
-        row = own.get(operation)
-        if row is not None and row.recipe != recipe and operation not in serving.accepted:
+    for operation, row in sorted((operation, row) for operation, row in own.items() if operation in serving.recipes):
+        if row.recipe != serving.recipes[operation] and operation not in serving.accepted:
             comparison.questions.append(RecipeConflict(service, operation, is_served=row.name in running))
-    for operation in sorted(serving.recipes.keys() - serving.mode_accepted):
-        row = own.get(operation)
-        if row is not None and _is_enforced_less(_in_order([row]), serving.routes):
+        if operation not in serving.mode_accepted and _is_enforced_less(_in_order([row]), serving.routes):
             comparison.questions.append(RecipeConflict(service, operation, is_mode=True))
-    for operation in sorted(serving.recipes.keys() - serving.accepted - serving.compare_accepted):
-        remembered = own[operation].fingerprint_keys if operation in own else {}
-        lost = tuple(sorted(key for key, check in remembered.items() if serving.fingerprint_keys.get(key) != check))
-        if lost:
+        keys = {} if operation in serving.accepted | serving.compare_accepted else row.fingerprint_keys
+        if lost := tuple(sorted(key for key, check in keys.items() if serving.fingerprint_keys.get(key) != check)):
             comparison.questions.append(RecipeConflict(service, operation, fingerprint_keys=lost))
     current = _in_order(row for row in own.values() if row.is_current)
-    if [(route.operation, route.rule) for route in current] == [
-        (route.operation, route.rule) for route in serving.routes
-    ]:
+    before, now = ([(route.operation, route.rule) for route in each] for each in (current, serving.routes))
+    if before == now:
         return comparison
     past = _in_order(row for row in own.values() if not row.is_current)
     taken = handed_over(current + past, serving.routes)
@@ -272,27 +266,17 @@ def _by_name(pairs: Iterable[tuple[ServedRoute, ServedRoute]], accepted: frozens
 
 
 def _to_be_written(own: Mapping[str, Remembered], serving: Serving) -> list[Remembered]:
-    wanted = [
-        Remembered(
-            serving.service,
-            operation,
-            recipe,
-            encode_routes(serving.routes, operation, serving.fingerprint_keys),
-            is_current=True,
-        )
-        for operation, recipe in sorted(serving.recipes.items())
-    ]
-    gone = [
-        replace(row, is_current=False)
-        for operation, row in sorted(own.items())
-        if row.is_current and operation not in serving.recipes
-    ]
-    return [row for row in wanted if row != own.get(row.operation)] + gone
+    written = []
+    for name, recipe in sorted(serving.recipes.items()):
+        routes = encode_routes(serving.routes, name, serving.fingerprint_keys)
+        wanted = Remembered(serving.service, name, recipe, routes, is_current=True)
+        written += [wanted] if wanted != own.get(name) else []
+    gone = [row for name, row in sorted(own.items()) if row.is_current and name not in serving.recipes]
+    return written + [replace(row, is_current=False) for row in gone]
 
 
 def encode_routes(routes: Iterable[ServedRoute], operation: str, fingerprint_keys: Mapping[str, str]) -> str:
-    """The routes of one operation as the store keeps them, each with its place among all routes of the service, and
-    with the keys of its fingerprints."""
+    """The routes of one operation as the store keeps them, each with its place among all routes of the service."""
     return json.dumps(
         [
             {

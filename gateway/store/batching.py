@@ -1,14 +1,11 @@
-"""Natural batching: items that arrive while a batch is under way form the next one; on the event loop (`Batcher`) or
-in a thread (`WorkerBatches`).
+"""Natural batching: items that arrive while a batch is under way form the next one, on the event loop or in a thread.
 
-It owns the queue in front of one executor and knows neither what an item is nor how it is executed. There is no timer:
-an item that finds the executor idle starts at once, together with those submitted in the same turn of the event loop.
+`Batcher` owns the queue in front of one executor and knows neither what an item is nor how it is executed. There is no
+timer: an item that finds the executor idle starts at once, together with those submitted in the same turn of the event
+loop.
 
-Theory of operation
--------------------
-While a batch is under way, what arrives waits; it forms the next one, which begins when the results are back. With a
-key function, a batch has one item per key and is sorted by key; a second item of a key keeps its place for a later
-batch, so items of one key are executed in the order of their submission.
+With a key function, a batch has one item per key and is sorted by key; a second item of a key keeps its place for a
+later batch, so items of one key are executed in the order of their submission.
 
 Cancelling a submitter whose item still waits removes the item. If its batch is under way, only the result is lost.
 Every other submitter gets a result, the exception that its batch ended with, or `NotApplied`.
@@ -48,33 +45,46 @@ Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, Any, BaseExcepti
 Entry = tuple[I, asyncio.Future[R], Any]
 
 
-class Batches(Generic[I, R]):
+class Batcher(Generic[I, R]):
     """A queue in front of an executor, which gets a list of items and returns as many results in the same order.
 
     A result that is an exception is raised to its submitter alone. An exception that the executor raises goes to the
     whole batch, so its class has to be true of every item. Belongs to the event loop that submits.
     """
 
-    _loop: asyncio.AbstractEventLoop | None = None
-    _is_open = False
-    _execute: Callable[[list[I]], Any]
-    _put: Callable[[Job], object]
-    """Has a job done."""
-    _on_results: Callable[[Sequence[I], Sequence[Any]], None] | None = None
-    """Called on the loop before the submitters get the results, whoever of them was cancelled; with `_watchers`, only
-    while these watch operations."""
-    _watchers: Watchers | None = None
-
     def __init__(
-        self, *, key: Callable[[I], Any] | None = None, size_max: int = BATCH_SIZE_MAX, queue_max: int = QUEUE_MAX
+        self,
+        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception]]] | None = None,
+        *,
+        key: Callable[[I], Any] | None = None,
+        size_max: int = BATCH_SIZE_MAX,
+        queue_max: int = QUEUE_MAX,
+        on_results: Callable[[Sequence[I], Sequence[R | Exception]], None] | None = None,
+        watchers: Watchers | None = None,
     ) -> None:
+        """Without `execute`, it is not open before `open`. `on_results` is called on the loop before the submitters get
+        the results, whoever of them was cancelled; with `watchers`, only while these watch operations."""
+        self._execute: Callable[[list[I]], Any] | None = execute
+        self._is_open = execute is not None
+        self._put: Callable[[Job], object] = self._begin
         self._key = key
         self._size_max = size_max
         self._queue_max = queue_max
+        self._on_results = on_results
+        self._watchers = watchers
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Entry[I, R]] = deque()
         self._is_busy = False
         # Done once the last batch has returned; None while `close` was not called.
         self._idle: asyncio.Future[None] | None = None
+        # On the event loop: one task executes the batches, and exists only while there is one.
+        self._next: Job | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, worker: Worker, execute: Callable[[list[I]], Sequence[R | Exception]]) -> None:
+        """Have the items executed in the thread of this worker, and so, from now on."""
+        self._loop, self._is_open, self._idle = asyncio.get_running_loop(), True, None
+        self._execute, self._put = execute, worker.jobs.put
 
     def submit(self, item: I, /) -> asyncio.Future[R]:
         """Queue the item for the next batch. Raises `NotApplied` when full or not open.
@@ -118,7 +128,7 @@ class Batches(Generic[I, R]):
             if not future.done():
                 items.append(item)
                 futures.append(future)
-        if items and self._is_open:
+        if items and self._is_open and self._execute is not None:
             self._put((self._execute, (items,), self._take_back, (items, futures)))
             return
         self._is_busy = False
@@ -169,26 +179,6 @@ class Batches(Generic[I, R]):
         waiting = [future for _, future, _ in self._waiting]
         self._waiting.clear()
         fail(waiting, NotApplied("the store was closed before the statement was executed"))
-
-
-class Batcher(Batches[I, R]):
-    """Batches for `execute` on the event loop. One task executes them, and exists only while there is one."""
-
-    _is_open = True
-
-    def __init__(
-        self,
-        execute: Callable[[list[I]], Awaitable[Sequence[R | Exception]]],
-        *,
-        key: Callable[[I], Any] | None = None,
-        size_max: int = BATCH_SIZE_MAX,
-        queue_max: int = QUEUE_MAX,
-    ) -> None:
-        super().__init__(key=key, size_max=size_max, queue_max=queue_max)
-        self._execute = execute
-        self._put = self._begin
-        self._next: Job | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def _begin(self, job: Job) -> None:
         self._next = job
@@ -283,21 +273,3 @@ def _deliver(future: asyncio.Future[Any], result: object, error: BaseException |
         future.set_result(result)
     else:
         future.set_exception(error)
-
-
-class WorkerBatches(Batches[I, R]):
-    """Batches for `execute` in the thread of a worker, without a task."""
-
-    def __init__(
-        self,
-        on_results: Callable[[Sequence[I], Sequence[R | Exception]], None] | None = None,
-        watchers: Watchers | None = None,
-    ) -> None:
-        super().__init__()
-        self._on_results = on_results
-        self._watchers = watchers
-
-    def open(self, worker: Worker, execute: Callable[[list[I]], Sequence[R | Exception]]) -> None:
-        """Have the items executed by this worker, and so, from now on."""
-        self._loop, self._is_open, self._idle = asyncio.get_running_loop(), True, None
-        self._execute, self._put = execute, worker.jobs.put

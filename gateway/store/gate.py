@@ -1,8 +1,8 @@
 """The way of a command to a durable store and back: one coroutine, whatever stands in front of the store.
 
-What stands there keeps values true that this way compares: whether this gateway may grant (`Trust`), and what it has
-copies of (`Copies`). It is called only where a value asks for it. The way itself seals what is confidential for the
-store, and opens it in the result.
+What stands there keeps values true that this way compares: until when this gateway may grant, and what it has copies
+of (`Copies`). It is called only where a value asks for it. The way itself seals what is confidential for the store, and
+opens it in the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ DURABLE: Final = "durable"
 _NEW: Final = (Claim, Accept)
 # After these there is no response to replay.
 _ENDING: Final = frozenset(EVENT_OF) - {Claim, Accept, Dispatch, Takeover, Renew, Complete, Prove}
-_NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")
 
 # A call that says nothing new of the clock is passed over for no longer than this.
@@ -50,30 +49,13 @@ _UNSEEN_SECONDS: Final = 1.0
 _DRIFT: Final = 0.001
 
 
-class Trust:
-    """Until when this gateway may grant, and believes what the store acknowledges, on the boot-time clock.
-
-    A command takes the trust in force and compares it before its call and after. When another memory was found, that
-    trust is over and there is a new one: so a command that was under way meanwhile notices it.
-    """
-
-    __slots__ = ("until_seconds",)
-
-    def __init__(self, until_seconds: float = _ALWAYS) -> None:
-        self.until_seconds = until_seconds
-
-    def end(self) -> None:
-        self.until_seconds = _NEVER
-
-
 class Steadiness:
     """Since when the durable store's clock has had no step, as seen from one process.
 
     The store reads its clock between the start and the end of a call, so each call gives a lower and an upper bound of
     that clock's lead over the boot-time clock, whose seconds these are. Bounds that lie beyond the earlier ones, plus
-    the possible drift, are a step. A step of more than `_UNSEEN_SECONDS` between two calls is noticed at the second
-    one. The time before the first call is unknown and counts as a step. A call says nothing new that ends before
-    `again_seconds`, and whose bounds are outside of those that are known.
+    the possible drift, are a step. The time before the first call counts as one. A call says nothing new that ends
+    before `again_seconds`, and whose bounds are outside of those that are known.
     """
 
     __slots__ = ("_observed_seconds", "_since_seconds", "again_seconds", "least_seconds", "most_seconds", "steps")
@@ -152,7 +134,10 @@ class SealedStore:
         self._events = Events() if events is None else events
         self._copies = Copies()
         self._clock: Callable[[], float] = boot_seconds
-        self._trust = Trust()
+        # Until when this gateway may grant, and believes what the store acknowledges, on the boot-time clock; and which
+        # trust that is: there is a new one where another memory was found, which a command that was under way notices.
+        self._trusted_until_seconds = _ALWAYS
+        self._trust = 0
         # The highest token that was seen; and since when something that was acknowledged is not shared.
         self._token = _ALWAYS
         self._unshared_since: float | None = 0.0
@@ -180,7 +165,8 @@ class SealedStore:
         ):
             return Fenced(copy)
         started_seconds = self._clock()
-        if started_seconds > trust.until_seconds and (known := await self._known(command, started_seconds)) is not None:
+        is_trusted = started_seconds <= self._trusted_until_seconds
+        if not is_trusted and (known := await self._known(command, started_seconds)) is not None:
             return known
         # What the record is made of, if it is made of what this process has in clear.
         made_of = command.granted if isinstance(command, Complete) else command
@@ -195,7 +181,7 @@ class SealedStore:
             if self._unshared_since is None:
                 self._begin_unshared()
             ended_seconds = self._clock()
-            if ended_seconds > trust.until_seconds:
+            if ended_seconds > self._trusted_until_seconds or trust != self._trust:
                 self._doubt(command, trust)
         except BaseException as failure:
             self._report_call(EVENT_OF[type(command)], started_seconds, failure)
@@ -218,8 +204,6 @@ class SealedStore:
             copies.keep(result.snapshot, started_seconds)
         return result
 
-    # -- what is rare --------------------------------------------------------------------------------------------------
-
     async def _known(self, command: Command, started_seconds: float) -> Result | None:
         """The result of a command without trust, if that is known without the call. Raises where it must not pass."""
         try:
@@ -236,8 +220,8 @@ class SealedStore:
         """As `_known`."""
         return None
 
-    def _doubt(self, command: Command, trust: Trust) -> None:
-        """The trust ended during the call. Raises `Indefinite` where its result is not believed."""
+    def _doubt(self, command: Command, trust: int) -> None:
+        """This trust ended during the call. Raises `Indefinite` where its result is not believed."""
 
     def _begin_unshared(self) -> None:
         """Something was acknowledged that is not shared."""

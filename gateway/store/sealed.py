@@ -5,10 +5,9 @@ and `gate` for what requests call); and it is sealed again with the current key,
 `core.confidential` decides what is sealed. The store's events are sealed by its `Outbox`, because the store makes them.
 Kept requests come sealed. The invariant: no change of a record reads, or loses, what is sealed in it.
 
-*Again* changes nothing about an operation but the bytes of its confidential parts: what another writer changes in
-between wins. So it may be stopped at any point and run again, and nothing is ever unreadable in between. It reads a
-table in pages, opens everything, seals what is not sealed with the current key, and has the store write each row only
-if it is still as it was read. A row that has changed meanwhile is found by the next pass.
+*Again* changes nothing about an operation but the bytes of its confidential parts. It reads a table in pages, seals
+what is not sealed with the current key, and has the store write each row only if it is still as it was read: what
+another writer changes in between wins, and is found by the next pass. So it may be stopped at any point and run again.
 """
 
 from __future__ import annotations
@@ -84,9 +83,8 @@ Kept = Record | Values
 
 @immutable
 class _Sealed:
-    """The columns of a place that are encrypted, and those that they are bound to. `again` is called with a `Resealing`
-    and the values of both, and returns the former under the current key. Ids of operations and acceptances are
-    `UUID`s."""
+    """The columns of a place that are encrypted, and those `about` that they are bound to. `again` gets a `Resealing`
+    and the values of both, and returns the former under the current key."""
 
     about: tuple[str, ...]
     values: tuple[str, ...]

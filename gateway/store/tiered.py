@@ -1,8 +1,7 @@
 """A durable store with copies in front of it: the process cache, then the fast tier. Itself a `Store`.
 
-It grants no claim and changes no result of the durable store. Its invariant: every copy that it serves was acknowledged
-by the durable store, is within its replay window, and is at most `cache_max_age_seconds` past a purge that the copy
-missed.
+Every copy that it serves was acknowledged by the durable store, is within its replay window, and is at most
+`cache_max_age_seconds` past a purge that the copy missed.
 
 Theory of operation
 -------------------
@@ -127,11 +126,8 @@ class ProcessCache:
 
     def put(self, snapshot: Snapshot, started_seconds: float, *, is_copy: bool = False) -> None:
         """Keep a completed record from a store call that began at `started_seconds`; ignore any other. One that
-        `is_copy` is news to nobody.
-
-        Also ignored when that call began before the last drop, of any operation: it may have read what was dropped. So
-        single drops need not be remembered, at the price of a few more store calls.
-        """
+        `is_copy` is news to nobody. Also ignored when that call began before the last drop, of any operation: it may
+        have read what was dropped, and single drops need not be remembered."""
         record = snapshot.record
         if record is None or record.state is not State.COMPLETED:
             return
@@ -346,8 +342,8 @@ class Tiered(Copies):
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
-        """News from the fast tier while it is up, from the durable store otherwise; of work, from both: an operator's
-        command announces it through the durable store alone, and a pooler in front of that brings no news at all."""
+        """News from the fast tier while it is up, from the durable store otherwise; of work from both: an operator's
+        command announces it through the durable store alone, and a pooler in front of that brings no news."""
         async with AsyncExitStack() as stack:
             watch = _TieredWatch(self._behind, self._fast, operation_id, stack)
             await watch.choose()

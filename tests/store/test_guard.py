@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.core.operation import Accept, Applied, Claim, Fenced, Fingerprint, Identity, Release, Snapshot, State
-from gateway.observe.facts import Events, Fact, MemoryChanged
+from gateway.observe.facts import Fact, MemoryChanged
 from gateway.store.agreement import RUNNING_US, conflicts_text
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, Store
 from gateway.store.memory import guard as guard_module
@@ -30,40 +30,17 @@ from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Living, RecipeConflict, Serving
 from gateway.store.redis.store import RedisSeen
 from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity, started
+from tests.store.guards import WINDOW_US, a_guard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.redis import RedisServer
 from tests.support.serving import serving
 
-WINDOW_US = 3_600_000_000
-
 
 def claim(number: int, read_token: int | None = None) -> Claim:
     identity = Identity(UUID(int=number), "route", "route", b"scope", b"key")
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
-
-
-def a_guard(
-    store: Store,
-    directory: Path,
-    facts: list[Fact] | None = None,
-    shared: SharedNote | None = None,
-    witness_files: WitnessFiles | None = None,
-    serves: Serving | None = None,
-    met: Callable[[str, str | None], None] | None = None,
-) -> EpochGuard:
-    """Not yet started. Of the memories that it meets it reports to `met`."""
-    return EpochGuard(
-        store,
-        Events(*([facts.append] if facts is not None else [])),
-        serves or serving(recipes={"route": b"recipe"}),
-        seen_file=SeenFile(directory / "seen.json"),
-        amnesia_window_us=WINDOW_US,
-        shared_note=shared,
-        witness_files=witness_files,
-        on_met=(lambda *_: None) if met is None else met,
-    )
 
 
 @asynccontextmanager
@@ -457,28 +434,6 @@ async def test_nobody_waits_for_the_shared_note(
         own_redis.pause()
         assert isinstance(await guard.apply(claim(2)), Applied)
     own_redis.resume()
-
-
-async def test_what_others_were_told_is_compared(tmp_path: Path, redis_url: str) -> None:
-    """A host that has no notes notices what the store forgot of another host's changes, and does so once."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    async with witnessed(memory, host(tmp_path, "first"), shared) as guard:
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        copy = dict(memory.records), dict(memory.witnesses)
-        assert isinstance(await guard.apply(claim(2)), Applied)
-    async with witnessed(memory, host(tmp_path, "second"), shared) as guard:
-        assert isinstance(await guard.apply(claim(2)), Fenced)
-    memory.records, memory.witnesses = copy
-    until_us = memory.clock() + WINDOW_US
-    for name in ("third", "fourth"):
-        facts: list[Fact] = []
-        async with witnessed(memory, host(tmp_path, name), shared, facts) as guard:
-            with pytest.raises(Amnesic):
-                await guard.apply(claim(2))
-            (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-            assert "lacks changes that it had acknowledged to a gateway (as other gateways noted" in changed.why
-            assert amnesia_of(await guard.cold.check_memory()).until_us == until_us
-        memory.clock.advance(1)
 
 
 class LateNote(RedisSeen):

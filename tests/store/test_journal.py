@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import apsw
 import pytest
@@ -23,7 +20,7 @@ from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, Ou
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId, KeptEntry
 from gateway.store.journal.file import cost_bytes, lock, unlock
-from gateway.store.journal.journal import SqliteJournal, view_journals
+from gateway.store.journal.journal import HostJournals, SqliteJournal
 from tests.conformance.hand import started
 from tests.support.failing_disk import FailingDisk
 from tests.support.memory_store import ManualClock
@@ -134,7 +131,7 @@ async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
     async with opened(directory) as journal:
         assert (journal.tally.waiting, journal.tally.refused) == (len(outcomes) - 2, 2)
         assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
-        first, second = view_journals(directory, OWNER, is_refused=True, limit=10).entries
+        first, second = HostJournals(directory, OWNER).view(is_refused=True, limit=10).entries
     now_us = clock()
     assert first == KeptEntry(
         *(outcomes[0].operation_id, 7, "complete", "charge", now_us - 60_000_000, 201, 9),
@@ -350,45 +347,3 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
-
-
-ROOT = Path(__file__).parents[2]
-CHILD = """
-import asyncio, sys
-from pathlib import Path
-from gateway.store.journal.journal import SqliteJournal
-from tests.store.test_journal import OWNER, complete
-async def main():
-    journal = SqliteJournal(Path(sys.argv[1]), OWNER)
-    await journal.start()
-    async def work():
-        while True:
-            outcome = complete()
-            await journal.append("charge", outcome)
-            print(outcome.operation_id.hex, flush=True)
-    await asyncio.gather(*(work() for _ in range(8)))
-asyncio.run(main())
-"""
-
-
-def acknowledged_until_killed(directory: Path) -> list[str]:
-    """The id of every operation whose outcome a process said was kept, before and after it was killed."""
-    command, environment = [sys.executable, "-c", CHILD, str(directory)], {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        acknowledged = [child.stdout.readline() for _ in range(100)]
-        asyncio.run(expect_nothing_to_adopt(directory))
-        child.send_signal(signal.SIGKILL)
-        return acknowledged + [line for line in child.stdout if line.endswith("\n")]
-
-
-async def expect_nothing_to_adopt(directory: Path) -> None:
-    async with opened(directory) as journal:
-        assert await waiting(journal) == []
-
-
-async def test_what_was_acknowledged_outlives_a_kill(directory: Path) -> None:
-    """After kill -9 in the middle of its work, what a process had been told was kept is adopted."""
-    acknowledged = await asyncio.to_thread(acknowledged_until_killed, directory)
-    async with opened(directory) as journal:
-        found = {outcome.operation_id for outcome in await waiting(journal)}
-    assert {UUID(line.strip()) for line in acknowledged} <= found

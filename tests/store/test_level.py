@@ -20,8 +20,8 @@ from gateway.store.base import NotApplied, StartRefused
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do, started
+from tests.store.guards import a_guard
 from tests.store.postgres_sessions import session
-from tests.store.test_guard import a_guard
 from tests.support.eventually import eventually
 from tests.support.house import config_text
 from tests.support.memory_store import Memory, MemoryStore

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Result, State, operation_id_of
 from gateway.observe.facts import Events, FlushRefused
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
-from gateway.store.journal.journal import SqliteJournal, view_journals
+from gateway.store.journal.journal import HostJournals, SqliteJournal
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
@@ -117,7 +117,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     await home.flusher.run_once()
     assert await state(home.store, second) is State.COMPLETED
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
-    (entry,) = view_journals(home.directory, "shop", is_refused=True, limit=10).entries
+    (entry,) = HostJournals(home.directory, "shop").view(is_refused=True, limit=10).entries
     assert (entry.operation_id, entry.refused_why) == (first.operation_id, why)
     told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]

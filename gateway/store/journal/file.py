@@ -71,11 +71,8 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class KeptEntry:
-    """An outcome as operators see it, without its response body. Times are microseconds of the host's clock.
-
-    `status` and `body_bytes` are the response's, None if there is none. `refused_us` and `refused_why` are None while
-    the outcome waits; a refused one is kept and not retried.
-    """
+    """An outcome as operators see it, without its response body. Times are microseconds of the host's clock. A refused
+    one is kept and not retried."""
 
     operation_id: UUID
     token: int
@@ -91,12 +88,8 @@ class KeptEntry:
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
     """A complete outcome. `command` is None if only another version of the program can read it, or its response cannot
-    be decrypted.
-
-    `claim` is the record of the claim that a response ends, without what is confidential in it; None for other
-    outcomes. `memory` is the lineage of the durable store that granted the claim (`store.memory.epoch`), empty where
-    that is not known.
-    """
+    be decrypted. `claim` is the record of the claim that a response ends, without what is confidential in it. `memory`
+    is the lineage of the durable store that granted the claim (`store.memory.epoch`), empty where it is not known."""
 
     entry_id: EntryId
     entry: KeptEntry
@@ -235,11 +228,9 @@ def _check_ours(handle: Handle, path: Path) -> None:
 
 @contextmanager
 def visited(path: Path, *, changes: bool = False) -> Iterator[Query]:
-    """Open a file, whether it has an owner or not, for single statements; each is its own transaction.
-
-    Takes no lock except SQLite's during a statement, and does not checkpoint the log: only the owner knows how much of
-    it is on the disk. Raises `NotApplied`, `StartRefused`, also from the statements.
-    """
+    """Open a file, whether it has an owner or not, for single statements; each is its own transaction. The log is not
+    checkpointed: only the owner knows how much of it is on the disk. Raises `NotApplied`, `StartRefused`, also from the
+    statements."""
     flags = apsw.SQLITE_OPEN_READWRITE if changes else apsw.SQLITE_OPEN_READONLY
     try:
         handle = apsw.Connection(str(path), flags=flags)
@@ -379,10 +370,8 @@ class JournalFile(Committer[apsw.Cursor]):
 
     @classmethod
     def adopt(cls, path: Path, belongs_to: str) -> JournalFile | None:
-        """Take over the file of a process that has ended; None when the file has an owner or is gone.
-
-        Raises `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is.
-        """
+        """Take over the file of a process that has ended; None when the file has an owner or is gone. Raises
+        `NotApplied`, and `StartRefused` for a file that is damaged, too new or not ours; it stays as it is."""
         with _locked(path) as descriptor:
             if descriptor is None:
                 return None
@@ -400,10 +389,7 @@ class JournalFile(Committer[apsw.Cursor]):
 
     def append(self, outcomes: Sequence[tuple[str, OutcomeCommand, str]], now_us: int) -> list[int | Exception]:
         """Write outcomes with their routes and memories durably in one transaction; return the row of each, or why it
-        was not written.
-
-        Raises `NotApplied` when none was written, and `Indefinite` when that is not known.
-        """
+        was not written. Raises `NotApplied` when none was written, and `Indefinite` when that is not known."""
         if self._is_distrusted:
             self._query(self._regain_trust)
         rows = self._transact(lambda cursor: [_insert(cursor, *outcome, now_us) for outcome in outcomes])
@@ -469,8 +455,6 @@ class JournalFile(Committer[apsw.Cursor]):
                 sync_directory(self.path.parent)
         finally:
             unlock(self.path, self._lock)
-
-    # -- the connection -----------------------------------------------------------------------------------------------
 
     def prepare(self, cursor: apsw.Cursor) -> apsw.Cursor:
         _check_ours(cursor, self.path)

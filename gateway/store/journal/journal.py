@@ -5,13 +5,12 @@ that have ended, which it only empties. It knows commands, but no store and no H
 outcomes to the durable store. What `append` has acknowledged is on the disk, and stays there until `forget`.
 
 Several processes may share the directory. A file is named after the service and store that its outcomes are for, so
-that other gateways skip it, and its owner has it locked (`file`). What became of one operation is looked up in all of
-them, because its repeats come to any process.
+that other gateways skip it, and its owner has it locked. What became of one operation is looked up in all of them,
+because its repeats come to any process.
 
-`HostJournals` and `view_journals` are for whoever asks about the whole host: they own no file and no lock, and wait for
-no gateway. Each call opens the files for some statements, whether their owners run or not. What they find may be
-outdated at once: an outcome leaves the journal as soon as the durable store has applied it. They only delete refused
-outcomes, which no gateway retries, and encrypt anew.
+`HostJournals` is for whoever asks about the whole host: it owns no file and no lock, and opens the files for some
+statements, whether their owners run or not. What it finds may be outdated at once. It only deletes refused outcomes,
+which no gateway retries, and encrypts anew.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
 from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
 from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
-from gateway.store.batching import Worker, WorkerBatches
+from gateway.store.batching import Batcher, Worker
 from gateway.store.files import make_directory
 from gateway.store.journal.file import (
     OF_ONE_MAX,
@@ -68,11 +67,8 @@ _SAME_TIME_NS: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What the journals of a host hold, oldest first, at `now_us` of its clock.
-
-    `strangers`: files of another service or durable store, each with its owner. `faults`: what could not be read, and
-    why. `has_more`: there are more entries than the limit.
-    """
+    """What the journals of a host hold, oldest first, at `now_us` of its clock. `strangers`: files of another service
+    or durable store, each with its owner. `faults`: what could not be read. `has_more`: than the limit."""
 
     now_us: int
     entries: tuple[KeptEntry, ...] = ()
@@ -81,51 +77,9 @@ class JournalView:
     has_more: bool = False
 
 
-def view_journals(
-    directory: Path,
-    belongs_to: str,
-    *,
-    operation_id: UUID | None = None,
-    is_refused: bool | None = None,
-    limit: int,
-) -> JournalView:
-    """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all.
-
-    Outcomes of another owner than `belongs_to` are strangers. Blocks. Never raises: what cannot be read is a fault.
-    """
-    entries: list[KeptEntry] = []
-    strangers: list[tuple[str, str]] = []
-
-    def look(path: Path) -> None:
-        with visited(path) as query:
-            ((owner,),) = query("select_owner")
-            if operation_id is None:
-                rows = query("select_kept", is_refused, limit + 1)
-            else:
-                rows = query("select_of", operation_id.bytes, limit + 1)
-            found = [kept_entry(row) for row in rows]
-        kept = [each for each in found if is_refused in (None, each.refused_us is not None)]
-        if kept and owner != belongs_to:
-            strangers.append((path.name, str(owner)))
-        entries.extend(kept)
-
-    _, faults = _each(directory, look)
-    entries.sort(key=lambda entry: entry.journaled_us)
-    return JournalView(
-        wall_clock_us(),
-        tuple(entries[:limit]),
-        tuple(strangers),
-        tuple(map(str, faults)),
-        has_more=len(entries) > limit,
-    )
-
-
 class HostJournals:
     """Lets operators read and delete single outcomes in the journals of a host for one service and store, also while
-    gateways have these open.
-
-    Blocks. Each verb may raise `StoreError`.
-    """
+    gateways have these open. Each verb blocks, and may raise `StoreError`. Outcomes for others are strangers."""
 
     def __init__(self, directory: Path, belongs_to: str, sealing: Sealing = NO_SEALING) -> None:
         self.directory = directory
@@ -134,6 +88,29 @@ class HostJournals:
         # Files that are not to be read again until they are changed: those of others, and the empty ones, which every
         # idle gateway has.
         self._idle: dict[Path, tuple[int, ...]] = {}
+
+    def view(self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
+        """At most `limit` outcomes: waiting, refused, or both; of one operation, or of all. Never raises."""
+        entries: list[KeptEntry] = []
+        strangers: list[tuple[str, str]] = []
+
+        def look(path: Path) -> None:
+            with visited(path) as query:
+                ((owner,),) = query("select_owner")
+                if operation_id is None:
+                    rows = query("select_kept", is_refused, limit + 1)
+                else:
+                    rows = query("select_of", operation_id.bytes, limit + 1)
+                found = [kept_entry(row) for row in rows]
+            kept = [each for each in found if is_refused in (None, each.refused_us is not None)]
+            if kept and owner != self._belongs_to:
+                strangers.append((path.name, str(owner)))
+            entries.extend(kept)
+
+        _, faults = _each(self.directory, look)
+        entries.sort(key=lambda entry: entry.journaled_us)
+        has_more, said = len(entries) > limit, tuple(map(str, faults))
+        return JournalView(wall_clock_us(), tuple(entries[:limit]), tuple(strangers), said, has_more=has_more)
 
     def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         """The outcomes of one operation, oldest first."""
@@ -269,13 +246,7 @@ def _is_held(held: Sequence[set[bytes]], operation_id: UUID) -> bool:
 
 
 class SqliteJournal:
-    """The journal of one process, in `directory` (created 0700).
-
-    `belongs_to` describes, without secrets, the service and durable store that the outcomes are for. `rows_max` and
-    `bytes_max` limit all files together, refused outcomes included. The clock only shows people how old an outcome is.
-
-    Each verb may raise `NotApplied`, and what else it documents.
-    """
+    """The journal of one process. Each verb may raise `NotApplied`, and what else it documents."""
 
     def __init__(
         self,
@@ -286,6 +257,8 @@ class SqliteJournal:
         bytes_max: int = BYTES_MAX,
         clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
+        """`belongs_to` describes, without secrets, the service and durable store that the outcomes are for. `rows_max`
+        and `bytes_max` limit all files together, refused outcomes included. The clock is for people only."""
         self._directory = directory
         self._belongs_to = belongs_to
         self._prefix = hashlib.sha256(belongs_to.encode()).hexdigest()[:16]
@@ -302,7 +275,7 @@ class SqliteJournal:
         """How much the journal holds, as of its last change."""
         # Between `start` and `close`.
         self._worker: Worker | None = None
-        self._appends = WorkerBatches[_Outcome, EntryId]()
+        self._appends = Batcher[_Outcome, EntryId]()
 
     @property
     def oldest_seconds(self) -> float:
@@ -311,10 +284,8 @@ class SqliteJournal:
         return 0.0 if oldest_us is None else max(0, self._clock_us() - oldest_us) / MICROSECONDS
 
     async def start(self) -> None:
-        """Adopt the files of processes that have ended, and create an own one if there is none.
-
-        Raises `StartRefused` for a directory or file that an operator has to check first; it stays as it is.
-        """
+        """Adopt the files of processes that have ended, and create an own one if there is none. Raises `StartRefused`
+        for a directory or file that an operator has to check first; it stays as it is."""
         worker = Worker("journal")
         try:
             await worker.run(self._start)
@@ -335,10 +306,8 @@ class SqliteJournal:
             await worker.stop(self._close)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
-        """The outcomes of the operation in all journals of this host for one service and store, oldest first.
-
-        Whatever is encrypted stays so. The files of processes that have ended are adopted.
-        """
+        """The outcomes of the operation in all journals of this host for one service and store, oldest first. Whatever
+        is encrypted stays so. The files of processes that have ended are adopted."""
         return await self._started().run(self._outcomes, operation_id)
 
     async def append(self, route: str, command: OutcomeCommand, memory: str = "") -> EntryId:
@@ -427,10 +396,8 @@ class SqliteJournal:
     def _adopt_orphans(self) -> int:
         adopted = 0
         for path in self._named():
-            if path.name in self._files or path.name in self._unfit:
-                continue
             try:
-                adopted += self._adopt(path)
+                adopted += path.name not in self._files and path.name not in self._unfit and self._adopt(path)
             except StartRefused as error:
                 # At the start this ends the program; later it is logged once.
                 self._unfit.add(path.name)

@@ -2,5 +2,5 @@
 
 `guard` is the face: requests pass it, and nobody else asks the others. `epoch` notes what a store acknowledged, and
 compares memories; `promotion` decides about a promoted server. What they find out is one value that a request compares:
-until when the guard's `Trust` lasts.
+until when this gateway may grant.
 """

@@ -7,13 +7,12 @@ gateway has to trust the store; such a loss goes unnoticed.
 
 Theory of operation
 -------------------
-*Witnesses.* A store's identity tells it from another store. But a restored copy has the identity of its original, and
-its last token proves little: a completion draws none, and a crash may leave Postgres's sequence ahead of its data. So
-each link over which a worker writes has a row in the store, its witness: a number that every change raises in its own
-transaction. What survives of a store (a copy, a standby, a crash) is a prefix of its commits. So a witness no lower
-than the number last acknowledged proves that all that was acknowledged until then is there, from whichever gateway; a
-lower or missing one proves a loss. Each start of a store takes new link ids: two gateways never raise one witness, even
-with a copied state directory.
+*Witnesses.* A restored copy has the identity of its original, and its last token proves little: a completion draws
+none, and a crash may leave Postgres's sequence ahead of its data. So each link over which a worker writes has a row in
+the store, its witness: a number that every change raises in its own transaction. What survives of a store (a copy, a
+standby, a crash) is a prefix of its commits. So a witness no lower than the number last acknowledged proves that all
+that was acknowledged until then is there, from whichever gateway; a lower or missing one proves a loss. Each start of a
+store takes new link ids: two gateways never raise one witness, even with a copied state directory.
 
 *Note first.* The acknowledged number is in the state directory before the caller has the result, without a sync: the
 kernel keeps the pages of a killed process. A power loss on this host together with a loss in the store can go
@@ -23,9 +22,7 @@ number acknowledged after a comparison stands for all compared notes: the files 
 
 *Reach.* Other hosts learn of a loss from the memo, at their next check or connection. No note covers what a gateway
 only read before its writer had the acknowledgement. Nobody waits for Redis: where all files are lost, a loss of what
-was acknowledged since the last write of the shared note goes unnoticed. There a number that was acknowledged minutes
-after another one began stands for it; only who has compared a note drops the earlier one, for whoever wrote the later
-one may have met a store that had already lost it.
+was acknowledged since the last write of the shared note goes unnoticed.
 
 *Lineage.* Memories have no order of their own. The memo of a memory names those that it replaced, and so does the
 shared note: that tells an outdated note from a store that fell back. A promoted server (`promotion`) is compared as if
@@ -69,11 +66,8 @@ MISSING_COUNTS_US: Final = WITNESS_KEEP_US - 30 * 86_400 * MICROSECONDS
 
 @immutable
 class Seen:
-    """What was last seen of a store: its memory's identity and the highest token drawn.
-
-    Where it is shared, `former` are the memories that it had replaced, and `acknowledged` is what its links were told.
-    `is_compared`: the shared note was known when this was noted.
-    """
+    """What was last seen of a store: its memory's identity and the highest token drawn; `is_compared`: the shared note
+    was known then. Where it is shared, the memories that it had replaced, and what its links were told."""
 
     identity: str
     token: int
@@ -84,11 +78,9 @@ class Seen:
 
 @immutable
 class WitnessNote:
-    """The number of a link's witness that was acknowledged last, at `at_us` of the store's clock.
-
-    `memory` is the digest of the store's identity. `beyond` is the `Amnesia.beyond` that was in force: a note with a
-    lower one is from before the last known loss and proves nothing any more.
-    """
+    """The number of a link's witness that was acknowledged last, at `at_us` of the store's clock, by the memory with
+    this digest. `beyond` is the `Amnesia.beyond` that was in force: a note with a lower one is from before the last
+    known loss and proves nothing any more."""
 
     link: UUID
     number: int
@@ -108,10 +100,8 @@ def lineage(identity: str) -> str:
 
 
 class SharedNote(Protocol):
-    """Where gateways share what they saw of one store. It may lose the note, or return one from long ago.
-
-    Either verb may raise `StoreError`. Only the comparison waits for it.
-    """
+    """Where gateways share what they saw of one store. It may lose the note, or return one from long ago. Either verb
+    may raise `StoreError`. Only the comparison waits for it."""
 
     async def read(self) -> Seen | None:
         """The note; None when there is none, or it cannot be parsed."""
@@ -119,8 +109,9 @@ class SharedNote(Protocol):
     async def write(self, seen: Seen, compared: str) -> None:
         """Keep a note. For the same memory a lower token, and for the same link a lower number replaces nothing.
         `compared` is the memory in the note that was read and compared before; empty: none was there, or none was
-        read. Only where the note is still about that memory, `former` is replaced, and links are dropped for which a
-        later one stands. Raises `NotApplied` where it is about a third one."""
+        read. Only where the note is still about that memory, `former` is replaced, and links are dropped for which
+        stands one that began minutes later: who has not compared them may have met a store that had lost them. Raises
+        `NotApplied` where it is about a third one."""
 
     async def close(self) -> None:
         """Keep no connection until the next call."""
@@ -128,12 +119,12 @@ class SharedNote(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Amnesia:
-    """A store's memo of its own lost memories.
+    """A store's memo of its own lost memories: until `until_us` of its clock, an absent key may have been used.
 
-    Until `until_us` of its clock, an absent key may have been used. `why` and `by` are for people; `by` is the operator
-    who accepted the loss. `former` are the replaced identities: no note about them is about another store. Above the
-    token `beyond`, this memory is complete. `continued` are those of `former` that a proven promotion replaced, since
-    the last loss: this memory has all that they acknowledged. `promotion` describes the last one.
+    `why` and `by`, the operator who accepted the loss, are for people. `former` are the replaced identities: no note
+    about them is about another store. Above the token `beyond`, this memory is complete. `continued` are those of
+    `former` that a proven promotion replaced since the last loss: this memory has all that they acknowledged.
+    `promotion` describes the last one.
     """
 
     until_us: int = 0
@@ -148,9 +139,8 @@ class Amnesia:
         """Whether a claim by this attempt (None: a new one) on this record (None: absent) is refused because the store
         may have lost the key's record or its latest change. Acceptances and dispatches are refused likewise.
 
-        Besides an absent record, an attempt is granted only on one that nobody may have executed. If its token is from
-        before the loss, an attempt that was granted later may be lost. A repeated command from before the loss is
-        refused too: the memory that granted it may already have lost the key, before any gateway compared it.
+        On a record that nobody may have executed, with a token from before the loss, a later attempt may be lost. A
+        repeated command is refused too: the memory that granted it may have lost the key before anybody compared it.
         """
         if now_us >= self.until_us:
             return False
@@ -190,7 +180,7 @@ _IN_USE: Final = (
 def loss(
     own: Seen | None, shared: Seen | None, epoch: Epoch, amnesia: Amnesia, notes: Iterable[WitnessNote] = ()
 ) -> str | None:
-    """Describe what the store lost since it was last seen; None if nothing, or if that loss is already known.
+    """What the store lost since it was last seen; None if nothing, or if that loss is already known.
 
     `own` is this host's note, `shared` that of all gateways (None also if it could not be read), and `notes` are those
     of this host's workers, all read before `epoch`, which has the witnesses of all links in them.
@@ -226,11 +216,9 @@ def _contradiction(seen: Seen, epoch: Epoch, amnesia: Amnesia) -> str | None:
 
 
 def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: Iterable[str] = ()) -> str | None:
-    """Describe a loss of acknowledged changes by these notes; None if the store has them all.
-
-    `epoch` has the witnesses of all these notes and was read after them. Notes about a memory that is neither this one
-    nor one of `continued`, and those from before the loss that `beyond` stands for, are skipped.
-    """
+    """What acknowledged changes were lost by these notes; None if the store has them all. `epoch` has their witnesses
+    and was read after them. Notes about a memory that is neither this one nor one of `continued`, and those from before
+    the loss that `beyond` stands for, are skipped."""
     memories = {memory_digest(identity) for identity in (epoch.identity, *continued)}
     for note in notes:
         if note.memory not in memories or note.beyond < beyond:
@@ -244,10 +232,8 @@ def missing(notes: Iterable[WitnessNote], epoch: Epoch, beyond: int, continued: 
 
 
 def after_loss(why: str, notes: Collection[Seen], epoch: Epoch, amnesia: Amnesia, window_us: int) -> Amnesia:
-    """The memo of a loss that was just found: absent keys are doubtful for a whole window.
-
-    It covers all memories that the notes name, so that none of them reports the same loss again.
-    """
+    """The memo of a loss that was just found: absent keys are doubtful for a whole window. It covers all memories that
+    the notes name, so that none of them reports the same loss again."""
     named = [identity for seen in notes for identity in (*seen.former, seen.identity)]
     former = dict.fromkeys((*amnesia.former, *named, *([epoch.parent] if epoch.parent else [])))
     former.pop(epoch.identity, None)
@@ -271,7 +257,7 @@ def after_promotion(epoch: Epoch, amnesia: Amnesia, promotion: str) -> Amnesia:
 def met(own: Seen | None, shared: Seen | None, epoch: Epoch, *, is_new: bool, is_read: bool) -> Seen:
     """What is known of a store after a comparison: the highest token in the notes about this very memory.
 
-    The store's own last token counts only if `is_new` or if there is no such note. It may be ahead of the store's disk,
+    The store's own last one counts only if `is_new` or if there is no such note: it may be ahead of the store's disk,
     and after a crash it would look as if the store had lost data.
     """
     known = [note for note in (own, shared) if note is not None and note.identity == epoch.identity]
@@ -289,10 +275,8 @@ _LOCK_PAUSE_SECONDS: Final = 0.02
 
 
 class SeenFile:
-    """What this gateway last saw of the store, kept over restarts. Its verbs block on the disk.
-
-    Several workers share the file; none of them lowers a token that another has seen.
-    """
+    """What this host last saw of the store, kept over restarts. Its verbs block on the disk. Several workers share the
+    file; none of them lowers a token that another has seen."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -380,11 +364,8 @@ class Reading:
 
 
 class WitnessFiles(WorkerFile):
-    """One worker's file, and those of the host's other workers. It draws no conclusions.
-
-    Its verbs block: `open`, `sync` and `close` on the disk, the others only in the kernel. They may be called in any
-    thread, `write` in one at a time.
-    """
+    """One worker's file, and those of the host's other workers. `open`, `sync` and `close` block on the disk, the
+    others only in the kernel. All may be called in any thread, `write` in one at a time."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SUFFIX)
@@ -453,8 +434,8 @@ class WitnessFiles(WorkerFile):
             self._is_synced = self._has_failed = False
 
     def cover(self, reading: Reading) -> None:
-        """Mark the ended files of this reading for removal: after it was compared, a new number was acknowledged and
-        noted, which stands for all notes in it."""
+        """Mark the ended files of this reading for removal: a number that was acknowledged and noted after it was
+        compared stands for all notes in it."""
         self._covered |= reading.ended
 
     def sync(self) -> None:

@@ -51,7 +51,7 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.gate import DURABLE, SealedStore, Trust, passing
+from gateway.store.gate import DURABLE, SealedStore, passing
 from gateway.store.memory.epoch import (
     Amnesia,
     Reading,
@@ -99,10 +99,7 @@ _UNTOLD: Final = (
 
 
 class EpochGuard(SealedStore):
-    """Satisfies the `Store` protocol of `base`; owns the store behind it.
-
-    `serving` is what this gateway serves.
-    """
+    """Satisfies the `Store` protocol of `base`; owns the store behind it."""
 
     def __init__(
         self,
@@ -119,10 +116,10 @@ class EpochGuard(SealedStore):
         sealing: Sealing = NO_SEALING,
         on_met: Callable[[str, str | None], None] = lambda _identity, _generation: None,
     ) -> None:
-        """`witness_files` are the files in which `store` notes what it acknowledges, if it does. `fleet` is the same
-        store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
+        """`serving` is what this gateway serves. In `witness_files` `store` notes what it acknowledges. `fleet` is the
+        same store if it can be promoted, which is believed on these `conditions`. `on_met` gets identity and generation
         (None: not known) of each memory that is found, before any request reaches it. `sealing` has the keys of
-        `serving`, and encrypts what is confidential on its way to `store`.
+        `serving`.
         """
         super().__init__(store, sealing, events)
         # Called by the guard itself, also while requests are blocked.
@@ -226,11 +223,10 @@ class EpochGuard(SealedStore):
 
     async def _note_stopped(self, *, was_open: bool) -> None:
         """Note that this gateway has stopped. If that fails, the others see it after `agreement.RUNNING_US`."""
-        if not was_open:
-            return
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_STOP_NOTE_SECONDS):
-                await self._asked.note_running(self._serving.gateway_id, is_running=False)
+        if was_open:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_STOP_NOTE_SECONDS):
+                    await self._asked.note_running(self._serving.gateway_id, is_running=False)
 
     # -- what of a command is rare -------------------------------------------------------------------------------------
 
@@ -243,8 +239,8 @@ class EpochGuard(SealedStore):
             return await self._without_grant(command, self._why_no_grants)
         return None
 
-    def _doubt(self, command: Command, trust: Trust) -> None:
-        if isinstance(command, _GRANTING) and trust is not self._trust:
+    def _doubt(self, command: Command, trust: int) -> None:
+        if isinstance(command, _GRANTING) and trust != self._trust:
             raise Indefinite("the durable store was replaced meanwhile: it is not known which one took the command")
         if self._membership is not None and boot_seconds() > self._membership.until_seconds:
             raise Indefinite("this gateway was cut off from the durable store: a promoted one may lack the command")
@@ -299,8 +295,8 @@ class EpochGuard(SealedStore):
     @property
     def _seen(self) -> Seen | None:
         """What was last seen of the store."""
-        met, token = self._met, int(self._token)
-        return met if met is None or met.token >= token else replace(met, token=token)
+        seen, token = self._met, int(self._token)
+        return seen if seen is None or seen.token >= token else replace(seen, token=token)
 
     async def _begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         self._check_open()
@@ -366,11 +362,8 @@ class EpochGuard(SealedStore):
             await self._membership.join(epoch, reading)
 
     async def _report_known_memory(self) -> None:
-        """While the store is unreachable, report the memory that it last had.
-
-        This needs both notes. This host's own may be about a store that the others no longer use, or from an earlier
-        configuration; the shared note may be about another store of that name.
-        """
+        """While the store is unreachable, report the memory that it last had, where both notes say so: the own one may
+        be about a store that the others no longer use, the shared one about another store of that name."""
         own, (shared, _) = await self._own_note(), await self._read_shared()
         if own is not None and shared is not None and lineage(own.identity) == lineage(shared.identity):
             self._on_met(own.identity, None)
@@ -471,10 +464,8 @@ class EpochGuard(SealedStore):
             self._witness_files.beyond = amnesia.beyond
 
     async def _check_known(self, snapshot: Snapshot, claim_id: UUID | None = None) -> None:
-        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it.
-
-        The store is asked before: an operator may have accepted the loss just now, through another gateway.
-        """
+        """Raise `Amnesic` if this record is not believed; `claim_id` is the attempt id of a command on it. The store is
+        asked before: an operator may have accepted the loss just now, through another gateway."""
         if not self._amnesia.refuses(snapshot.record, snapshot.now_us, claim_id):
             return
         epoch, own = await self.cold.check_memory(), self._amnesia
@@ -490,9 +481,7 @@ class EpochGuard(SealedStore):
         if self._witness_files is not None:
             await self._write("acknowledged", self._witness_files.sync)
         seen = self._seen
-        if seen is None or seen == self._noted:
-            return
-        if await self._write("seen", self._seen_file.write, seen):
+        if seen is not None and seen != self._noted and await self._write("seen", self._seen_file.write, seen):
             self._noted = seen
 
     async def _write(self, what: str, write: Callable[..., None], *arguments: Any) -> bool:
@@ -551,12 +540,11 @@ class EpochGuard(SealedStore):
         """Keep the trust in force true: it ends where a command must not pass, or not without a look."""
         is_trusted = self._is_open and not self.is_amnesic and not self._why_no_grants
         listed_until = float("inf") if self._membership is None else self._membership.until_seconds
-        self._trust.until_seconds = listed_until if is_trusted else float("-inf")
+        self._trusted_until_seconds = listed_until if is_trusted else float("-inf")
 
     def _trust_anew(self) -> None:
         """The memory was found to be another one, perhaps: no command that is under way is believed to be granted."""
-        self._trust.end()
-        self._trust = Trust()
+        self._trust += 1
         self._update_trust()
 
     def _check_open(self) -> None:

@@ -1,5 +1,4 @@
-"""When a promoted server is believed to be the continuation of the one before: a decision over values, and this
-worker's part in it.
+"""When a promoted server is believed to be the continuation of the one before, and this worker's part in that.
 
 A *promotion* is a server that came to accept writes on a later timeline than the one that its memory was last accepted
 on. The memory itself says so (`Epoch.parent`), so that a gateway without any note knows it, too. A *member* is a worker
@@ -127,11 +126,9 @@ def decide(
     is_fresh: bool,
     is_patient: bool,
 ) -> PromotionJudged:
-    """What to do about the promotion that `epoch` shows.
-
-    `contradiction` is what this host's notes, or the shared one, hold against the memory as a continuation of its
-    parent. `is_fresh`: this worker was in contact until the end. `is_patient`: votes are still waited for.
-    """
+    """What to do about the promotion that `epoch` shows. `contradiction` is what the notes hold against the memory as a
+    continuation of its parent. `is_fresh`: this worker was in contact until the end. `is_patient`: votes are still
+    waited for."""
     now, before = epoch.identity, epoch.parent
     silent: list[Member] = []
     verdict = Verdict.REFUSE
@@ -201,10 +198,7 @@ class Fleet(Protocol):
 
 
 class Membership:
-    """This worker's place among those that may grant on a store: it joins, beats, and judges promotions.
-
-    It owns the clock by which this worker is still believed to be listed, and what it saw of the others.
-    """
+    """This worker's place among those that may grant on a store: it joins, beats, and judges promotions."""
 
     def __init__(
         self,
@@ -340,10 +334,8 @@ class Membership:
 
     async def judge(self, epoch: Epoch, amnesia: Amnesia, contradiction: str | None, reading: Reading) -> str | None:
         """What was lost with the promotion that `epoch` shows; None where it is accepted, and written down as such.
-
-        This worker vouches for it if nothing contradicts that it continues its parent. Raises `Unproven` while that is
-        not known, and `StoreError`.
-        """
+        This worker vouches for it if nothing contradicts it. Raises `Unproven` while that is not known, and
+        `StoreError`."""
         policy = self._conditions.promotion
         if self._met[0] != epoch.identity:
             self._met = (epoch.identity, boot_seconds())
@@ -368,8 +360,8 @@ class Membership:
         return judged.why if judged.result == Verdict.REFUSE else None
 
     def _is_fresh(self, members: Collection[Member]) -> bool:
-        """Whether the promoted server has a beat of this worker that is so recent that nobody who joined after it can
-        have granted before this worker's last one."""
+        """Whether the promoted server has so recent a beat of this worker that nobody who joined after it can have
+        granted before this worker's last one."""
         has = self._own_beat(members)
         if self._beats and has >= self._beats[-1][0]:
             return True

@@ -32,7 +32,7 @@ from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import Applied, Claim, Command, Complete, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import EpochChanged, NotApplied, StoreError, Unstorable, wall_clock_us
-from gateway.store.batching import Worker, WorkerBatches
+from gateway.store.batching import Batcher, Worker
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.relational.executor import Changes, Cursor, drive, execute, read_batch
@@ -107,8 +107,8 @@ class SqliteStore(RelationalStore):
         self._witness_files = witness_files
         # The writer's thread and the reader's, between `start` and `close`.
         self._threads: tuple[Worker, Worker] | None = None
-        self._commands = WorkerBatches[Command, Result](self._announce, self._watchers)
-        self._reads = WorkerBatches[UUID, Snapshot]()
+        self._commands = Batcher[Command, Result](on_results=self._announce, watchers=self._watchers)
+        self._reads = Batcher[UUID, Snapshot]()
         self.apply = self._commands.submit
         self.read = self._reads.submit
 

@@ -168,7 +168,7 @@ notes-uncompared-on-a-new-connection: a Postgres that is replaced by an older co
 grant-of-an-uncompared-memory: a claim that was under way while another memory was found is believed to be granted by
     the known one
   store/memory/guard.py tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found
--isinstance(command, _GRANTING) and trust is not self._trust:
+-isinstance(command, _GRANTING) and trust != self._trust:
 +False:
 claim-of-an-uncompared-memory: a claim from while another memory was found is believed when it is said again
   store/memory/epoch.py tests/store/test_guard.py::test_a_grant_from_while_another_memory_was_found

@@ -31,7 +31,7 @@ from gateway.config.delivery import (
 from gateway.config.document import Path as KeyPath
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
-from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, taken, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
 from gateway.core.egress import EgressPolicy, is_loopback
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
@@ -713,7 +713,7 @@ class Observe(Section):
     """Whether responses carry `Idempotency-Status: observed;would=VERDICT`, as far as the gateway knows by then."""
 
 
-class Config(Holder):
+class Config(Section):
     """Configuration of the idempotency gateway."""
 
     service: leaf.Name = "default"

@@ -28,7 +28,7 @@ from gateway.config.delivery import (
     reference_of,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
-from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core import outcome as outcomes
 from gateway.core import replay
 from gateway.core.identity import key as keys
@@ -509,7 +509,7 @@ def _key_or_inbox(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["key"]}, {"required": ["inbox"]}]
 
 
-class Route(Holder):
+class Route(Section):
     """One kind of operation that is protected."""
 
     model_config = ConfigDict(json_schema_extra=_key_or_inbox)

@@ -140,8 +140,7 @@ class ResponseRule(Section):
     status: Annotated[tuple[Annotated[int | str, leaf.status_set], ...], Field(min_length=1, max_length=64)]
     """Codes and classes, one of which the status must match."""
     where: Annotated[
-        dict[leaf.JsonPointer, Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
-        Field(max_length=16),
+        dict[leaf.JsonPointer, Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]], Field(max_length=16)
     ] = {}  # noqa: RUF012  copied by the model
     """JSON pointers into the response's body, each with its accepted values."""
 

@@ -130,11 +130,7 @@ def _one_of(*forms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_leaf(
-    expected: str,
-    test: str | Callable[[str], bool],
-    schema: Mapping[str, Any],
-    hint: str = "",
-    stand_in: str = "",
+    expected: str, test: str | Callable[[str], bool], schema: Mapping[str, Any], hint: str = "", stand_in: str = ""
 ) -> Scalar:
     """Text that is taken as it is written, if a whole match of a pattern or another test says so."""
 

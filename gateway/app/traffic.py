@@ -14,17 +14,18 @@ from gateway import __version__
 from gateway.app.host import stamp_of
 from gateway.app.life import StartError
 from gateway.callers.forward_auth import CONNECTIONS_MAX, ForwardAuth
-from gateway.callers.key_set import (
+from gateway.callers.tokens import (
+    ClientCertificates,
     Key,
     KeySet,
     KeySetInvalid,
     Source,
+    TokenVerifier,
     discovered_source,
     fetch_file,
     read_key_file,
     url_source,
 )
-from gateway.callers.tokens import ClientCertificates, TokenVerifier
 from gateway.config import Config
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
 from gateway.config.delivery import Upstream as UpstreamConfig

@@ -1,28 +1,415 @@
 """Verifies callers by what their request has: bearer tokens (`JwtScope`), and client certificates.
 
-A token that was verified is remembered by its digest until it expires or the keys of its issuer are others, so that a
-repeat costs a digest. Nothing else of a token is kept, and nothing of it gets into a log or a reply.
+*Keys.* The key set of an issuer is fetched at the start, when it gets old, and when a token names a key that is not in
+it: one fetch at a time, and at most one in `FETCH_PAUSE_SECONDS`, however many requests ask. Other requests wait for
+the fetch under way, or get what is known. While the issuer is away, the set is kept for as long as its settings say;
+then there is none. A document that holds no usable key counts as no answer, and never takes the place of a set that is
+known. PyJWT reads the keys and verifies the signatures. What a key is used for is decided here: a public key verifies
+the algorithms of its type and nothing else, and a shared secret is never read from a document.
 
-A certificate was verified by TLS when the connection was made. A proxy in front of the gateway has a certificate of its
+*Tokens.* One that was verified is remembered by its digest until it expires or the keys of its issuer are others, so
+that a repeat costs a digest. Nothing else of a token is kept, and nothing of it gets into a log or a reply.
+
+*Certificates.* They were verified by TLS when the connection was made. A proxy in front of the gateway has one of its
 own, which says nothing about the caller. A connection may outlast the certificate that it was made with; then its
 holder is nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from gateway.callers.key_set import KeySet
+import orjson
+from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from jwt.algorithms import Algorithm, get_default_algorithms
+from jwt.exceptions import PyJWTError
+
+from gateway import __version__
 from gateway.config.scope import JwtScope
 from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
 from gateway.core.identity.peer import certificate_name
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
+from gateway.core.egress import is_loopback
+from gateway.core.identity.peer import certificate_name
+from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
+from gateway.core.identity.token import Token, TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
+from gateway.observe.facts import FetchResult, KeysFetched
 from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.request import Request
+from gateway.store.base import end_tasks
+from gateway.upstream.connect import Names
+
+# -- the keys of an issuer ---------------------------------------------------------------------------------------------
+
+_LOG = logging.getLogger("gateway")
+_T = TypeVar("_T")
+
+FETCH_PAUSE_SECONDS: Final = 30.0
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+_MAX_AGE_SECONDS_MIN: Final = 300.0
+_MAX_AGE_SECONDS_MAX: Final = 86400.0
+# More keys than any issuer has. A token without a key id is tried with each of them.
+_KEYS_MAX: Final = 64
+
+_ALGORITHMS: Final[Mapping[str, Algorithm]] = get_default_algorithms()
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+# By `kty` and `crv` (RFC 7518 section 6, RFC 8037 section 2). A symmetric key (`oct`) is none of a public set.
+_OF_TYPE: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
+    ("RSA", None): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
+}
+_PUBLIC_MEMBERS: Final = frozenset(("kty", "crv", "n", "e", "x", "y"))
+_PEM_LABEL: Final = re.compile(rb"-----BEGIN ([A-Z ]{1,64})-----")
+# Ends at the next dash, so that a document of nothing but beginnings is read in one pass.
+_PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----[^-]*-----END PUBLIC KEY-----")
+
+
+class KeySetInvalid(Exception):
+    """A document that holds no usable key. The text says why, and repeats nothing of it."""
+
+
+class Unfetched(Exception):
+    """The document could not be had. The text is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that verifies signatures, by these algorithms. `key_id` is None where the set does not name it."""
+
+    key_id: str | None
+    algorithms: frozenset[str]
+    material: Any
+
+    def verifies(self, token: Token) -> bool:
+        """Whether this key made the token's signature, by the algorithm that the token names."""
+        if token.algorithm not in self.algorithms:
+            return False
+        try:
+            return _ALGORITHMS[token.algorithm].verify(token.signed, self.material, token.signature)
+        except (PyJWTError, ValueError, TypeError):
+            return False
+
+
+@immutable
+class Document:
+    """What a source returned. `max_age_seconds` is how long it may be cached, None where nobody says so."""
+
+    content: bytes
+    max_age_seconds: float | None = None
+
+
+Source = Callable[[], Awaitable[Document]]
+"""Fetches a document with keys, in a limited time. Raises `Unfetched`."""
+
+
+def read_keys(content: bytes) -> tuple[Key, ...]:
+    """The usable keys of a document: a JSON Web Key Set, or public keys as PEM. Raises `KeySetInvalid`."""
+    if len(content) > DOCUMENT_BYTES_MAX:
+        raise KeySetInvalid(f"it is longer than {DOCUMENT_BYTES_MAX} bytes")
+    keys = _pem_keys(content) if content.lstrip().startswith(b"-----BEGIN") else _set_keys(content)
+    if not keys:
+        raise KeySetInvalid("it holds no key that could verify a token")
+    return keys
+
+
+def read_key_file(path: Path) -> tuple[Key, ...]:
+    """The usable keys in this file. Raises `KeySetInvalid`, or `OSError` where it cannot be read."""
+    return read_keys(_read(path))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(DOCUMENT_BYTES_MAX + 1)
+
+
+def _limited(keys: list[_T]) -> list[_T]:
+    """The keys, if they are not too many to be read in a short time. Raises `KeySetInvalid`."""
+    if len(keys) > _KEYS_MAX:
+        raise KeySetInvalid(f"it holds more than {_KEYS_MAX} keys")
+    return keys
+
+
+def _set_keys(content: bytes) -> tuple[Key, ...]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        raise KeySetInvalid("it is neither JSON nor PEM") from None
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise KeySetInvalid("it is no key set: there is no list of `keys`")
+    found = [_set_key(each) for each in _limited(listed) if isinstance(each, dict)]
+    return tuple(key for key in found if key is not None)
+
+
+def _set_key(given: Mapping[str, Any]) -> Key | None:
+    """A key of a set (RFC 7517 section 4); None for one of an unknown type, a weak one, and one for another use."""
+    key_type, curve, operations = given.get("kty"), given.get("crv"), given.get("key_ops")
+    if not isinstance(key_type, str) or not isinstance(curve, str | None) or given.get("use", "sig") != "sig":
+        return None
+    if operations is not None and not (isinstance(operations, list) and "verify" in operations):
+        return None
+    possible = _OF_TYPE.get((key_type, curve), ())
+    algorithms = [name for name in possible if given.get("alg", name) == name]
+    key_id = given.get("kid")
+    if not algorithms or not isinstance(key_id, str | None):
+        return None
+    public = {name: value for name, value in given.items() if name in _PUBLIC_MEMBERS}
+    algorithm = _ALGORITHMS[algorithms[0]]
+    try:
+        material = algorithm.prepare_key(algorithm.from_jwk(public))
+    except (PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return None if algorithm.check_key_length(material) else Key(key_id, frozenset(algorithms), material)
+
+
+def _pem_keys(content: bytes) -> tuple[Key, ...]:
+    for label in _PEM_LABEL.finditer(content):
+        if label[1] != b"PUBLIC KEY":
+            raise KeySetInvalid(f"it holds a {label[1].decode().lower()}; write public keys alone")
+    blocks = _limited(_PEM.findall(content))
+    kinds = dict.fromkeys(_OF_TYPE.values())
+    found = [_pem_key(block, algorithms) for block in blocks for algorithms in kinds]
+    return tuple(key for key in found if key is not None)
+
+
+def _pem_key(block: bytes, algorithms: tuple[str, ...]) -> Key | None:
+    algorithm = _ALGORITHMS[algorithms[0]]
+    try:
+        material = algorithm.prepare_key(block)
+    except Exception:  # noqa: BLE001 - PyJWT lets errors of cryptography through, which have no base in common
+        return None
+    return None if algorithm.check_key_length(material) else Key(None, frozenset(algorithms), material)
+
+
+class KeySet:
+    """The keys of one issuer in one process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: tuple[Key, ...] = (),
+        source: Source | None = None,
+        *,
+        stale_seconds: float = 0.0,
+        clock: Callable[[], float],
+        publish: Callable[[KeysFetched], None] = lambda _: None,
+    ) -> None:
+        """`name` is for the log. Without a source, `keys` are all there ever are. `clock` counts seconds, also while
+        the machine sleeps."""
+        self._name, self._source, self._stale_seconds, self._clock = name, source, stale_seconds, clock
+        self._publish, self._keys = publish, keys
+        self._digest = b""
+        self._fresh_until = self._usable_until = float("-inf") if source is not None else float("inf")
+        self._may_fetch_from = float("-inf")
+        self._fetching: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self.version = 0
+        """Another number once the keys are others."""
+
+    def start(self) -> None:
+        """Fetch the set, and fetch it anew whenever it gets old. Needs a running event loop; safe to repeat."""
+        if self._source is not None and self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    def follow(self, before: KeySet) -> None:
+        """Begin with what another one of the same issuer knows: the issuer may be away."""
+        self._keys, self._digest, self._is_failing = before._keys, before._digest, before._is_failing
+        self._fresh_until, self._usable_until = before._fresh_until, before._usable_until
+        self._may_fetch_from = before._may_fetch_from
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        await end_tasks((self._running, self._fetching))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are keys that may be used."""
+        return self._clock() < self._usable_until
+
+    @property
+    def may_refresh(self) -> bool:
+        """Whether `refresh` may change anything now."""
+        return self._source is not None and (self._fetching is not None or self._clock() >= self._may_fetch_from)
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """When the next fetch may begin."""
+        return max(0.0, self._may_fetch_from - self._clock())
+
+    def keys_for(self, token: Token) -> tuple[tuple[Key, ...], bool]:
+        """The keys that may have signed the token, and whether the token names them: one that is named is the only one.
+        A set that has got old is fetched in the background."""
+        if self._clock() >= self._fresh_until and self.may_refresh:
+            self._begin()
+        named = tuple(key for key in self._keys if key.key_id is not None and key.key_id == token.key_id)
+        if named:
+            return named, True
+        return tuple(key for key in self._keys if key.key_id is None or token.key_id is None), False
+
+    async def refresh(self) -> None:
+        """Fetch the set, unless that was tried a short time ago. Cancelling it stops no fetch."""
+        if self.may_refresh:
+            await asyncio.wait((self._begin(),))
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._fetching is None:
+            self._may_fetch_from = self._clock() + FETCH_PAUSE_SECONDS
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+            self._fetching.add_done_callback(self._ended)
+        return self._fetching
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._fetching = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("fetching the keys of %s failed because of a bug", self._name, exc_info=error)
+
+    async def _run(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(max(self._fresh_until - self._clock(), self.retry_after_seconds, 1.0))
+
+    async def _fetch(self) -> None:
+        if self._source is None:
+            return
+        try:
+            document = await self._source()
+            keys = read_keys(document.content)
+        except (Unfetched, KeySetInvalid) as error:
+            if not self._is_failing:
+                kept = "those that are known are kept for now" if self.is_known else "none are known"
+                _LOG.warning("the keys of %s cannot be fetched (%s); %s", self._name, error, kept)
+            self._is_failing = True
+            self._publish(KeysFetched(FetchResult.FAILED))
+            return
+        if self._is_failing:
+            _LOG.info("the keys of %s were fetched", self._name)
+        self._is_failing = False
+        self._publish(KeysFetched(FetchResult.FETCHED))
+        self._replace(keys, sha256(document.content).digest(), document.max_age_seconds)
+
+    def _replace(self, keys: tuple[Key, ...], digest: bytes, max_age_seconds: float | None) -> None:
+        age = min(max(max_age_seconds or 0.0, _MAX_AGE_SECONDS_MIN), _MAX_AGE_SECONDS_MAX)
+        self._fresh_until = self._clock() + age
+        self._usable_until = self._fresh_until + self._stale_seconds
+        if digest != self._digest:
+            self._keys, self._digest = keys, digest
+            self.version += 1
+
+
+# -- where keys come from ----------------------------------------------------------------------------------------------
+# Where the keys of an issuer come from: a URL, the issuer's own configuration, or a file.
+#
+# Nothing that a server sends is trusted but by TLS: redirects are not followed, since nobody checked where they lead, a
+# document has a size limit, and a fetch a time limit. Plain HTTP is for this machine alone.
+
+FETCH_SECONDS: Final = 5.0
+_URL_CHARACTERS_MAX: Final = 2048
+_MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?([0-9]{1,9})"?(?:[,\s]|$)', re.IGNORECASE)
+_HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"idempotency-gateway/{__version__}"}
+
+
+async def fetch_file(path: Path) -> Document:
+    """A file on this machine, which is read anew as if it were fetched. Raises `Unfetched`."""
+    try:
+        return Document(await asyncio.to_thread(_read, path))
+    except OSError as error:
+        raise Unfetched(f"{path}: {error.strerror}") from None
+
+
+def url_source(url: str, tls: ssl.SSLContext) -> Source:
+    """A document at a URL. `tls` says whom to trust where that is https."""
+    names = Names()
+
+    async def fetch() -> Document:
+        async with _session(tls, names) as session:
+            return await _get(session, url)
+
+    return fetch
+
+
+def discovered_source(issuer: str, tls: ssl.SSLContext) -> Source:
+    """The key set that the issuer's configuration names."""
+    url, names = f"{issuer.rstrip('/')}/.well-known/openid-configuration", Names()
+
+    async def fetch() -> Document:
+        async with _session(tls, names) as session:
+            configuration = await _get(session, url)
+            return await _get(session, _key_set_url(issuer, configuration.content, url))
+
+    return fetch
+
+
+def _key_set_url(issuer: str, configuration: bytes, url: str) -> str:
+    try:
+        document = orjson.loads(configuration)
+    except orjson.JSONDecodeError:
+        raise Unfetched(f"{url}: it is not JSON") from None
+    found = document.get("jwks_uri") if isinstance(document, dict) else None
+    if not isinstance(found, str) or document.get("issuer") != issuer:
+        raise Unfetched(f"{url}: it is not the configuration of this issuer")
+    # It is shown to operators where it cannot be fetched.
+    if len(found) > _URL_CHARACTERS_MAX or not found.isprintable() or "@" in found:
+        raise Unfetched(f"{url}: its jwks_uri is no URL of a key set")
+    return found
+
+
+def _session(tls: ssl.SSLContext, names: Names) -> ClientSession:
+    # `trust_env` stays off: a proxy, or credentials from .netrc, would come from nowhere in the configuration.
+    return ClientSession(
+        connector=TCPConnector(ssl=tls, force_close=True, resolver=names),
+        cookie_jar=DummyCookieJar(),
+        auto_decompress=False,
+        timeout=ClientTimeout(total=FETCH_SECONDS),
+        headers=_HEADERS,
+    )
+
+
+async def _get(session: ClientSession, url: str) -> Document:
+    """Raises `Unfetched`, whose text names the URL."""
+    try:
+        parts = urlsplit(url)
+        is_allowed = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        if not is_allowed:
+            raise Unfetched("a key set is fetched by https alone")
+        async with session.get(url, allow_redirects=False) as response:
+            if response.status != 200:
+                raise Unfetched(f"{url}: HTTP {response.status}")
+            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise Unfetched(f"{url}: it has a content coding")
+            content = bytearray()
+            async for chunk in response.content.iter_any():
+                content += chunk
+                if len(content) > DOCUMENT_BYTES_MAX:
+                    raise Unfetched(f"{url}: it is longer than {DOCUMENT_BYTES_MAX} bytes")
+            found = _MAX_AGE.search(", ".join(response.headers.getall("Cache-Control", [])))
+    except TimeoutError:
+        raise Unfetched(f"{url}: no response within {FETCH_SECONDS:g} s") from None
+    except ClientConnectorError as error:
+        raise Unfetched(f"{url}: {error.strerror or error}") from None
+    except (ClientError, OSError, ValueError) as error:
+        # Its text may repeat what the server sent.
+        raise Unfetched(f"{url}: {type(error).__name__}") from None
+    return Document(bytes(content), float(found[1]) if found else None)
+
+
+# -- verifiers ---------------------------------------------------------------------------------------------------------
 
 _REMEMBERED_MAX: Final = 10_000
 

@@ -31,7 +31,6 @@ from gateway.config.checks import disagreements, notices
 from gateway.config.document import FILE_BYTES_MAX, ConfigError, Document, Mistake, StandIn, read_document
 from gateway.config.effective import Placeholders, changes, digest_of, empty_values, explain
 from gateway.config.models import Config
-from gateway.config.section import RightValues
 
 __all__ = [
     "Config",
@@ -94,13 +93,12 @@ def _valid(document: Document) -> Config:
     mistakes = list(document.mistakes)
     config = None
     if isinstance(document.tree, dict):
-        right = RightValues()
         try:
-            config = Config.model_validate(document.tree, context=right)
+            config = Config.model_validate(document.tree)
         except ValidationError as error:
             mistakes.extend(explain(error, document))
         mistakes.extend(empty_values(document))
-        mistakes.extend(disagreements(document, right))
+        mistakes.extend(disagreements(document, config))
     if mistakes or config is None:
         raise ConfigError(mistakes)
     return config

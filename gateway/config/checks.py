@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from itertools import combinations
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from gateway.config import delivery, models, scope
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery
@@ -32,7 +33,7 @@ from gateway.config.leaf import (
 )  # fmt: skip
 from gateway.config.models import Config
 from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route, VersionHeader
-from gateway.config.section import Holder, RightValues, repeated, too_long
+from gateway.config.section import Section, adapter, repeated, too_long
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
@@ -68,10 +69,15 @@ _Partial = Any
 _Routes = Sequence[tuple[_Place, _Partial]]
 
 
-def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
-    """Every mistake between two sections."""
-    file, config = _Place(document), _partial(Config, right[Config][0])
-    routes = [(_Place(document, ("routes", index)), _partial(Route, each)) for index, each in enumerate(right[Route])]
+def disagreements(document: Document, config: Config | None) -> Iterator[Mistake]:
+    """Every mistake between two sections; `config` is None where a section is invalid by itself."""
+    tree: Any = document.tree
+    listed = tree.get("routes") if config is None else config.routes
+    routes = [
+        (_Place(document, ("routes", index)), each if isinstance(each, Route) else _valid_part(Route, each))
+        for index, each in enumerate(listed if isinstance(listed, list | tuple) else ())
+    ]
+    file, config = _Place(document), config or _valid_part(Config, tree)
     for check in (_of_listeners, _of_upstreams, _of_store, _of_regions, _of_paths, _of_authorities, _of_sinks):
         yield from check(file, config, routes)
     for place, route in routes:
@@ -79,8 +85,15 @@ def disagreements(document: Document, right: RightValues) -> Iterator[Mistake]:
             yield from check_route(place, route, config, file)
 
 
-def _partial(kind: type[Holder], values: Mapping[str, Any]) -> _Partial:
-    return kind.model_construct(**{name: values.get(name) for name in kind.model_fields})
+def _valid_part(kind: type[Section], given: object) -> _Partial:
+    """A section of the values that are valid by themselves; its defaults are among them."""
+    written = given if isinstance(given, Mapping) else {}
+    values: dict[str, Any] = dict.fromkeys(kind.model_fields)
+    for name, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data=values)
+        with suppress(ValidationError):
+            values[name] = adapter(kind, name).validate_python(written.get(name, default))
+    return kind.model_construct(**values)
 
 
 # -- of the file -------------------------------------------------------------------------------------------------------

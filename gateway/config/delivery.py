@@ -74,7 +74,7 @@ class _UpstreamSettings(Section):
 class Upstream(_UpstreamSettings):
     """The service behind the gateway."""
 
-    url: Annotated[leaf.UpstreamUrl, leaf.SERVICE_URL]
+    url: Annotated[leaf.UpstreamUrl, leaf.service_url]
     """Where the service is, such as http://127.0.0.1:9000. Targets are forwarded as they came, so it has no path."""
 
     @property
@@ -98,7 +98,7 @@ class Upstream(_UpstreamSettings):
 class RouteUpstream(_UpstreamSettings):
     """A route's overrides of the upstream. Only written keys count; `Config.upstream_for` merges both."""
 
-    url: Annotated[leaf.UpstreamUrl, leaf.SERVICE_URL] | None = None
+    url: Annotated[leaf.UpstreamUrl, leaf.service_url] | None = None
     """Where the service of this route is."""
 
     def over(self, upstream: Upstream, settle: float | None = None) -> Upstream:
@@ -137,11 +137,10 @@ def reference_of(text: str) -> outcome.Reference:
 class ResponseRule(Section):
     """A response: its status and, where that is not enough, values of its JSON body."""
 
-    status: Annotated[tuple[Annotated[int | str, leaf.STATUS_SET], ...], Field(min_length=1, max_length=64)]
+    status: Annotated[tuple[Annotated[int | str, leaf.status_set], ...], Field(min_length=1, max_length=64)]
     """Codes and classes, one of which the status must match."""
     where: Annotated[
-        dict[leaf.JsonPointer, Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]],
-        Field(max_length=16),
+        dict[leaf.JsonPointer, Annotated[tuple[_Value, ...], Field(min_length=1, max_length=64)]], Field(max_length=16)
     ] = {}  # noqa: RUF012  copied by the model
     """JSON pointers into the response's body, each with its accepted values."""
 
@@ -156,7 +155,7 @@ class ResponseRule(Section):
 class Probe(Section):
     """A safe request that finds out an operation's outcome."""
 
-    path: Annotated[str, leaf.PROBE_PATH]
+    path: Annotated[str, leaf.probe_path]
     """The target: a path with {operation_id}, {key} and the variables of the route's path."""
     method: Literal["GET", "HEAD"] = "GET"
     """The method."""
@@ -389,7 +388,7 @@ class SigningSecret(Section):
     key: Annotated[SecretStr, _SIGNING]
     """The secret: whsec_ and 24 to 64 bytes as base64, or whsk_ and an Ed25519 private key; `${NAME}` or
     `${file:/run/secrets/name}` keeps it out of this file."""
-    until: Annotated[float, leaf.MOMENT] | None = None
+    until: Annotated[float, leaf.moment] | None = None
     """When it stops signing, such as 2026-12-01T00:00:00Z, while another one takes its place. For ever if left out."""
 
     @property
@@ -426,7 +425,7 @@ class InboxSecret(Section):
     key: Annotated[SecretStr, leaf.SecretText(_secret, hint="", is_key=True)]
     """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
     this file. For standard_webhooks whsec_... or, where the sender signs with a private key, whpk_..."""
-    until: Annotated[float, leaf.MOMENT] | None = None
+    until: Annotated[float, leaf.moment] | None = None
     """When it ends, such as 2026-12-01T00:00:00Z, while another one takes its place. For ever if left out."""
 
 
@@ -437,7 +436,7 @@ class HmacSignature(Section):
     """The header that holds the signature."""
     prefix: Annotated[str, _PREFIX] = ""
     """What stands before the signature in its header, such as `sha256=`."""
-    signed: Annotated[str, leaf.SIGNATURE_TEMPLATE] = "{body}"
+    signed: Annotated[str, leaf.signature_template] = "{body}"
     """What is signed: text with {body} and perhaps {timestamp} and {id}, such as `{timestamp}.{body}`."""
     digest: Literal["sha256", "sha512"] = "sha256"
     """The digest of the HMAC."""

@@ -57,6 +57,7 @@ def placeholder(name: str) -> str:
 
 
 _STRING = {"type": "string"}
+_FROM_ROOT = {"type": "string", "pattern": "^/"}
 
 
 class Leaf:
@@ -114,6 +115,11 @@ class Scalar(Leaf):
     is_secret: bool = False
 
 
+def scalar(expected: str, schema: Mapping[str, Any] = _STRING, **how: Any) -> Callable[[Callable[[str], Any]], Scalar]:
+    """Makes a leaf of the function that reads its text; `how` are further fields of it."""
+    return lambda parse: Scalar(expected, parse, schema, **how)
+
+
 def shaped(pattern: str, *, is_substituted: bool = True) -> dict[str, Any]:
     """The JSON Schema of a text that this pattern matches, or that is made of what is not written in the file."""
     return {"type": "string", "pattern": f"^({pattern}{_SUBSTITUTED})$" if is_substituted else f"^{pattern}$"}
@@ -124,11 +130,7 @@ def _one_of(*forms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_leaf(
-    expected: str,
-    test: str | Callable[[str], bool],
-    schema: Mapping[str, Any],
-    hint: str = "",
-    stand_in: str = "",
+    expected: str, test: str | Callable[[str], bool], schema: Mapping[str, Any], hint: str = "", stand_in: str = ""
 ) -> Scalar:
     """Text that is taken as it is written, if a whole match of a pattern or another test says so."""
 
@@ -297,7 +299,13 @@ class Flag(Leaf):
 Bool = Annotated[bool, Flag()]
 
 
-def _percentage(text: str) -> float:
+@scalar(
+    "a percentage such as 5% or 0.5%",
+    shaped(r"(0|[1-9][0-9]{0,2})(\.[0-9]{1,4})?%"),
+    write=lambda value: f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%",
+)
+def percentage(text: str) -> float:
+    """A share of a whole; the value is from 0 to 1."""
     found = re.fullmatch(r"((?:0|[1-9][0-9]{0,2})(?:\.[0-9]{1,4})?)%", text)
     if found is None:
         raise Unexpected(f"write {text}%" if re.fullmatch(_NUMBER, text) else "")
@@ -306,20 +314,18 @@ def _percentage(text: str) -> float:
     return float(found[1]) / 100
 
 
-PERCENTAGE = Scalar(
-    "a percentage such as 5% or 0.5%",
-    _percentage,
-    shaped(r"(0|[1-9][0-9]{0,2})(\.[0-9]{1,4})?%"),
-    lambda value: f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%",
-)
-"""A share of a whole; the value is from 0 to 1."""
-
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 # It can stand in a metric label, a log line and a digest's input.
 Name = Annotated[str, text_leaf("a name of 1 to 64 letters, digits, '_', '-' and '.'", _NAME, shaped(_NAME))]
 
 
-def _moment(text: str) -> float:
+@scalar(
+    "a time such as 2026-12-01T00:00:00Z",
+    {"type": "string", "format": "date-time"},
+    write=lambda value: datetime.fromtimestamp(value, UTC).isoformat(),
+)
+def moment(text: str) -> float:
+    """A point in time (RFC 3339); the value is Unix time in seconds."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -327,15 +333,6 @@ def _moment(text: str) -> float:
     if moment.tzinfo is None:
         raise Unexpected("with its offset from UTC, which is Z for none")
     return moment.timestamp()
-
-
-MOMENT = Scalar(
-    "a time such as 2026-12-01T00:00:00Z",
-    _moment,
-    {"type": "string", "format": "date-time"},
-    lambda value: datetime.fromtimestamp(value, UTC).isoformat(),
-)
-"""A point in time (RFC 3339); the value is Unix time in seconds."""
 
 
 def plain_text(most: int, stand_in: str = "") -> Leaf:
@@ -390,21 +387,20 @@ def status_choice(*codes: int) -> Leaf:
     return Scalar(alternatives(codes), parse, {"enum": list(codes)})
 
 
-def _status(text: str) -> int | str:
+@scalar(
+    "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx",
+    _one_of({"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}),
+)
+def status_set(text: str) -> int | str:
+    """A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
     if not re.fullmatch(r"[2-5]([0-9][0-9]|xx)", text):
         raise Unexpected
     return text if text.endswith("x") else int(text)
 
 
-STATUS_SET = Scalar(
-    "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx",
-    _status,
-    _one_of({"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}),
-)
-"""A status code (the value is an int) or a class of them such as `4xx` (the value is that text)."""
-
-
-def _method(text: str) -> str:
+@scalar("a method such as POST or PATCH", {"type": "string", "not": {"enum": list(_NEVER_PROTECTED)}})
+def method(text: str) -> str:
+    """A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
     if not _TOKEN.match(text) or text != text.upper():
         raise Unexpected(f"write {text.upper()}" if _TOKEN.match(text) else "")
     if text in _NEVER_PROTECTED:
@@ -416,10 +412,6 @@ def _method(text: str) -> str:
             f"did you mean {close[0]}?" if close else f"the HTTP parser refuses it; possible are {possible}"
         )
     return text
-
-
-METHOD = Scalar("a method such as POST or PATCH", _method, {"type": "string", "not": {"enum": list(_NEVER_PROTECTED)}})
-"""A request method that can be protected. Methods are case-sensitive (RFC 9110 section 9.1)."""
 
 
 @dataclass(eq=False)
@@ -480,11 +472,16 @@ VERSION_NAME = text_leaf(
 
 
 def redacted_header(text: str) -> str:
-    """The name of the header in what is `REDACTED` and no pointer."""
+    """The name of the header in what is `redacted` and no pointer."""
     return text.removeprefix("header:").strip(" ")
 
 
-def _redacted(text: str) -> str:
+@scalar(
+    "a JSON pointer such as /card/number, or header: and a name, such as header:X-Token",
+    shaped(f"(header: *[!#$%&'*+.^_`|~0-9A-Za-z-]+|{_POINTER})", is_substituted=False),
+)
+def redacted(text: str) -> str:
+    """What is replaced in a response before it is kept: a JSON pointer, or `header:` and a name."""
     if text.startswith("header:"):
         return f"header:{HeaderName().read(redacted_header(text))}"
     if not _is_pointer(text):
@@ -492,26 +489,13 @@ def _redacted(text: str) -> str:
     return text
 
 
-REDACTED = Scalar(
-    "a JSON pointer such as /card/number, or header: and a name, such as header:X-Token",
-    _redacted,
-    shaped(f"(header: *[!#$%&'*+.^_`|~0-9A-Za-z-]+|{_POINTER})", is_substituted=False),
-)
-"""What is replaced in a response before it is kept: a JSON pointer, or `header:` and a name."""
-
-
-def _route_path(text: str) -> PathPattern:
+@scalar("a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}", _FROM_ROOT, write=lambda value: value.text)
+def route_path(text: str) -> PathPattern:
+    """A path pattern; the value is compiled."""
     try:
         return PathPattern.parse(text)
     except PatternError as error:
         raise Unexpected(str(error)) from None
-
-
-_FROM_ROOT = {"type": "string", "pattern": "^/"}
-ROUTE_PATH = Scalar(
-    "a path such as /v1/payments, /v1/orders/{id} or /v1/{rest:.*}", _route_path, _FROM_ROOT, lambda value: value.text
-)
-"""A path pattern; the value is compiled."""
 
 
 def _refuse_open_brace(outside: str, hint: str) -> None:
@@ -520,18 +504,18 @@ def _refuse_open_brace(outside: str, hint: str) -> None:
         raise wrong("a brace is not closed or not opened", hint)
 
 
-def _probe_path(text: str) -> str:
+@scalar("a path such as /v1/payments?operation={operation_id}", _FROM_ROOT)
+def probe_path(text: str) -> str:
+    """A probe's target: a path, perhaps with a query, with placeholders."""
     if not re.fullmatch(r"/[!-\"$-~]{0,2047}", text) or text.startswith("//"):  # visible ASCII without #
         raise Unexpected
     _refuse_open_brace(re.sub(r"\{[A-Za-z_][A-Za-z0-9_]*\}", "", text), "write {operation_id}, {key} or {name}")
     return text
 
 
-PROBE_PATH = Scalar("a path such as /v1/payments?operation={operation_id}", _probe_path, _FROM_ROOT)
-"""A probe's target: a path, perhaps with a query, with placeholders."""
-
-
-def _fetch_path(text: str) -> str:
+@scalar("location, or a path such as /v1/payments/{reference}", {"type": "string", "pattern": "^(location|/)"})
+def fetch_path(text: str) -> str:
+    """Where a reference is read: at the address that it is, or at a path that has it in a segment or a query value."""
     if text == "location":
         return text
     if REFERENCE not in text or not is_target(text.replace(REFERENCE, "x").encode()):
@@ -540,27 +524,17 @@ def _fetch_path(text: str) -> str:
     return text
 
 
-FETCH_PATH = Scalar(
-    "location, or a path such as /v1/payments/{reference}",
-    _fetch_path,
-    {"type": "string", "pattern": "^(location|/)"},
+@scalar(
+    "a string, a number, true, false or null, as in JSON; a string needs quotes only if it looks like another",
+    {"type": ["string", "number", "boolean", "null"]},
 )
-"""Where a reference is read: at the address that it is, or at a path that has it in a segment or a query value."""
-
-
-def _json_scalar(text: str) -> str:
+def json_scalar(text: str) -> str:
+    """A value of a JSON document that is no object or array, as the text of a document."""
     value = parse_json(text.encode("utf-8", "surrogatepass"))
     if isinstance(value, dict | list) or len(text) > 256 or (value is MISSING and text[:1] in ('"', "{", "[")):
         raise Unexpected
     return json.dumps(text) if value is MISSING else text.strip()
 
-
-JSON_SCALAR = Scalar(
-    "a string, a number, true, false or null, as in JSON; a string needs quotes only if it looks like another",
-    _json_scalar,
-    {"type": ["string", "number", "boolean", "null"]},
-)
-"""A value of a JSON document that is no object or array, as the text of a document."""
 
 EVENT_ID = Scalar(
     "the name of a header, or a JSON pointer such as /id",
@@ -570,15 +544,14 @@ EVENT_ID = Scalar(
 """Where the id of an event is: in a header, or in the body."""
 
 
-def _template(text: str) -> str:
+@scalar("what is signed, such as {body} or {timestamp}.{body}")
+def signature_template(text: str) -> str:
     try:
         parse_template(text)
     except ValueError as error:
         raise Unexpected(str(error)) from None
     return text
 
-
-SIGNATURE_TEMPLATE = Scalar("what is signed, such as {body} or {timestamp}.{body}", _template, _STRING)
 
 # -- hosts, addresses, networks, files ---------------------------------------------------------------------------------
 
@@ -749,7 +722,13 @@ def _http(text: str) -> tuple[SplitResult, str, int]:
     return url, host, port or (443 if url.scheme == "https" else 80)
 
 
-def _service_url(text: str) -> UpstreamUrl:
+@scalar(
+    "a URL such as http://127.0.0.1:9000 or https://service.internal",
+    shaped("https?://[^/?#@]+/?"),
+    stand_in=_PLACEHOLDER_URL,
+)
+def service_url(text: str) -> UpstreamUrl:
+    """`http` or `https`, a host and an optional port, and nothing else: targets are forwarded as they came."""
     url, host, port = _http(text)
     if url.path not in ("", "/") or "?" in text or "#" in text:
         raise Unexpected("without a path or query: paths are never rewritten")
@@ -758,16 +737,14 @@ def _service_url(text: str) -> UpstreamUrl:
     return UpstreamUrl(url.scheme, host, port)
 
 
-SERVICE_URL = Scalar(
-    "a URL such as http://127.0.0.1:9000 or https://service.internal",
-    _service_url,
-    shaped("https?://[^/?#@]+/?"),
+@scalar(
+    "a URL such as http://127.0.0.1:4180/oauth2/auth",
+    shaped(r"https?://[^?#@]+(\?[^#]*)?"),
+    write=lambda value: f"{value}?placeholder" if "?" in value.target else str(value),
     stand_in=_PLACEHOLDER_URL,
 )
-"""`http` or `https`, a host and an optional port, and nothing else: targets are forwarded as they came."""
-
-
-def _forward_auth_url(text: str) -> AuthorizationUrl:
+def forward_auth_url(text: str) -> AuthorizationUrl:
+    """`http` or `https`, a host, and perhaps a path and a query."""
     try:
         url = urlsplit(text)
     except ValueError:
@@ -779,22 +756,14 @@ def _forward_auth_url(text: str) -> AuthorizationUrl:
     if "@" in url.netloc:
         raise Unexpected(_NO_CREDENTIALS, is_secret=True)
     try:
-        return AuthorizationUrl(_service_url(f"{url.scheme}://{url.netloc}"), target)
+        return AuthorizationUrl(service_url.parse(f"{url.scheme}://{url.netloc}"), target)
     except Unexpected:
         raise Unexpected from None
 
 
-FORWARD_AUTH_URL = Scalar(
-    "a URL such as http://127.0.0.1:4180/oauth2/auth",
-    _forward_auth_url,
-    shaped(r"https?://[^?#@]+(\?[^#]*)?"),
-    lambda value: f"{value}?placeholder" if "?" in value.target else str(value),
-    stand_in=_PLACEHOLDER_URL,
-)
-"""`http` or `https`, a host, and perhaps a path and a query."""
-
-
-def _public_url(text: str) -> str:
+@scalar("a URL such as https://api.example.com", shaped("https?://[^?#@]+"), stand_in=_PLACEHOLDER_URL)
+def public_url(text: str) -> str:
+    """`http` or `https`, a host, and perhaps a path: what callers see before a path of the gateway."""
     url, host, _ = _http(text)
     if not _is_host(host):
         raise Unexpected
@@ -803,32 +772,23 @@ def _public_url(text: str) -> str:
     return text.rstrip("/")
 
 
-PUBLIC_URL = Scalar(
-    "a URL such as https://api.example.com", _public_url, shaped("https?://[^?#@]+"), stand_in=_PLACEHOLDER_URL
-)
-"""`http` or `https`, a host, and perhaps a path: what callers see before a path of the gateway."""
-
-
-def _type_base(text: str) -> str:
+@scalar("a URL such as https://docs.example.com/problems/", shaped("https?://[^?#@]+[/#]"))
+def type_base(text: str) -> str:
+    """What stands before the name of a problem in its type: a URL that ends where a name may follow."""
     if not text.endswith(("/", "#")):
         raise Unexpected("it ends with / or #, and the name of the problem follows")
-    PUBLIC_URL.read(text.removesuffix("#"))
+    public_url.read(text.removesuffix("#"))
     return text
 
 
-TYPE_BASE = Scalar("a URL such as https://docs.example.com/problems/", _type_base, shaped("https?://[^?#@]+[/#]"))
-"""What stands before the name of a problem in its type: a URL that ends where a name may follow."""
-
-
-def _web_origin(text: str) -> str:
-    url = SERVICE_URL.read(text)
+@scalar("an origin such as https://app.example.com", shaped("https?://[^/?#@]+"))
+def web_origin(text: str) -> str:
+    """The origin of a web page as browsers write it: scheme, host and port, in lower case, without the usual port."""
+    url = service_url.read(text)
     if str(url) != text:
         raise Unexpected(f"browsers write {url}")
     return text
 
-
-WEB_ORIGIN = Scalar("an origin such as https://app.example.com", _web_origin, shaped("https?://[^/?#@]+"))
-"""The origin of a web page as browsers write it: scheme, host and port, in lower case, without the usual port."""
 
 # A path of the gateway's own on the public listener. It has one spelling, and no variables.
 RESERVED_PATH = text_leaf(
@@ -839,7 +799,14 @@ RESERVED_PATH = text_leaf(
 )
 
 
-def _webhook_url(text: str) -> SecretStr:
+@scalar(
+    "a URL such as https://ledger.example.com/hooks",
+    shaped("https?://[^/?#@]+.*"),
+    stand_in=_PLACEHOLDER_URL,
+    is_secret=True,
+)
+def webhook_url(text: str) -> SecretStr:
+    """Where a webhook is. A path and a query are allowed; the query may hold a secret, so the URL is never shown."""
     url, host, port = _split(text)
     if "@" in url.netloc:
         raise Unexpected(f"{_NO_CREDENTIALS}: events are signed")
@@ -850,34 +817,24 @@ def _webhook_url(text: str) -> SecretStr:
     return SecretStr(text)
 
 
-WEBHOOK_URL = Scalar(
-    "a URL such as https://ledger.example.com/hooks",
-    _webhook_url,
-    shaped("https?://[^/?#@]+.*"),
-    stand_in=_PLACEHOLDER_URL,
-    is_secret=True,
-)
-"""Where a webhook is. A path and a query are allowed; the query may hold a secret, so the URL is never shown."""
-
 KEY_PLACES = "discover, the https URL of a key set, an absolute path to one or to PEM, or {secret: ...}"
 
 
-def _key_place(text: str) -> str:
+@scalar(
+    KEY_PLACES,
+    shaped("discover|/.*|https?://.*"),
+    write=lambda value: re.sub(r"\?.*", "?placeholder", value),
+    stand_in=_PLACEHOLDER_URL,
+    is_secret=True,
+)
+def key_place(text: str) -> str:
+    """Where keys are: `discover`, a URL or a path. The value is the text."""
     if text == "discover" or (text.startswith("/") and "\0" not in text) or has_tls(text):
         return text
     is_plain = text.startswith("http://")
     raise Unexpected("write https://; plain http is for this machine alone" if is_plain else "")
 
 
-KEY_PLACE = Scalar(
-    KEY_PLACES,
-    _key_place,
-    shaped("discover|/.*|https?://.*"),
-    lambda value: re.sub(r"\?.*", "?placeholder", value),
-    stand_in=_PLACEHOLDER_URL,
-    is_secret=True,
-)
-"""Where keys are: `discover`, a URL or a path. The value is the text."""
 ISSUER = plain_text(512, _PLACEHOLDER_URL)
 
 
@@ -1007,7 +964,14 @@ def _sqlite_url(text: str) -> SqliteUrl:
     return SqliteUrl(Path(path))
 
 
-def _durable_url(text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
+@scalar(
+    "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE",
+    shaped(r"sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel)?://.+"),
+    write=lambda value: value.path.as_uri().replace("file://", "sqlite://", 1),
+    stand_in="postgresql://placeholder@placeholder/placeholder",
+    is_secret=True,
+)
+def durable_url(text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
     match text.partition("://")[0]:
         case "redis+cluster" | "rediss+cluster":
             raise Unexpected(
@@ -1041,11 +1005,3 @@ FAST_URL = _redis_leaf(
 )
 # One Redis, or the master that sentinels name, that keeps operations alone.
 _ALONE_URL = _redis_leaf("redis://HOST:PORT/DATABASE or redis+sentinel://HOST,HOST/NAME/DATABASE", "", "", "sentinel")
-DURABLE_URL = Scalar(
-    "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE",
-    _durable_url,
-    shaped(r"sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel)?://.+"),
-    lambda value: value.path.as_uri().replace("file://", "sqlite://", 1),
-    stand_in="postgresql://placeholder@placeholder/placeholder",
-    is_secret=True,
-)

@@ -31,7 +31,7 @@ from gateway.config.delivery import (
 from gateway.config.document import Path as KeyPath
 from gateway.config.route import Route, Unprotected
 from gateway.config.scope import JwtScope, TokenIssuer
-from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, taken, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
 from gateway.core.egress import EgressPolicy, is_loopback
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
@@ -48,7 +48,7 @@ class Region(Section):
 
     name: leaf.Name
     """The name of the region."""
-    url: Annotated[leaf.UpstreamUrl, leaf.SERVICE_URL]
+    url: Annotated[leaf.UpstreamUrl, leaf.service_url]
     """Where gateways of other regions reach those of this one. https, unless it is loopback: credentials cross it."""
     tls: UpstreamTls | None = None
     """TLS to its gateways."""
@@ -227,7 +227,7 @@ class WebhookSink(_SinkSettings):
 
     kind: Literal["webhook"]
     """webhook."""
-    url: Annotated[SecretStr, leaf.WEBHOOK_URL]
+    url: Annotated[SecretStr, leaf.webhook_url]
     """Where events are posted."""
     secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8)]
     """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
@@ -471,7 +471,7 @@ class Admin(Section):
 class Store(Section):
     """Where operations are stored."""
 
-    durable: Annotated[leaf.SqliteUrl | leaf.PostgresUrl | leaf.RedisUrl, leaf.DURABLE_URL]
+    durable: Annotated[leaf.SqliteUrl | leaf.PostgresUrl | leaf.RedisUrl, leaf.durable_url]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways, or a Redis
     that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
     replicas: Annotated[int | None, leaf.Count(0, 16)] = None
@@ -659,7 +659,7 @@ class Log(Section):
 class Traces(Section):
     """Spans of requests on protected routes, for an OpenTelemetry collector. Needs the extra `otel`."""
 
-    endpoint: Annotated[leaf.AuthorizationUrl, leaf.FORWARD_AUTH_URL]
+    endpoint: Annotated[leaf.AuthorizationUrl, leaf.forward_auth_url]
     """Where the collector takes OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces."""
     headers: Annotated[dict[leaf.AnyHeader, HeaderValue], Field(max_length=16)] = {}  # noqa: RUF012
     """Headers for the collector, such as its credential."""
@@ -681,7 +681,7 @@ class Operations(Section):
 class Errors(Section):
     """The gateway's own errors."""
 
-    type_base: Annotated[str, leaf.TYPE_BASE] | None = None
+    type_base: Annotated[str, leaf.type_base] | None = None
     """What stands before the name in the `type` of a problem: a URL of your own documentation that ends with / or #.
     If left out, the type is a URN."""
 
@@ -690,7 +690,7 @@ class Cors(Section):
     """What pages of other origins may read of the gateway's own responses, in a browser."""
 
     origins: Annotated[
-        Literal["any"] | Annotated[tuple[Annotated[str, leaf.WEB_ORIGIN], ...], Field(max_length=64)],
+        Literal["any"] | Annotated[tuple[Annotated[str, leaf.web_origin], ...], Field(max_length=64)],
         Forms("a list of origins such as [https://app.example.com], or any"),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
@@ -713,7 +713,7 @@ class Observe(Section):
     """Whether responses carry `Idempotency-Status: observed;would=VERDICT`, as far as the gateway knows by then."""
 
 
-class Config(Holder):
+class Config(Section):
     """Configuration of the idempotency gateway."""
 
     service: leaf.Name = "default"
@@ -722,7 +722,7 @@ class Config(Holder):
         Annotated[Listen, _PlainListen()] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
-    public_url: Annotated[str, leaf.PUBLIC_URL] | None = None
+    public_url: Annotated[str, leaf.public_url] | None = None
     """What callers write before a path of this gateway, for absolute links to operations; relative if left out."""
     status: Status = Field(default_factory=Status)
     """The port for probes and metrics."""

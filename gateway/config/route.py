@@ -28,7 +28,7 @@ from gateway.config.delivery import (
     reference_of,
 )
 from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
-from gateway.config.section import DIVIDED, Disagreement, Forms, Holder, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core import outcome as outcomes
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
@@ -150,12 +150,12 @@ def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
 class Match(Section):
     """Which requests the route protects. The first route of the file that matches decides."""
 
-    methods: Annotated[tuple[Annotated[str, leaf.METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, leaf.method], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, leaf.ROUTE_PATH]
+    path: Annotated[PathPattern, leaf.route_path]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. What a service may read as this path in
     another spelling is refused, unless it is listed under `also` or `unprotected`."""
-    also: Annotated[tuple[Annotated[PathPattern, leaf.ROUTE_PATH], ...], Field(max_length=16)] = ()
+    also: Annotated[tuple[Annotated[PathPattern, leaf.route_path], ...], Field(max_length=16)] = ()
     """Other spellings that the route protects as well, such as /v1/payments.json."""
     host: leaf.Host | None = None
     """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
@@ -180,9 +180,9 @@ class Match(Section):
 class Unprotected(Section):
     """A path that is not protected although it can be read as one that is."""
 
-    methods: Annotated[tuple[Annotated[str, leaf.METHOD], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: Annotated[tuple[Annotated[str, leaf.method], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
     """Methods, in upper case."""
-    path: Annotated[PathPattern, leaf.ROUTE_PATH]
+    path: Annotated[PathPattern, leaf.route_path]
     """The path, with {name} for a segment. It counts in this very spelling alone."""
     host: leaf.Host | None = None
     """The request's host, as in the match of a route. Any host if left out."""
@@ -217,7 +217,7 @@ class Fingerprint(Section):
     explain: leaf.Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
     members, four levels deep. Needs secrets.fingerprint_key."""
-    defaults: Annotated[dict[leaf.JsonPointer, Annotated[str, leaf.JSON_SCALAR]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
+    defaults: Annotated[dict[leaf.JsonPointer, Annotated[str, leaf.json_scalar]], Field(max_length=64)] = {}  # noqa: RUF012  copied by the model
     """JSON pointers to members, each with the value that the service takes for it where it is absent."""
     on_recipe_change: Literal["refuse", "accept"] = "refuse"
     """Whether a record made under other settings may be replayed to a request that cannot be compared with it."""
@@ -302,7 +302,7 @@ class InFlight(Section):
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
-StatusSelector = Annotated[int | str, leaf.STATUS_SET]
+StatusSelector = Annotated[int | str, leaf.status_set]
 Meaning = Literal["final", "retryable", "in_doubt"]
 
 
@@ -386,7 +386,7 @@ class ResponsePolicy(Section):
     """Headers that are not stored."""
     keep: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
-    redact: Annotated[tuple[Annotated[str, leaf.REDACTED], ...], Field(max_length=64)] = ()
+    redact: Annotated[tuple[Annotated[str, leaf.redacted], ...], Field(max_length=64)] = ()
     """Values that are replaced before a response is stored: JSON pointers into the body, and header:NAME. A body in
     which this cannot be done (no JSON, encoded, longer than 1MiB) is not stored."""
     reference: Annotated[str, leaf.PROBE_FOLLOW] = "location"
@@ -394,7 +394,7 @@ class ResponsePolicy(Section):
     replay: Literal["stored", "fetch"] = "stored"
     """What a repeat gets: the stored response, or one that is fetched from the service with the caller's own headers.
     With fetch, nothing of a response is stored but its status and what it made."""
-    fetch: Annotated[str, leaf.FETCH_PATH] = "location"
+    fetch: Annotated[str, leaf.fetch_path] = "location"
     """Where a repeat is fetched: at the `location` that the first response named, or at a path with {reference}."""
     version: Annotated[
         Version | None, Field(description=f"The version of the API that responses are in: {_VERSIONS}.")
@@ -508,7 +508,7 @@ def _key_or_inbox(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["key"]}, {"required": ["inbox"]}]
 
 
-class Route(Holder):
+class Route(Section):
     """One kind of operation that is protected."""
 
     model_config = ConfigDict(json_schema_extra=_key_or_inbox)
@@ -563,7 +563,7 @@ class Route(Holder):
     mode: Literal["enforce", "observe"] | None = None
     """Whether its requests are protected, or only observed; as the top-level `mode` says if left out. An observed
     request is forwarded as if no route matched, and what enforcement would have done is counted."""
-    enforce_share: Annotated[float, leaf.PERCENTAGE] = written("0%")
+    enforce_share: Annotated[float, leaf.percentage] = written("0%")
     """Of an observed route, for which share of the keys it is enforced all the same. All repeats of a key are on one
     side. Requests without a key are observed."""
     mode_change: Literal["refuse", "accept"] = "refuse"

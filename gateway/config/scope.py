@@ -39,7 +39,7 @@ _NamedHeader = Annotated[str, leaf.HeaderName(refused=_NAMED_REFUSED, is_trusted
 class ForwardAuth(Section):
     """An authorising service. It is asked by a GET without body, and sees method, URI and origin in X-Forwarded-*."""
 
-    url: Annotated[leaf.AuthorizationUrl, leaf.FORWARD_AUTH_URL]
+    url: Annotated[leaf.AuthorizationUrl, leaf.forward_auth_url]
     """Where it is asked, such as http://127.0.0.1:4180/oauth2/auth."""
     headers: Annotated[tuple[_AskedHeader, ...], Field(max_length=16)] = ("Authorization", "Cookie")
     """The caller's headers that it sees."""
@@ -187,7 +187,7 @@ class TokenIssuer(Section):
     """The `iss` of its tokens, to the letter."""
     audience: Annotated[str, leaf.plain_text(512)]
     """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
-    keys: Annotated[Annotated[str, leaf.KEY_PLACE] | TokenSecret, Forms(leaf.KEY_PLACES)]
+    keys: Annotated[Annotated[str, leaf.key_place] | TokenSecret, Forms(leaf.KEY_PLACES)]
     """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
     or of public keys as PEM, or {secret: ...}."""
     claims: Annotated[tuple[Annotated[str, leaf.plain_text(128)], ...], Field(min_length=1, max_length=8)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +14,8 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
-    ModelWrapValidatorHandler,
     Tag,
     TypeAdapter,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -92,35 +87,6 @@ def _settings_in(section: Section) -> dict[str, Any]:
     return {name: value for name, value in section.__dict__.items() if name in fields}
 
 
-class RightValues(defaultdict[type[Section], list[dict[str, Any]]]):
-    """The valid values of each `Holder`, by attribute, in the order of the file. It is the context of validation."""
-
-    def __init__(self) -> None:
-        super().__init__(list)
-
-
-class Holder(Section):
-    """A section whose valid values `checks` compares with those of others, even if some of its values are invalid."""
-
-    # So that defaults are among the valid values, too.
-    model_config = ConfigDict(validate_default=True)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _begin(cls, given: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if isinstance(info.context, RightValues):
-            info.context[cls].append({})
-        return validate(given)
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _keep(cls, given: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
-        value: object = validate(given)
-        if isinstance(info.context, RightValues) and info.field_name is not None:
-            info.context[cls][-1][info.field_name] = value
-        return value
-
-
 def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreement]:
     """Durations of `ORDERED` that are longer than their bound, where one of the two is `written`."""
     for short, long in type(section).ORDERED:
@@ -169,10 +135,16 @@ def follow(section: Section, longest: Mapping[str, float]) -> None:
 
 @cache
 def _default(model: type[Section], name: str) -> float:
+    value: float = adapter(model, name).validate_python(model.model_fields[name].default)
+    return value
+
+
+@cache
+def adapter(model: type[Section], name: str) -> TypeAdapter[Any]:
+    """Reads the value of one key by itself."""
     field = model.model_fields[name]
     kind: Any = field.annotation
-    value: float = TypeAdapter(Annotated[kind, *field.metadata]).validate_python(field.default)
-    return value
+    return TypeAdapter(Annotated[kind, *field.metadata, None])
 
 
 DIVIDED = "divided among the workers"

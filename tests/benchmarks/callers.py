@@ -7,8 +7,7 @@ import asyncio
 import statistics
 import time
 
-from gateway.callers.key_set import KeySet, read_keys
-from gateway.callers.tokens import TokenVerifier
+from gateway.callers.tokens import KeySet, TokenVerifier, read_keys
 from gateway.config.scope import JwtScope, TokenIssuer
 from gateway.core.identity.key import HeaderScope, ScopeSpec
 from gateway.core.identity.peer import hop_from

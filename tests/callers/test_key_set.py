@@ -16,8 +16,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.callers import key_set as fetching
-from gateway.callers.key_set import (
+from gateway.callers import tokens as fetching
+from gateway.callers.tokens import (
     FETCH_PAUSE_SECONDS,
     KeySet,
     KeySetInvalid,

@@ -4,21 +4,19 @@ caller is killed again and again. One effect for each intent, and doubt stops it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import pytest
 
-from tests.clients.border import api
+from tests.clients.border import Border, api
 from tests.clients.programs import PROGRAMS, TEXTS, Program, write_all
 from tests.clients.test_programs import Workshop, charges, start
 from tests.support.house import House
 from tests.support.ports import free_port
-from tests.support.relay import reset
 
 _TOGETHER = 3
 """So many intents has each run of a program."""
@@ -27,49 +25,6 @@ _KILLS_MAX = 2
 _SECONDS = {"probe": 60.0, "hold": 20.0}
 _PAUSES = re.compile(r"\b1(,?) 2(,?) 4(,?) 8(,?) 16(,?) 32\b")
 _SHORT = r"0.05\1 0.1\2 0.2\3 0.4\4 0.8\5 1.6"
-
-
-@dataclass
-class Losing:
-    """`async with Losing(port, target_port)`: every third response is lost before its first byte. `lost_one` is set
-    with each."""
-
-    port: int
-    target_port: int
-    responses: int = 0
-    lost: int = 0
-    lost_one: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        await asyncio.sleep(0)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target, onwards = await asyncio.open_connection("127.0.0.1", self.target_port)
-        back = asyncio.create_task(self._back(target, writer))
-        with contextlib.suppress(ConnectionError):
-            while chunk := await reader.read(1 << 16):
-                onwards.write(chunk)
-        back.cancel()
-        await asyncio.gather(back, return_exceptions=True)
-        for end in (writer, onwards):
-            end.close()
-
-    async def _back(self, target: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await target.read(1 << 16):
-            self.responses += chunk.startswith(b"HTTP/")
-            if chunk.startswith(b"HTTP/") and self.responses % 3 == 0:
-                self.lost += 1
-                self.lost_one.set()
-                reset(writer)
-                return
-            # The second that a gateway asks a caller to wait.
-            writer.write(chunk.replace(b"Retry-After: 1\r\n", b"Retry-After: 0\r\n"))
-        writer.close()
 
 
 @dataclass
@@ -92,13 +47,14 @@ async def lose(program: Program, directory: Path, recovery: Literal["probe", "ho
     workshop = Workshop(directory, free_port())
     await asyncio.to_thread(write, directory, workshop.port)
     seen, until = Seen(), time.monotonic() + seconds
-    async with api(directory, recovery) as (home, _), Losing(workshop.port, home.port) as way:
+    async with api(directory, recovery, port=workshop.port) as (home, border):
+        border.every = 3
         while time.monotonic() < until:
             wanted = 1 if recovery == "hold" else _TOGETHER
             intents = [f"order-{seen.intents + number}" for number in range(wanted)]
             seen.intents += wanted
             before = len(charges(home))
-            code, errors = await ended(program, workshop, way, seen, intents)
+            code, errors = await ended(program, workshop, border, seen, intents)
             if code == 0:
                 seen.answered += wanted
             else:
@@ -106,10 +62,10 @@ async def lose(program: Program, directory: Path, recovery: Literal["probe", "ho
                 assert "doubt" in errors.lower(), errors
                 seen.doubts += 1
                 # Asked again, it says the same, and nothing happens.
-                code, errors = await ended(program, workshop, way, seen, intents)
+                code, errors = await ended(program, workshop, border, seen, intents)
                 assert (code != 0, "doubt" in errors.lower()) == (True, True), errors
             assert len(charges(home)) == before + wanted
-        seen.lost_to_caller = way.lost
+        seen.lost_to_caller = border.losses
         await count(home, seen)
     return seen
 
@@ -123,16 +79,16 @@ def write(directory: Path, port: int) -> None:
 
 
 async def ended(
-    program: Program, workshop: Workshop, way: Losing, seen: Seen, intents: list[str]
+    program: Program, workshop: Workshop, border: Border, seen: Seen, intents: list[str]
 ) -> tuple[int | None, str]:
     """Its exit code and its errors. Where it lost a response it is killed before it tries again, and started, as it is
     where it gave up and says to go on later."""
     kills = 0
     while True:
-        way.lost_one.clear()
+        border.lost_one.clear()
         process = await start(program, workshop, workshop.directory, *intents)
         said = asyncio.create_task(process.communicate())
-        lost = asyncio.create_task(way.lost_one.wait())
+        lost = asyncio.create_task(border.lost_one.wait())
         await asyncio.wait((said, lost), return_when=asyncio.FIRST_COMPLETED)
         is_killed = kills < _KILLS_MAX and not said.done()
         if is_killed:

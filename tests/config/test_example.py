@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from gateway.config import Config, ConfigError, load, notices, parse
+from gateway.config import Config, ConfigError, Placeholders, load, notices, parse
 from gateway.config.effective import forms_of, schema_text
 from gateway.config.leaf import PostgresUrl
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
@@ -22,29 +22,6 @@ from gateway.core.routing import RouteTable
 
 PUBLISHED = Path(__file__).parents[2] / "config"
 EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
-ENVIRON = {
-    "ADMIN_TOKEN": "a" * 32,
-    "ALICE_TOKEN": "l" * 32,
-    "DATABASE_PASSWORD": "swordfish",
-    "IDENTITY_KEY": "11" * 32,
-    "ENCRYPTION_KEY": "ZW5jcnlwdGlvbiBrZXkgb2YgdGhlIGV4YW1wbGUsIDE=",
-    "EVENTS_TOKEN": "e" * 32,
-    "FINGERPRINT_KEY": "f" * 32,
-    "LEDGER_SECRET": "whsec_" + "A" * 43 + "=",
-    "LEDGER_SECRET_RETIRED": "whsec_" + "B" * 42 + "A=",
-    "FINGERPRINT_KEY_RETIRED": "r" * 32,
-    "KAFKA_PASSWORD": "k" * 16,
-    "NATS_PASSWORD": "n" * 16,
-    "PARTNER_SECRET": "q" * 32,
-    "PROBE_TOKEN": "p" * 32,
-    "REGIONS_KEY": "22" * 32,
-    "SERVICE_SECRET": "whsec_" + "C" * 43 + "=",
-    "SESSION_SECRET": "s" * 32,
-    "SERVICE_TOKEN": "s" * 32,
-    "STRIPE_SECRET": "whsec_" + "s" * 32,
-    "STRIPE_SECRET_RETIRED": "whsec_" + "r" * 32,
-    "TOKEN_SECRET": "t" * 32,
-}
 COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", EXAMPLE)).replace(
     "http://127.0.0.1", "https://127.0.0.1"
 )
@@ -66,7 +43,7 @@ routes:
 
 def test_example() -> None:
     """The example is a configuration as it stands."""
-    config = load(PUBLISHED / "gateway.example.yaml", ENVIRON)
+    config = load(PUBLISHED / "gateway.example.yaml", {"DATABASE_PASSWORD": "swordfish"}, stand_in=Placeholders())
     assert isinstance(config.store.durable, PostgresUrl)
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
     assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
@@ -75,7 +52,7 @@ def test_example() -> None:
 
 def test_example_tells_stripes_accounts_apart() -> None:
     """As stripe-python sends them, a charge of another account is another request, and the retry of one is the same."""
-    route = load(PUBLISHED / "gateway.example.yaml", ENVIRON).routes[1]
+    route = load(PUBLISHED / "gateway.example.yaml", {}, stand_in=Placeholders()).routes[1]
     assert route.errors == "stripe"
     fingerprinter = Fingerprinter(FingerprintSpec(headers=tuple(map(str.encode, route.fingerprint.headers))))
 
@@ -98,7 +75,7 @@ def test_example_tells_stripes_accounts_apart() -> None:
 
 def test_example_settings_about_json_are_on_routes_for_json() -> None:
     """Stripe's libraries send forms, of which `only` and `ignore` say nothing."""
-    for route in load(PUBLISHED / "gateway.example.yaml", ENVIRON).routes:
+    for route in load(PUBLISHED / "gateway.example.yaml", {}, stand_in=Placeholders()).routes:
         if route.errors == "stripe":
             assert (route.fingerprint.only, route.fingerprint.ignore) == ((), ())
 
@@ -106,7 +83,7 @@ def test_example_settings_about_json_are_on_routes_for_json() -> None:
 def test_example_with_alternatives() -> None:
     """What the example leaves out as an alternative is right, too. Regions exclude certificates and order."""
     unordered = re.sub(r"(?m)^    order:.*\n(?:      .*\n)*", "", COMPLETE)
-    config = parse(unordered.replace("{client_certificate: san}", "shared"), environ=ENVIRON)
+    config = parse(unordered.replace("{client_certificate: san}", "shared"), stand_in=Placeholders())
     assert config.regions is not None
     assert [key.id for key in config.secrets.fingerprint_keys] == ["2025-06", "2024-06"]
     assert config.listen.tls is not None
@@ -208,7 +185,7 @@ def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> Non
                 lines[line] = lines[line][:column] + wrong + lines[line][column + len(key) :]
                 expected.append((line + 1, wrong, f"did you mean {key}?"))
         with pytest.raises(ConfigError) as caught:
-            parse("".join(lines), environ=ENVIRON)
+            parse("".join(lines), stand_in=Placeholders())
         found = [
             (mistake.line, mistake.path.rpartition(".")[2], mistake.hint)
             for mistake in caught.value.mistakes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -331,32 +331,22 @@ def test_a_default_is_written_as_in_json(given: str, text: str) -> None:
 # -- durations and sizes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("300ms", 0.3), ("5s", 5), ("2m", 120), ("24h", 86400), ("7d", 604800), ("0s", 0)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    """Each unit means what it says."""
-    assert duration_seconds(text) == pytest.approx(seconds)
+DURATIONS: dict[str, float] = {"300ms": 0.3, "5s": 5, "2m": 120, "24h": 86400, "7d": 604800, "0s": 0}
+NO_DURATIONS = ("", "5", "s", "-5s", "5 s", "5S", "1.5s", "05s", "5sec", "1h30m", "5s\n", "\u0665s", "1w")
+SIZES: dict[str, float] = {"0": 0, "4096": 4096, "64KiB": 65536, "1MiB": 2**20, "2GiB": 2**31}
+NO_SIZES = ("", "KiB", "-1", "1.5MiB", "64KB", "64k", "1 MiB", "010", "0x10", "1_000", "1MiB\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("4096", 4096), ("64KiB", 65536), ("1MiB", 2**20), ("2GiB", 2**31)]
+    ("reads", "values"),
+    [
+        (duration_seconds, DURATIONS | dict.fromkeys(NO_DURATIONS, None)),
+        (size_bytes, SIZES | dict.fromkeys(NO_SIZES, None)),
+    ],
 )
-def test_sizes(text: str, size: int) -> None:
-    """Each unit means what it says."""
-    assert size_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5S", "1.5s", "05s", "5sec", "1h30m", "5s\n", "٥s", "1w"])
-def test_no_durations(text: str) -> None:
-    """Nothing but a whole number and a known unit is a duration."""
-    assert duration_seconds(text) is None
-
-
-@pytest.mark.parametrize("text", ["", "KiB", "-1", "1.5MiB", "64KB", "64k", "1 MiB", "010", "0x10", "1_000", "1MiB\n"])
-def test_no_sizes(text: str) -> None:
-    """Nothing but a whole number, perhaps with a known unit, is a size."""
-    assert size_bytes(text) is None
+def test_durations_and_sizes(reads: Callable[[str], float | None], values: dict[str, float | None]) -> None:
+    """A whole number and a known unit, which a size may lack, and nothing else."""
+    assert {text: reads(text) for text in values} == pytest.approx(values)
 
 
 @given(st.integers(min_value=0, max_value=10**11), st.integers(min_value=0, max_value=10**12))

@@ -718,13 +718,8 @@ class KeysFetched(Fact):
     counts = "counter key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
 
-class Decision(StrEnum):
-    """What an authorising service made of a request."""
-
-    ALLOWED = "allowed"
-    REMEMBERED = "remembered"  # allowed before, and not asked about again
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
+Decision = StrEnum("Decision", "ALLOWED REMEMBERED REFUSED UNAVAILABLE")
+"""What an authorising service made of a request. `remembered`: allowed before, and not asked about again."""
 
 
 @event
@@ -839,12 +834,9 @@ class BacklogTaken(Fact):
         return [(route, 1) for route in self.paused]
 
 
-class PublicationResult(StrEnum):
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    UNKNOWN = "unknown"  # it may have arrived
-    REFUSED = "refused"  # this event never will
-    SUSPENDED = "suspended"  # nothing will, until an operator has mended something
+PublicationResult = StrEnum("PublicationResult", "DELIVERED FAILED UNKNOWN REFUSED SUSPENDED")
+"""What became of a publication. `unknown`: it may have arrived. `refused`: this event never will. `suspended`: nothing
+will, until an operator has mended something."""
 
 
 @event

@@ -74,11 +74,16 @@ class Delivering:
     names: frozenset[str]
     alone: frozenset[str]
 
-    def includes(self, identity: Identity) -> bool:
-        """Whether one of the routes delivers this operation: its own, or the one that its route was renamed to."""
+    def route_of(self, identity: Identity) -> str | None:
+        """The route that delivers this operation: its own, or the one that it was renamed to; None where none does."""
         if (identity.route, identity.operation) in self.accepting:
-            return True
-        return identity.route not in self.names and identity.operation in self.alone
+            return identity.route
+        if identity.route in self.names or identity.operation not in self.alone:
+            return None
+        return next(name for name, operation in self.accepting if operation == identity.operation)
+
+    def includes(self, identity: Identity) -> bool:
+        return self.route_of(identity) is not None
 
     def only(self, names: Collection[str]) -> Delivering:
         accepting = frozenset(each for each in self.accepting if each[0] in names)

@@ -31,11 +31,12 @@ from itertools import zip_longest
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.delivery import Breaker, BreakerPolicy, Delivering, Phase, delivering_of, resend_due, resend_us
+from gateway.core.delivery import Breaker, BreakerPolicy, Phase, delivering_of, resend_due, resend_us
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
 from gateway.core.outcome import version_of
+from gateway.core.operation import MICROSECONDS, Record, SealedRequest, Snapshot, State
 from gateway.core.recovery import Resend
 from gateway.core.sealing import KeyRing
 from gateway.observe.facts import BreakerChanged, Events
@@ -108,7 +109,7 @@ class DeliveryWorker:
         self._routes = [route for route in routes if route.accept is not None and ring is not None]
         names = {route.name for route in self._routes}
         self._delivering = delivering_of({route.name: route.operation for route in routes}, names)
-        self._route_of = _by_identity(self._delivering, self._routes)
+        self._by_name = {route.name: route for route in self._routes}
         self._is_turn_of_others = False
         self._has_more = False
         self._idle_seconds = _POLL_SECONDS
@@ -213,7 +214,8 @@ class DeliveryWorker:
         self._paused = searched.paused
         # The routes may be others by now.
         records = taking_turns(searched.found)
-        due = [(route, record) for record in records if (route := self._route_of(record.identity)) is not None]
+        found = ((self._delivering.route_of(record.identity), record) for record in records)
+        due = [(self._by_name[name], record) for name, record in found if name is not None]
         behind, begun = set[str](), 0
         for route, record in due:
             if self._is_running(record) or record.identity.operation_id.int in left_alone:
@@ -456,18 +458,6 @@ def _request_of(route: Route, record: Record, kept: KeptRequest) -> Request:
     request.probe, request.canonical_key = record.probe, kept.canonical_key
     request.version = version_of(route.keep.version, kept.head.headers)
     return request
-
-
-def _by_identity(delivering: Delivering, routes: Sequence[Route]) -> Callable[[Identity], Route | None]:
-    by_name = {(route.name, route.operation): route for route in routes}
-    alone = {route.operation: route for route in routes if route.operation in delivering.alone}
-
-    def find(identity: Identity) -> Route | None:
-        if not delivering.includes(identity):
-            return None
-        return by_name.get((identity.route, identity.operation)) or alone[identity.operation]
-
-    return find
 
 
 # -- how many at once --------------------------------------------------------------------------------------------------

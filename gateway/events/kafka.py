@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.config.models import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
+from gateway.events.sink import OneByOne, Publication, SinkUnusable, reason
+from gateway.observe.facts import PublicationResult as Result
 from gateway.upstream.tls import PemError, client_context
 
 if TYPE_CHECKING:
@@ -56,13 +57,15 @@ class KafkaSink(OneByOne):
         headers += [("ce_specversion", "1.0"), ("content-type", attributes["datacontenttype"])]
         for name, value in headers:
             if not value.isprintable():
-                return Refused(f"the header {name} would contain characters that CloudEvents do not allow")
+                return Publication(
+                    Result.REFUSED, f"the header {name} would contain characters that CloudEvents do not allow"
+                )
         topic = self._settings.topic.replace("{route}", event.route).replace("{type}", event.type.value)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 producer = await self._connected()
         except TimeoutError:
-            return Failed(f"no connection within {self._timeout_seconds:g} s")
+            return Publication(Result.FAILED, f"no connection within {self._timeout_seconds:g} s")
         except Exception as error:  # noqa: BLE001  the library raises whatever a broker's response leads to
             return self._not_connected(error)
         try:
@@ -75,10 +78,10 @@ class KafkaSink(OneByOne):
                 )
         except TimeoutError:
             self._discard(producer)
-            return Failed(f"no acknowledgement within {self._timeout_seconds:g} s", is_unknown=True)
+            return Publication(Result.UNKNOWN, f"no acknowledgement within {self._timeout_seconds:g} s")
         except Exception as error:  # noqa: BLE001  likewise
             return self._failed(producer, topic, error)
-        return Delivered()
+        return Publication(Result.DELIVERED)
 
     async def close(self) -> None:
         if self._producer is not None:
@@ -126,29 +129,31 @@ class KafkaSink(OneByOne):
         match error:
             case KeyError():
                 # How the library reports that a broker did not accept the proof of SCRAM (RFC 5802, section 7).
-                return Closed("the broker refused the credentials")
+                return Publication(Result.SUSPENDED, "the broker refused the credentials")
             case errors.AuthenticationFailedError() | errors.ClusterAuthorizationFailedError():
-                return Closed(reason(f"the broker refused the credentials: {error}"))
+                return Publication(Result.SUSPENDED, reason(f"the broker refused the credentials: {error}"))
             case errors.BrokerResponseError() | errors.UnsupportedVersionError() if self._settings.idempotence:
-                return Failed(reason(f"no idempotent producer: {error}; idempotence: false does without"))
+                return Publication(
+                    Result.FAILED, reason(f"no idempotent producer: {error}; idempotence: false does without")
+                )
             case _:
-                return Failed(reason(self._connections.last_error or str(error)))
+                return Publication(Result.FAILED, reason(self._connections.last_error or str(error)))
 
     def _failed(self, producer: AIOKafkaProducer, topic: str, error: Exception) -> Publication:
         from aiokafka import errors
 
         match error:
             case errors.MessageSizeTooLargeError() | errors.RecordListTooLargeError():
-                return Refused(reason(f"larger than what topic {topic} takes"))
+                return Publication(Result.REFUSED, reason(f"larger than what topic {topic} takes"))
             case errors.UnknownTopicOrPartitionError():
-                return Failed(f"there is no topic {topic}; create it")
+                return Publication(Result.FAILED, f"there is no topic {topic}; create it")
             case errors.InvalidTopicError():
-                return Closed(f"{topic} is no name of a topic")
+                return Publication(Result.SUSPENDED, f"{topic} is no name of a topic")
             case errors.TopicAuthorizationFailedError() | errors.ClusterAuthorizationFailedError():
-                return Closed(f"this user may not write to topic {topic}")
+                return Publication(Result.SUSPENDED, f"this user may not write to topic {topic}")
             case _:
                 self._discard(producer)
-                return Failed(reason(self._connections.last_error or str(error)), is_unknown=True)
+                return Publication(Result.UNKNOWN, reason(self._connections.last_error or str(error)))
 
     def _discard(self, producer: AIOKafkaProducer) -> None:
         """Use another producer from here on, and let this one end by itself."""

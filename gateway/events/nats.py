@@ -16,7 +16,8 @@ from urllib.parse import quote
 from gateway.config.models import NatsSink as NatsSettings
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
+from gateway.events.sink import OneByOne, Publication, SinkUnusable, reason
+from gateway.observe.facts import PublicationResult as Result
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -60,19 +61,19 @@ class NatsSink(OneByOne):
                     subject, event.data(), timeout=TIMEOUT_SECONDS, stream=settings.stream, headers=headers
                 )
         except stream_errors.NoStreamResponseError:
-            return Failed(f"no stream takes {subject}; create {settings.stream} for it")
+            return Publication(Result.FAILED, f"no stream takes {subject}; create {settings.stream} for it")
         except errors.MaxPayloadError:
-            return Refused("larger than the server's max_payload")
+            return Publication(Result.REFUSED, "larger than the server's max_payload")
         except errors.AuthorizationError as error:
-            return Closed(reason(f"the server refused the credentials: {error}"))
+            return Publication(Result.SUSPENDED, reason(f"the server refused the credentials: {error}"))
         except (TimeoutError, errors.TimeoutError):
-            return Failed(f"no acknowledgement within {TIMEOUT_SECONDS:g} s", is_unknown=True)
+            return Publication(Result.UNKNOWN, f"no acknowledgement within {TIMEOUT_SECONDS:g} s")
         except stream_errors.APIError as error:
-            return Failed(reason(f"the stream refused it: {error.description}"))
+            return Publication(Result.FAILED, reason(f"the stream refused it: {error.description}"))
         except (errors.Error, OSError) as error:
             # A message that waits in the client while it reconnects goes out later.
-            return Failed(reason(str(error)), is_unknown=True)
-        return Delivered()
+            return Publication(Result.UNKNOWN, reason(str(error)))
+        return Publication(Result.DELIVERED)
 
     async def close(self) -> None:
         client, self._client, self._stream = self._client, None, None

@@ -18,7 +18,8 @@ from redis.backoff import NoBackoff
 
 from gateway.config.models import RedisStreamSink as RedisStreamSettings
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, reason
+from gateway.events.sink import Outgoing, Publication, reason
+from gateway.observe.facts import PublicationResult as Result
 
 TIMEOUT_SECONDS: Final = 5.0
 # XADD comes before SET: an error between the two costs a duplicate, in the other order an event. A repeat writes, too:
@@ -74,11 +75,11 @@ class RedisStreamSink:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 replies = await self._add(batch)
         except (TimeoutError, exceptions.TimeoutError):
-            of_all = Failed(f"no reply within {TIMEOUT_SECONDS:g} s", is_unknown=True)
+            of_all = Publication(Result.UNKNOWN, f"no reply within {TIMEOUT_SECONDS:g} s")
         except exceptions.AuthenticationError as error:
-            of_all = Closed(reason(str(error)))
+            of_all = Publication(Result.SUSPENDED, reason(str(error)))
         except (exceptions.RedisError, OSError) as error:
-            of_all = Failed(reason(str(error)), is_unknown=True)
+            of_all = Publication(Result.UNKNOWN, reason(str(error)))
         else:
             added, synced = replies[: len(batch)], replies[len(batch) :]
             of_added = self._synced(synced[0] if synced else None)
@@ -125,15 +126,15 @@ class RedisStreamSink:
     def _synced(self, reply: Any) -> Publication:
         match reply:
             case None | [1, *_]:
-                return Delivered()
+                return Publication(Result.DELIVERED)
             case exceptions.ResponseError() if "unknown command" in str(reply).lower():
                 self._cannot_fsync = True
                 self._warn("this Redis cannot say when an event is on its disk: that needs Redis 7.2 (WAITAOF)")
-                return Delivered()
+                return Publication(Result.DELIVERED)
             case exceptions.ResponseError():
-                return Closed(reason(f"fsync: {reply}"))
+                return Publication(Result.SUSPENDED, reason(f"fsync: {reply}"))
             case _:
-                return Failed("the event was not written to the disk of the server in time", is_unknown=True)
+                return Publication(Result.UNKNOWN, "the event was not written to the disk of the server in time")
 
 
 def _refused(error: Exception) -> Publication:
@@ -141,6 +142,7 @@ def _refused(error: Exception) -> Publication:
     words = str(error).replace("-", " ").split()
     is_permanent = any(word in _PERMANENT for word in words) or any(text in str(error) for text in _NOT_IN_SCRIPT)
     if is_permanent or isinstance(error, exceptions.AuthorizationError | exceptions.AuthenticationError):
-        return Closed(why)
+        return Publication(Result.SUSPENDED, why)
     # A script that fails at XADD has added nothing, but the message may be about the connection.
-    return Failed(why, is_unknown=not isinstance(error, exceptions.ResponseError))
+    is_known = isinstance(error, exceptions.ResponseError)
+    return Publication(Result.FAILED if is_known else Result.UNKNOWN, why)

@@ -23,14 +23,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NoReturn, assert_never
+from typing import Final, NoReturn
 
 from gateway.core.delivery import Breaker, BreakerPolicy, Phase
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import pause_us
-from gateway.events.sink import Closed, Delivered, Failed, Publication, Refused, Sink, SinkUnusable
-from gateway.observe.facts import Events, EventsPublished, PublicationResult, SinkChanged
+from gateway.events.sink import Publication, Sink, SinkUnusable
+from gateway.observe.facts import Events, EventsPublished, SinkChanged
+from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import StoreError, end_tasks
 from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, Publications
 from gateway.upkeep.timer import repeat
@@ -165,19 +166,19 @@ class Relay:
             task.add_done_callback(self._ended)
 
     async def _publish(self, places: _Places, generation: int, batch: Sequence[LeasedEvent]) -> None:
-        publications: Sequence[Publication] = [Failed("given up", is_unknown=True)] * len(batch)
+        publications: Sequence[Publication] = [Publication(Result.UNKNOWN, "given up")] * len(batch)
         try:
             async with asyncio.timeout(_PUBLISH_SECONDS):
                 publications = await places.sink.publish([(each.event, each.redeliveries) for each in batch])
         except TimeoutError:
             why = f"no acknowledgement within {_PUBLISH_SECONDS:g} s"
-            publications = [Failed(why, is_unknown=True)] * len(batch)
+            publications = [Publication(Result.UNKNOWN, why)] * len(batch)
         except Exception as error:
-            publications = [Failed(f"a bug: {type(error).__name__}", is_unknown=True)] * len(batch)
+            publications = [Publication(Result.UNKNOWN, f"a bug: {type(error).__name__}")] * len(batch)
             raise
         finally:
             self._end(places, generation, batch, publications)
-        closed = next((each for each in publications if isinstance(each, Closed)), None)
+        closed = next((each for each in publications if each.result is Result.SUSPENDED), None)
         if closed is not None and await self._store.suspend_sink(self._service, places.name, closed.why):
             self._events.publish(SinkChanged(places.name, is_suspended=True, cause=closed.cause or closed.why))
 
@@ -189,7 +190,9 @@ class Relay:
             alike = [leased for _, leased in ended]
             places.judge(generation, publication, len(alike))
             self._reports.extend([self._report_of(places.settings, leased, publication) for leased in alike])
-            self._events.publish(_fact(alike, publication))
+            events = tuple([(leased.event.id, leased.event.type) for leased in alike])
+            of_all = publication.result, publication.why, publication.secret_ids
+            self._events.publish(EventsPublished(places.name, events, *of_all))
         self._wake.set()
         if places.is_behind:
             self._has_room.set()
@@ -204,21 +207,12 @@ class Relay:
 
     def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
         ids = leased.sink, leased.event.id, leased.tries, leased.redeliveries
-        retry_after_us = None
-        match publication:
-            case Delivered():
-                return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)
-            case Refused():
-                return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
-            case Failed():
-                if leased.age_us >= settings.keep_us:
-                    return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
-                retry_after_us = publication.retry_after_us
-            case Closed():
-                pass
-            case _:
-                assert_never(publication)
-        pause = pause_us(settings.schedule_us, leased.tries, self._draw(), retry_after_us)
+        is_refused = publication.result is Result.REFUSED
+        if publication.result is Result.DELIVERED:
+            return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)
+        if is_refused or (publication.is_failed and leased.age_us >= settings.keep_us):
+            return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
+        pause = pause_us(settings.schedule_us, leased.tries, self._draw(), publication.retry_after_us)
         return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause, leased.line)
 
     async def report(self) -> None:
@@ -301,32 +295,14 @@ class _Places:
 
     def judge(self, generation: int, publication: Publication, events: int) -> None:
         """Let the breaker see what became of so many events. A sink that did not take them is given time."""
-        self.has_more = self.has_more and isinstance(publication, Delivered)
+        self.has_more = self.has_more and publication.result is Result.DELIVERED
         was_open = self._is_breaker_open
-        is_sent = not isinstance(publication, Failed)
+        is_sent = not publication.is_failed
         self._breaker = self._breaker.end(self._clock(), generation, events, is_sent=is_sent)
         if self._is_breaker_open != was_open:
-            cause = publication.cause or publication.why if isinstance(publication, Failed) else ""
+            cause = (publication.cause or publication.why) if publication.is_failed else ""
             self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, cause=cause))
 
     @property
     def _is_breaker_open(self) -> bool:
         return self._breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
-
-
-def _fact(alike: Sequence[LeasedEvent], publication: Publication) -> EventsPublished:
-    match publication:
-        case Delivered():
-            result, detail = PublicationResult.DELIVERED, ""
-        case Refused():
-            result, detail = PublicationResult.REFUSED, publication.why
-        case Failed():
-            result = PublicationResult.UNKNOWN if publication.is_unknown else PublicationResult.FAILED
-            detail = publication.why
-        case Closed():
-            result, detail = PublicationResult.SUSPENDED, publication.why
-        case _:
-            assert_never(publication)
-    secret_ids = publication.secret_ids if isinstance(publication, Delivered) else ()
-    events = tuple([(leased.event.id, leased.event.type) for leased in alike])
-    return EventsPublished(alike[0].sink, events, result, detail, secret_ids)

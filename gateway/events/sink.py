@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from gateway.core.immutable import immutable
 from gateway.core.outbox import PublishedEvent
+from gateway.observe.facts import PublicationResult as Result
 
 # -- sink --------------------------------------------------------------------------------------------------------------
 
@@ -19,40 +20,22 @@ REASON_CHARACTERS_MAX: Final = 300
 
 
 @immutable
-class Delivered:
-    """The sink acknowledged the event. `secret_ids` signed it."""
+class Publication:
+    """What became of publishing an event. `why` is for operators; it may hold a part of a response, and then `cause` is
+    for the log, without that. `retry_after_us` is what a consumer asked for where it failed; `secret_ids` signed what
+    was delivered."""
 
+    result: Result
+    why: str = ""
+    cause: str = ""
+    retry_after_us: int | None = None
     secret_ids: tuple[str, ...] = ()
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether it is to be published again, and nothing else is known."""
+        return self.result in (Result.FAILED, Result.UNKNOWN)
 
-@immutable
-class Failed:
-    """The event is to be published again. `is_unknown`: it may have arrived. `retry_after_us` is what the consumer
-    asked for. `why` is for operators; it may hold a part of a response, and then `cause` is for the log, without
-    that."""
-
-    why: str
-    is_unknown: bool = False
-    retry_after_us: int | None = None
-    cause: str = ""
-
-
-@immutable
-class Refused:
-    """The sink will never take this event; others are not concerned."""
-
-    why: str
-
-
-@immutable
-class Closed:
-    """The sink takes no event until an operator has mended something. The event is kept. `cause` as in `Failed`."""
-
-    why: str
-    cause: str = ""
-
-
-Publication = Delivered | Failed | Refused | Closed
 
 Outgoing = tuple[PublishedEvent, int]
 """An event, and how many times an operator had it delivered again although it had been given up.
@@ -115,7 +98,7 @@ class StdoutSink:
     async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
         sys.stdout.buffer.write(b"".join([event.cloudevent() + b"\n" for event, _ in batch]))
         sys.stdout.buffer.flush()
-        return [Delivered()] * len(batch)
+        return [Publication(Result.DELIVERED)] * len(batch)
 
     async def close(self) -> None:
         pass

@@ -34,7 +34,8 @@ from gateway.core.delivery import retry_after_us
 from gateway.core.egress import EgressPolicy, check_address
 from gateway.core.outbox import PublishedEvent
 from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, living, sign
-from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, reason
+from gateway.events.sink import OneByOne, Publication, reason
+from gateway.observe.facts import PublicationResult as Result
 from gateway.upstream.connect import Names
 
 # -- egress ------------------------------------------------------------------------------------------------------------
@@ -125,11 +126,11 @@ class WebhookSink(OneByOne):
 
     async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
         if self._session is None:
-            return Failed("the sink is not open")
+            return Publication(Result.FAILED, "the sink is not open")
         now_seconds = self._wall_seconds()
         secrets = living(self._secrets, now_seconds)
         if not secrets:
-            return Closed("no secret is alive; write one with a later `until`")
+            return Publication(Result.SUSPENDED, "no secret is alive; write one with a later `until`")
         body = event.cloudevent() if self._format == "cloudevents" else event.standard()
         signed = sign(STANDARD_WEBHOOKS, secrets, body, now=int(now_seconds), event_id=event.id.encode())
         headers = {
@@ -143,13 +144,13 @@ class WebhookSink(OneByOne):
             ) as response:
                 return await self._read(response, secrets, now_seconds)
         except TimeoutError:
-            return Failed(f"no response within {self._timeout_seconds:g} s", is_unknown=True)
+            return Publication(Result.UNKNOWN, f"no response within {self._timeout_seconds:g} s")
         except ClientConnectorError as error:
-            return Failed(reason(f"no connection: {error.os_error}"))
+            return Publication(Result.FAILED, reason(f"no connection: {error.os_error}"))
         except (ClientError, OSError, ValueError) as error:
             # A response that cannot be read is quoted.
             cause = type(error).__name__ if isinstance(error, ClientResponseError) else ""
-            return Failed(reason(_described(error)), is_unknown=True, cause=cause)
+            return Publication(Result.UNKNOWN, reason(_described(error)), cause=cause)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -159,17 +160,19 @@ class WebhookSink(OneByOne):
     async def _read(self, response: ClientResponse, secrets: Sequence[Secret], now_seconds: float) -> Publication:
         status = response.status
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return Delivered(tuple(each.id for each in secrets))
+            return Publication(Result.DELIVERED, secret_ids=tuple(each.id for each in secrets))
         begin = (await response.content.read(RESPONSE_BYTES_MAX)).decode("utf-8", "replace")
         for secret in self._told_by_responses:
             begin = begin.replace(secret, "...")
         cause = f"HTTP {status}"
         why = reason(f"{cause} {begin}")
         if status == HTTPStatus.GONE:
-            return Closed(why, cause)
+            return Publication(Result.SUSPENDED, why, cause)
         if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-            return Failed(f"{cause}: redirects are not followed; write the URL that it leads to")
-        return Failed(why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds), cause=cause)
+            return Publication(Result.FAILED, f"{cause}: redirects are not followed; write the URL that it leads to")
+        return Publication(
+            Result.FAILED, why, retry_after_us=retry_after_us(tuple(response.raw_headers), now_seconds), cause=cause
+        )
 
 
 def _described(error: ClientError | OSError | ValueError) -> str:

@@ -8,7 +8,7 @@ rows of all gateways of a store are read as one. A bucket without any row is a g
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -35,33 +35,25 @@ Numbers = dict[str, dict[str, float]]
 Buckets = Mapping[tuple[UUID, int], Numbers]
 """By who counted, and since when (microseconds of its clock)."""
 
-# Which label of a counter is kept; those with the same name are added.
-_COUNTERS: Final = (
-    ("verdict", "idempotency_requests_total", 1),
-    ("route", "idempotency_requests_total", 0),
-    ("accepted", "idempotency_accepted_total", None),
-    ("delivery", "idempotency_deliveries_total", 1),
+# What it is a number of, the metric, which of its labels is kept, how the others are combined, and the one label that
+# counts alone. Opened is an attempt without a known outcome, and a lease that nobody held any more.
+_KINDS: Final[Sequence[tuple[str, str, int | None, Callable[[Sequence[float]], float], str | None]]] = (
+    ("verdict", "idempotency_requests_total", 1, sum, None),
+    ("route", "idempotency_requests_total", 0, sum, None),
+    ("accepted", "idempotency_accepted_total", None, sum, None),
+    ("delivery", "idempotency_deliveries_total", 1, sum, None),
+    ("opened", "idempotency_settlements_total", None, sum, Event.ABANDON),
+    ("opened", "idempotency_swept_total", None, sum, Event.LAPSE),
+    ("open", "idempotency_in_doubt", None, sum, None),
+    ("oldest_doubt", "idempotency_oldest_in_doubt_seconds", None, max, None),
+    ("waiting", "idempotency_backlog", None, sum, None),
+    ("oldest_waiting", "idempotency_oldest_backlog_seconds", None, max, None),
+    ("lag", "idempotency_oldest_event_seconds", 0, max, None),
 )
-# Of these the counts with this event: an attempt without a known outcome, a lease that nobody held any more.
-_OPENED: Final = (
-    ("idempotency_settlements_total", 1, Event.ABANDON),
-    ("idempotency_swept_total", 0, Event.LAPSE),
-)
-_HISTOGRAMS: Final = (
-    ("gateway", "idempotency_overhead_seconds"),
-    ("service", "idempotency_upstream_duration_seconds"),
-)
-_GAUGES: Final = (
-    ("open", "idempotency_in_doubt", sum, None),
-    ("oldest_doubt", "idempotency_oldest_in_doubt_seconds", max, None),
-    ("waiting", "idempotency_backlog", sum, None),
-    ("oldest_waiting", "idempotency_oldest_backlog_seconds", max, None),
-    ("lag", "idempotency_oldest_event_seconds", max, 0),
-)
-_GREATEST: Final = frozenset(("mark", *(kind for kind, *_ in _GAUGES)))
-METRICS_READ: Final = tuple(
-    {*(each[1] for each in (*_COUNTERS, *_HISTOGRAMS, *_GAUGES)), *(name for name, *_ in _OPENED)}
-)
+# Of what all processes measure alike, the greatest number counts.
+_GREATEST: Final = frozenset(("mark", "open", "oldest_doubt", "waiting", "oldest_waiting", "lag"))
+_HISTOGRAMS: Final = {"gateway": "idempotency_overhead_seconds", "service": "idempotency_upstream_duration_seconds"}
+METRICS_READ: Final = tuple({*(name for _, name, *_ in _KINDS), *_HISTOGRAMS.values()})
 """All metrics that pictures are made of."""
 
 
@@ -71,23 +63,18 @@ METRICS_READ: Final = tuple(
 def totals(counted: Counted) -> Numbers:
     """What a process has counted so far, over all series that pictures do not tell apart, and how its gauges stand."""
     found: Numbers = {}
-    for kind, name, place in _COUNTERS:
-        of = found.setdefault(kind, {})
+    for kind, name, place, combine, only in _KINDS:
+        values: dict[str, list[float]] = {}
         for labels, (number, *_) in counted.get(name, {}).items():
-            label = "" if place is None else str(labels[place])
-            of[label] = of.get(label, 0.0) + number
-    found["opened"] = {"": 0.0}
-    for name, place, event in _OPENED:
-        found["opened"][""] += sum(row[0] for each, row in counted.get(name, {}).items() if each[place] == event)
-    for kind, name in _HISTOGRAMS:
+            if only is None or only in labels:
+                values.setdefault("" if place is None else str(labels[place]), []).append(number)
+        of = found.setdefault(kind, {})
+        for label, each in values.items():
+            of[label] = of.get(label, 0.0) + float(combine(each))
+    for kind, name in _HISTOGRAMS.items():
         bounds = (*map(str, METRICS[name].bounds), "+Inf")
         # The last number of a row is the sum of the seconds.
         found[kind] = dict(zip(bounds, map(sum, zip(*counted.get(name, {}).values(), strict=True)), strict=False))
-    for kind, name, combine, place in _GAUGES:
-        values: dict[str, list[float]] = {}
-        for labels, (number, *_) in counted.get(name, {}).items():
-            values.setdefault("" if place is None else str(labels[place]), []).append(number)
-        found[kind] = {label: float(combine(each)) for label, each in values.items()}
     return found
 
 
@@ -259,7 +246,7 @@ def _quantile(bucket: Numbers, kind: str, share: float) -> float | None:
         return None
     wanted = share * sums[-1]
     place = min(next(at for at, total in enumerate(sums) if total >= wanted), len(sums) - 1)
-    bounds = [float(bound) for bound in METRICS[dict(_HISTOGRAMS)[kind]].bounds]
+    bounds = [float(bound) for bound in METRICS[_HISTOGRAMS[kind]].bounds]
     upper = counts[place][0]
     if upper > bounds[-1]:
         return bounds[-1]

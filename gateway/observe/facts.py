@@ -11,10 +11,10 @@ at the start. Series that an alert needs exist from the start, at 0, because a s
 *Metrics* are declared as `counter name{labels}: text`, their names without `idempotency_`. Labels are attributes of the
 event, or `label=attribute`; those of an enumeration have all series from the start, others those in `series`. A gauge
 has the rule by which workers are merged, a histogram its buckets: `gauge max name of attribute: text`. The attribute is
-put or observed, or is how many a counter counts. `of attribute each items` takes attribute and labels from each item
-instead, and `all items` from items that are tuples of labels and a number, or of a mapping; other series of a gauge are
-then 0. With `if attribute` it has to be true, with `if attribute=value` have that value. The text stands where a metric
-is declared first.
+put or observed, or is how many a counter counts. `of attribute each items` takes it from each value of a mapping whose
+keys are the label, and `all items` from tuples of labels and a number; other series of a gauge are then 0. With `if
+attribute` it has to be true, with `if attribute=value` have that value. The text stands where a metric is declared
+first.
 
 *Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. A text
 may have several levels, as `ERROR if attribute, DEBUG`. Fields are attributes, or `field=attribute`; `field?` is left
@@ -718,13 +718,8 @@ class KeysFetched(Fact):
     counts = "counter key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
 
-class Decision(StrEnum):
-    """What an authorising service made of a request."""
-
-    ALLOWED = "allowed"
-    REMEMBERED = "remembered"  # allowed before, and not asked about again
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
+Decision = StrEnum("Decision", "ALLOWED REMEMBERED REFUSED UNAVAILABLE")
+"""What an authorising service made of a request. `remembered`: allowed before, and not asked about again."""
 
 
 @event
@@ -805,26 +800,12 @@ class BreakerChanged(Fact):
     """
 
 
-@immutable
-class RouteWaiting:
-    """The accepted operations of one route that are not delivered: how many, the bytes of their requests, and the age
-    of the oldest in seconds; its dead letters, by reason; and its stopped lanes, with the age of the oldest stop."""
-
-    route: str
-    accepted: int
-    request_bytes: int
-    oldest_seconds: float
-    dead_letters: tuple[tuple[str, int], ...] = ()
-    lanes_stopped: int = 0
-    oldest_stopped_seconds: float = 0.0
-
-
 @event
 class BacklogTaken(Fact):
-    """What a service has not delivered, and which of its routes are paused. `orphans` are the accepted operations that
-    no route of this configuration delivers."""
+    """What a service has not delivered, by route as its store counts it, and which of its routes are paused. `orphans`
+    are the accepted operations that no route of this configuration delivers."""
 
-    waiting: tuple[RouteWaiting, ...]
+    waiting: Mapping[str, Any]
     paused: tuple[str, ...]
     orphans: int
     series: ClassVar = {"reason": (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)}
@@ -846,19 +827,16 @@ class BacklogTaken(Fact):
 
     @property
     def dead_letters(self) -> list[tuple[str, str, int]]:
-        return [(each.route, why, count) for each in self.waiting for why, count in each.dead_letters]
+        return [(route, why, count) for route, each in self.waiting.items() for why, count in each.dead_letters.items()]
 
     @property
     def paused_routes(self) -> list[tuple[str, int]]:
         return [(route, 1) for route in self.paused]
 
 
-class PublicationResult(StrEnum):
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    UNKNOWN = "unknown"  # it may have arrived
-    REFUSED = "refused"  # this event never will
-    SUSPENDED = "suspended"  # nothing will, until an operator has mended something
+PublicationResult = StrEnum("PublicationResult", "DELIVERED FAILED UNKNOWN REFUSED SUSPENDED")
+"""What became of a publication. `unknown`: it may have arrived. `refused`: this event never will. `suspended`: nothing
+will, until an operator has mended something."""
 
 
 @event
@@ -904,30 +882,23 @@ class SinkChanged(Fact):
     """
 
 
-@immutable
-class SinkWaiting:
-    """The events of one sink: how many wait, the age of the oldest in seconds, how many are dead."""
-
-    sink: str
-    pending: int
-    oldest_seconds: float
-    dead: int
-    is_suspended: bool
-
-
 @event
 class EventsCounted(Fact):
-    """What waits for the sinks of the service."""
+    """What waits for each sink of the service, as its store counts it."""
 
-    sinks: tuple[SinkWaiting, ...]
+    sinks: Mapping[str, Any]
 
     # Every worker counts the whole service.
     counts = """
     gauge max events_pending{sink} of pending each sinks: Events that a sink has yet to receive
     gauge max oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without one
     gauge max events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers them
-    gauge max sink_suspended{sink} of is_suspended each sinks: Whether a sink gets nothing until an operator resumes it
+    gauge max sink_suspended{sink} all suspended: Whether a sink gets nothing until an operator resumes it
     """
+
+    @property
+    def suspended(self) -> list[tuple[str, bool]]:
+        return [(sink, each.suspended_why is not None) for sink, each in self.sinks.items()]
 
 
 # -- stores and upstreams ----------------------------------------------------------------------------------------------

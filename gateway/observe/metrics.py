@@ -459,10 +459,11 @@ def _labels(attributes: Sequence[str], fact: Any) -> Labels:
 
 
 def _numbers(change: Change, fact: Any) -> dict[Labels, float]:
-    found = getattr(fact, change.items) if change.items else [fact]
     if change.how == "all":
-        return {tuple(labels): number for *labels, number in found}
-    return {_labels(change.attributes, each): getattr(each, change.value) for each in found}
+        return {tuple(labels): number for *labels, number in getattr(fact, change.items)}
+    if change.items:
+        return {(label,): getattr(each, change.value) for label, each in getattr(fact, change.items).items()}
+    return {_labels(change.attributes, fact): getattr(fact, change.value)}
 
 
 def _read_numbers(name: str, readings: Readings) -> dict[Labels, float]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NoReturn
 
-from gateway.observe.facts import BacklogTaken, Events, EventsCounted, RouteWaiting, SinkWaiting, TallyTaken
-from gateway.store.operations import Backlog, Cold, SinkBacklog
+from gateway.observe.facts import BacklogTaken, Events, EventsCounted, TallyTaken
+from gateway.store.operations import Backlog, Cold
 from gateway.upkeep.timer import LOOK_SECONDS, Sleep, repeat
 
 _LOG = logging.getLogger("gateway")
@@ -50,7 +50,7 @@ class TallyTaker:
             self._warn_of_stranded(backlog)
             self.events.publish(_taken(backlog, self.accepting))
         if self.sinks:
-            self.events.publish(_counted(await self.store.sinks(self.service)))
+            self.events.publish(EventsCounted(await self.store.sinks(self.service)))
 
     def _warn_of_stranded(self, backlog: Backlog) -> None:
         waiting = _without_route(backlog, self.accepting)
@@ -77,33 +77,17 @@ class TallyTaker:
         """Report nothing any more of what another gateway counts now."""
         if self._has_counted:
             self._has_counted = False
-            for nothing in (TallyTaken((), 0.0), BacklogTaken((), (), 0), EventsCounted(())):
+            for nothing in (TallyTaken((), 0.0), BacklogTaken({}, (), 0), EventsCounted({})):
                 self.events.publish(nothing)
-
-
-def _counted(sinks: Mapping[str, SinkBacklog]) -> EventsCounted:
-    """The backlogs of all sinks as an event, those included that the configuration no longer has."""
-    return EventsCounted(
-        tuple(
-            SinkWaiting(name, each.pending, each.oldest_seconds, each.dead, each.suspended_why is not None)
-            for name, each in sinks.items()
-        )
-    )
 
 
 def _taken(backlog: Backlog, accepting: Mapping[str, str]) -> BacklogTaken:
     """The backlog as an event. Routes are named as they were when their operations were accepted."""
-    waiting = tuple(
-        RouteWaiting(
-            *(route, each.accepted, each.request_bytes, each.oldest_seconds),
-            *(tuple(sorted(each.dead_letters.items())), each.lanes_stopped, each.oldest_stopped_seconds),
-        )
-        for route, each in sorted(backlog.waiting.items())
-    )
     # The operation name stands for itself where no route has it: its pause would not be seen otherwise.
     paused = [route for route, operation in accepting.items() if operation in backlog.paused]
     paused += [operation for operation in backlog.paused if operation not in accepting.values()]
-    return BacklogTaken(waiting, tuple(sorted(paused)), sum(_without_route(backlog, accepting).values()))
+    orphans = sum(_without_route(backlog, accepting).values())
+    return BacklogTaken(backlog.waiting, tuple(sorted(paused)), orphans)
 
 
 def _without_route(backlog: Backlog, accepting: Mapping[str, str]) -> dict[str, int]:

@@ -13,7 +13,8 @@ from gateway.app.life import run
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink
-from gateway.events.sink import Delivered, Sink
+from gateway.events.sink import Publication, Sink
+from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import NotApplied
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis.store import RedisFastTier
@@ -82,7 +83,7 @@ def test_others_are_found_meanwhile(
                 await asyncio.to_thread(lambda: None)
                 others = neighbours("localhost", *ports)
                 assert await others["postgres"]() == "found"
-                assert await others["redis-stream"]() == Delivered()
+                assert await others["redis-stream"]() == Publication(Result.DELIVERED)
             assert names.running <= 2
             names.over.set()
 

@@ -201,28 +201,20 @@ async def test_scopes_take_turns(tmp_path: Path) -> None:
         assert set(it.charges[2:]) == {b"c", b"d"}
 
 
-async def hides_no_other(directory: Path, count: int, in_flight_max: int) -> None:
-    """What is accepted last, on another route, is delivered in the second poll at the latest."""
+@pytest.mark.parametrize(("count", "in_flight_max"), [(200, 1), (900, 1000)], ids=["few-places", "many-places"])
+async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path, count: int, in_flight_max: int) -> None:
+    """What is accepted last, on another route, is delivered in the second poll at the latest, however much is older;
+    also where the first route has a place for whatever a search finds."""
     routes = [
         accepting(name="first", delivery={"max_in_flight": in_flight_max}),
         accepting(name="other", match={"path": "/other"}),
     ]
-    async with depot(directory, routes=routes) as it:
+    async with depot(tmp_path, routes=routes) as it:
         await it.accept_many(count)
         request, _ = await it.accept("late", route=it.office.parts.routes[1])
         for _ in range(2):
             await it.poll()
         assert it.record(request.identity.operation_id).state is State.COMPLETED
-
-
-async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path) -> None:
-    """However much of it is older, and however few places it has."""
-    await hides_no_other(tmp_path, 200, 1)
-
-
-async def test_a_route_with_many_places_hides_no_other(tmp_path: Path) -> None:
-    """Although it has a place for whatever a search finds."""
-    await hides_no_other(tmp_path, 900, 1000)
 
 
 async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:

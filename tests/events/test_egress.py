@@ -14,8 +14,8 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.core.egress import EgressPolicy, Forbidden, check_address
-from gateway.events.sink import Delivered, Failed
 from gateway.events.webhook import WebhookSink, guarded_connector
+from gateway.observe.facts import PublicationResult as Result
 from tests.events.support import new_event, opened, publish, webhook_at
 from tests.support.eventually import eventually
 from tests.support.names import silent_name_server
@@ -118,12 +118,12 @@ async def test_a_name_is_resolved_once_for_a_connection() -> None:
     async with Receiver() as receiver:
         host = f"consumer.test:{receiver.port}"
         async with webhook(f"http://{host}/hooks", ALLOWED, resolver) as sink:
-            assert isinstance(await publish(sink, new_event()), Delivered)
+            assert (await publish(sink, new_event())).result is Result.DELIVERED
         assert resolver.asked == 1
         assert receiver.received[0].headers["host"] == host
         async with webhook(f"http://{host}/hooks", ALLOWED, resolver) as sink:
             refused = await publish(sink, new_event())
-        assert isinstance(refused, Failed)
+        assert refused.is_failed
         assert "127.0.0.2 is not a public address" in refused.why
         assert len(receiver.received) == 1
 
@@ -143,10 +143,10 @@ async def test_a_name_server_that_hangs_delays_this_sink_alone(
         await eventually(lambda: names.running == 2)
         async with asyncio.timeout(5):
             await asyncio.to_thread(lambda: None)
-            assert isinstance(await publish(other, new_event()), Delivered)
+            assert (await publish(other, new_event())).result is Result.DELIVERED
         names.over.set()
         for each in await asyncio.gather(*waiting):
-            assert isinstance(each, Failed)
+            assert each.is_failed
             assert "Temporary failure in name resolution" in each.why
 
 
@@ -155,7 +155,7 @@ async def test_the_environment_leads_nowhere(monkeypatch: pytest.MonkeyPatch) ->
     async with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
         async with webhook(receiver.url, ALLOWED) as sink:
-            assert isinstance(await publish(sink, new_event()), Delivered)
+            assert (await publish(sink, new_event())).result is Result.DELIVERED
         assert (len(receiver.received), len(proxy.received)) == (1, 0)
 
 
@@ -164,5 +164,5 @@ async def test_a_proxy_is_connected_to_and_not_checked() -> None:
     async with Receiver() as proxy:
         policy = EgressPolicy(https_only=False, proxy=f"http://127.0.0.1:{proxy.port}")
         async with webhook("http://consumer.test/hooks", policy) as sink:
-            assert isinstance(await publish(sink, new_event()), Delivered)
+            assert (await publish(sink, new_event())).result is Result.DELIVERED
         assert proxy.received[0].headers["host"] == "consumer.test"

@@ -14,14 +14,17 @@ from gateway.core.delivery import BreakerPolicy
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, EventType, Outbox, PublishedEvent, Subscription
 from gateway.events.relay import BUSY_SECONDS, LEASE_SECONDS, Relay, SinkSettings
-from gateway.events.sink import Closed, Delivered, Failed, Outgoing, Publication, Refused
+from gateway.events.sink import Outgoing, Publication
 from gateway.observe.facts import Events, EventsPublished, Fact, SinkChanged
+from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import NotApplied
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.support.eventually import eventually
 from tests.support.memory_store import Memory, MemoryStore
 
 KEEP_SECONDS = 1000.0
+DELIVERED, FAILED = Publication(Result.DELIVERED), Publication(Result.FAILED, "HTTP 500")
+TOO_LARGE = Publication(Result.REFUSED, "too large")
 
 
 @dataclass
@@ -44,7 +47,7 @@ class ScriptedSink:
     async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
         self.batches.append(len(batch))
         self.published.extend(batch)
-        results = [self.results.pop(0) if self.results else Delivered() for _ in batch]
+        results = [self.results.pop(0) if self.results else DELIVERED for _ in batch]
         await self.gate.wait()
         return results
 
@@ -134,7 +137,7 @@ async def test_a_sink_that_takes_several_events_gets_them_at_once(house: House) 
     """Each has a result of its own: what failed is published again, and the rest never."""
     relay = await house.relay(places=2)
     house.a.batch_max = 3
-    house.a.results = [Delivered(), Refused("too large"), Failed("away"), Failed("away")]
+    house.a.results = [DELIVERED, TOO_LARGE, FAILED, FAILED]
     await house.complete(7)
     await pump(relay)
     assert house.a.batches == [3, 3]
@@ -192,7 +195,7 @@ async def test_a_sink_that_hangs_keeps_no_other_from_its_backlog(house: House) -
 async def test_what_failed_is_published_again_by_the_schedule(house: House) -> None:
     """With the same bytes; a longer wish of the consumer is obeyed."""
     relay = await house.relay()
-    house.a.results = [Failed("HTTP 500"), Failed("HTTP 503", retry_after_us=microseconds(90))]
+    house.a.results = [FAILED, replace(FAILED, retry_after_us=microseconds(90))]
     await house.complete()
     await pump(relay)
     for seconds, number in ((0.9, 1), (0.2, 2), (89.0, 2), (1.1, 3)):
@@ -208,7 +211,7 @@ async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None
     """It was tried until then, and is never silently gone."""
     relay = await house.relay()
     await house.complete()
-    house.a.results = [Failed("HTTP 500")] * 100
+    house.a.results = [FAILED] * 100
     for _ in range(30):
         await pump(relay)
         house.store.memory.clock.advance(60)
@@ -226,7 +229,7 @@ async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None
 async def test_what_is_refused_is_dead_at_once(house: House) -> None:
     """And keeps nothing behind it."""
     relay = await house.relay()
-    house.a.results = [Refused("too large")]
+    house.a.results = [TOO_LARGE]
     await house.complete(2)
     await pump(relay)
     assert (await house.store.cold.sinks(SERVICE))["a"].dead == 1
@@ -236,7 +239,7 @@ async def test_what_is_refused_is_dead_at_once(house: House) -> None:
 async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
     """Until somebody resumes it, whatever other relays and restarts come between."""
     relay = await house.relay(places=1)
-    house.a.results = [Closed("HTTP 410", cause="410")]
+    house.a.results = [Publication(Result.SUSPENDED, "HTTP 410", cause="410")]
     await house.complete(2)
     await pump(relay)
     await pump(await house.relay())
@@ -269,7 +272,7 @@ async def test_a_sink_that_hangs_delays_no_other(house: House) -> None:
 async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None:
     """While its breaker is open no event is leased, and none loses a try; then one goes first."""
     relay = await house.relay(failures=2, places=2)
-    house.a.results = [Failed("refused")] * 2
+    house.a.results = [FAILED] * 2
     await house.complete(6)
     await pump(relay)
     assert len(house.a.published) == 2
@@ -285,13 +288,13 @@ async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None
         await pump(relay)
     assert await house.waiting("a") == 0
     failing = [(fact.is_failing, fact.cause) for fact in house.facts if isinstance(fact, SinkChanged)]
-    assert failing == [(True, "refused"), (False, "")]
+    assert failing == [(True, "HTTP 500"), (False, "")]
 
 
 async def test_events_that_were_leased_while_a_breaker_opened(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of them says nothing about the sink later: then one event goes first, and one alone."""
     relay = await house.relay(failures=2, places=3)
-    house.a.results = [Failed("refused")] * 2
+    house.a.results = [FAILED] * 2
     house.a.gate.clear()
     await house.complete(2)
     await relay.run_once()

@@ -28,12 +28,11 @@ from gateway.observe.facts import (
     Events,
     EventsCounted,
     RequestAnswered,
-    RouteWaiting,
-    SinkWaiting,
     SweepDone,
     TallyTaken,
 )
 from gateway.observe.metrics import Metrics
+from gateway.store.operations import RouteBacklog, SinkBacklog
 
 NOW_US = 1_800_000_000_000_000
 
@@ -59,9 +58,8 @@ def test_what_the_counters_of_a_process_become() -> None:
         events.publish(RequestAnswered(route, verdict, 201, 0.203, "POST", upstream_seconds=upstream))
     events.publish(SweepDone(2, 0, 0, 0.1))
     events.publish(TallyTaken((("charge", 3), ("refund", 1)), 70.0))
-    waiting = tuple(RouteWaiting(each, 4, 100, 5.0, (), 0, 0.0) for each in ("charge", "refund"))
-    events.publish(BacklogTaken(waiting, (), 0))
-    events.publish(EventsCounted((SinkWaiting("lines", 9, 12.0, 0, False),)))
+    events.publish(BacklogTaken(dict.fromkeys(("charge", "refund"), RouteBacklog(4, 100, 5.0)), (), 0))
+    events.publish(EventsCounted({"lines": SinkBacklog(9, 12.0)}))
     first = totals(metrics.take(METRICS_READ))
     numbers = difference({}, first)
     assert {kind: numbers[kind] for kind in numbers if kind not in ("gateway", "service")} == of(

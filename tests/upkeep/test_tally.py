@@ -69,15 +69,15 @@ async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
     await TallyTaker(store, Events(ear), service=SERVICE, accepting=accepting, sleep=no_pause).run_once()
     (_, backlog) = ear.facts
     assert isinstance(backlog, BacklogTaken)
-    assert [(each.route, each.accepted, each.oldest_seconds) for each in backlog.waiting] == [
-        ("create_order", 0, 0.0),
-        ("create_payment", 2, 60.0),
-        ("gone", 1, 60.0),
-    ]
-    assert [sum(count for _, count in each.dead_letters) for each in backlog.waiting] == [1, 0, 0]
+    found = {route: (each.accepted, each.oldest_seconds, each.dead_letters) for route, each in backlog.waiting.items()}
+    assert found == {
+        "create_order": (0, 0.0, {"unauthorized": 1}),
+        "create_payment": (2, 60.0, {}),
+        "gone": (1, 60.0, {}),
+    }
     assert (backlog.paused, backlog.orphans) == (("create_payment", "gone"), 1)
     await TallyTaker(store, Events(ear), service="other", accepting=accepting, sleep=no_pause).run_once()
-    assert ear.facts[-1] == BacklogTaken((), (), 0)
+    assert ear.facts[-1] == BacklogTaken({}, (), 0)
 
 
 async def test_a_request_that_no_route_delivers_is_logged_once(

@@ -131,8 +131,8 @@ async def test_whoever_counts_no_more_reports_nothing(store: Scripted) -> None:
     assert ear.facts == [
         TallyTaken((("create_order", 1),), 7.0),
         TallyTaken((), 0.0),
-        BacklogTaken((), (), 0),
-        EventsCounted(()),
+        BacklogTaken({}, (), 0),
+        EventsCounted({}),
     ]
 
 

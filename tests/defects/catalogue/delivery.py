@@ -118,7 +118,7 @@ orphans-hide-their-name: what a route may not deliver any more hides what anothe
 +Delivering(frozenset(), frozenset(), frozenset(route.operation for route in routes)), limit
 a-full-search-hides-others: a route that has a place for whatever a search finds, and always more, stops the deliveries
     of other routes
-  deliver/worker.py tests/deliver/test_worker.py::test_a_route_with_many_places_hides_no_other
+  deliver/worker.py tests/deliver/test_worker.py::test_a_route_with_much_to_do_hides_no_other[many-places]
 -others = names - self._behind - self._crowded
 +others = names - self._behind
 a-caller-counts-by-operation: a caller has a limit of its own only on a route that has the name of its operation

@@ -119,7 +119,7 @@ pictures-begin-anew-with-a-reload: each reload counts all that the process has c
 +self._counted, self._last_us = before._writer, {},
 pictures-add-what-is-measured: each gateway that sees the same doubt makes it one more
   observe/activity.py tests/observe/test_activity.py::test_what_is_counted_is_added_and_what_is_measured_is_not
--("mark", *(kind for kind, *_ in _GAUGES))
+-("mark", "open", "oldest_doubt", "waiting", "oldest_waiting", "lag")
 +("mark",)
 pictures-grow-with-the-routes: a configuration of thousands of routes fills the store with pictures
   observe/activity.py tests/upkeep/test_activity.py::test_rows_and_bytes_are_bounded

@@ -34,13 +34,13 @@ from gateway.config.leaf import (
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, taken, written
 from gateway.config.upstream import HeaderValue
 from gateway.core import webhook
+from gateway.core.confidential import KEY_BYTES
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.operation import microseconds
-from gateway.core.sealing import KEY_BYTES
 from gateway.core.webhook import (
     CLOUD_EVENT_ABOUT,
     PRESETS,

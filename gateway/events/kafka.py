@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.config.events import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import Closed, Delivered, Failed, OneByOne, Publication, Refused, SinkUnusable, reason
-from gateway.upstream.tls import PemError, client_context
+from gateway.upstream.connect import PemError, client_context
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer

@@ -21,13 +21,12 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID, uuid4
 
-from gateway.core.confidential import of_request
+from gateway.core.confidential import KeyRing, Unopenable, of_request
 from gateway.core.identity.body import Body
 from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State
-from gateway.core.sealing import KeyRing, Unopenable
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen

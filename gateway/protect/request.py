@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 from uuid import UUID
 
+from gateway.core.confidential import FileCipher
 from gateway.core.identity.body import Body
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, Scope
@@ -44,7 +45,6 @@ from gateway.core.operation import (
     is_withdrawn,
     trace_of_attempt,
 )
-from gateway.core.sealing import FileCipher
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.observe.facts import TraceContext
 from gateway.protect.reply import Cut, RequestBody, RequestCut

@@ -31,9 +31,8 @@ from uuid import UUID, uuid4
 
 import apsw
 
-from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
+from gateway.core.confidential import NO_SEALING, Resealing, Sealing, Unopenable, sealed_by
 from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
-from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
 from gateway.store.batching import Worker, WorkerBatches
 from gateway.store.files import make_directory

@@ -16,6 +16,7 @@ from dataclasses import astuple, replace
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from gateway.core.confidential import SEALED_TEXT, key_id_of
 from gateway.core.identity.key import is_of
 from gateway.core.lifecycle import settle, written_down
 from gateway.core.operation import (
@@ -30,7 +31,6 @@ from gateway.core.operation import (
     in_doubt_since_us,
     operation_id_of,
 )
-from gateway.core.sealing import SEALED_TEXT, key_id_of
 from gateway.store.agreement import Name
 from gateway.store.base import EpochChanged, NotApplied, StoreError, Unreadable
 from gateway.store.operations import (

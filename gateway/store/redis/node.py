@@ -14,10 +14,9 @@ from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Sealing, Unopenable
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Snapshot
-from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.redis.connection import (

@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 kept-in-clear: requests are stored as they came
-  core/sealing.py tests/http/gateway/test_accept.py::test_nothing_of_a_kept_request_is_readable_in_the_store
+  core/confidential.py tests/http/gateway/test_accept.py::test_nothing_of_a_kept_request_is_readable_in_the_store
 -nonce + self._cipher(key_id, associated[:OWNER_BYTES]).encrypt(nonce, content, associated)
 +nonce + content
 kept-request-can-be-moved: a kept request opens in the row of another operation

@@ -94,7 +94,7 @@ repeated-fields-pass: a field that says who calls, or under which key, may be th
 -if len(values) > 1 and (name in _SINGLE or name in once):
 +if False:
 dot-segments-pass: a service that resolves dot segments is reached past its route
-  core/spelling.py tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[nginx]
+  core/routing.py tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[nginx]
 -if _DOT_SEGMENT.search(each)
 +if False
 formats-pass: a service that takes a format from the path is reached past its route

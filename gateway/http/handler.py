@@ -61,10 +61,7 @@ from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.forwarding import NO_ORIGINS, for_origin, response_headers
 from gateway.protect.reply import (
-    FAILED_BEFORE,
     PROBLEM,
-    SLOW,
-    UNREAD,
     BodyCut,
     Cut,
     Reply,
@@ -641,9 +638,9 @@ class Handler:
                 await self._refuse_cut(exchange, error.cut)
             else:
                 shape = exchange.served.shape if exchange.route is None else exchange.route.shape
-                case = None if exchange.is_examined else FAILED_BEFORE
+                reply = refuse(Trouble.GATEWAY_FAILED, shape=shape, case=None if exchange.is_examined else "before")
                 exchange.route = None
-                await self._write(exchange, refuse(Trouble.GATEWAY_FAILED, shape=shape, case=case), is_last=True)
+                await self._write(exchange, reply, is_last=True)
         except ClientGone:
             exchange.keep_alive = False
         except BaseException:
@@ -741,8 +738,13 @@ def _date_line(unix_seconds: float) -> bytes:
 
 def _refusal(fault: Fault, shape: Shape) -> Reply:
     """The reply to what is no request, or not a protected one."""
-    case = SLOW if fault.status == 408 else UNREAD
-    return refuse(Verdict.REQUEST_INVALID, shape=shape, status=fault.status, detail=fault.detail, case=case)
+    return refuse(
+        Verdict.REQUEST_INVALID,
+        shape=shape,
+        status=fault.status,
+        detail=fault.detail,
+        case="slow" if fault.status == 408 else "unread",
+    )
 
 
 def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:

@@ -23,7 +23,7 @@ from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing, Sighting
-from gateway.protect.reply import PROBLEM, UNSENT, UNTAKEN, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
+from gateway.protect.reply import PROBLEM, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
 from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
@@ -180,9 +180,9 @@ def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
     status = status_of(result.reason)
     match result:
         case NotSent() if status == 503:
-            reply = refuse(Verdict.OVERLOADED, shape=shape, case=UNTAKEN)
+            reply = refuse(Verdict.OVERLOADED, shape=shape, case="untaken")
         case NotSent():
-            reply = refuse(Verdict.UPSTREAM_UNREACHABLE, shape=shape, case=UNSENT)
+            reply = refuse(Verdict.UPSTREAM_UNREACHABLE, shape=shape, case="unsent")
         case Lost():
             return refuse(Trouble.NO_RESPONSE, shape=shape, status=status)
         case _:

@@ -30,7 +30,7 @@ from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Resu
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen
-from gateway.protect.reply import Reply, refuse
+from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.scheduling import Slices
@@ -190,7 +190,7 @@ class Accepting:
         # A longer body is refused before it is read.
         length = min(request.taken.length, policy.request_bytes_max)
         if self._bytes_in_progress + length > _BYTES_MAX:
-            return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
+            return request.refuse(Verdict.OVERLOADED, "Too many long requests are being accepted.")
         operation_id = request.identity.operation_id
         ended: asyncio.Future[None] | None = None
         self._bytes_in_progress += length
@@ -212,13 +212,13 @@ class Accepting:
             with self._pending.under_way(request):
                 return await self._accept(request, policy)
         except Amnesic:
-            return _refuse(request, Verdict.STORE_AMNESIA)
+            return request.refuse(Verdict.STORE_AMNESIA)
         except ResultLost as error:
             _LOG.debug("an acceptance may have arrived: %s", error)
-            return _refuse(request, Verdict.IN_DOUBT, status=503)
+            return request.refuse(Verdict.IN_DOUBT, status=503)
         except (StoreError, TimeoutError) as error:
             _LOG.debug("an acceptance was not possible: %s", str(error) or "the store did not respond in time")
-            return _refuse(request, Verdict.STORE_UNAVAILABLE)
+            return request.refuse(Verdict.STORE_UNAVAILABLE)
         finally:
             self._bytes_in_progress -= length
             if ended is not None:
@@ -252,7 +252,7 @@ class Accepting:
         if (refusal := refuse_too_long(request, policy)) is not None:
             return refusal
         if not await self._pending.has_room(request, policy):
-            return _refuse(request, Verdict.BACKLOG_FULL)
+            return request.refuse(Verdict.BACKLOG_FULL)
         return None
 
     async def _accept(self, request: Request, policy: AcceptPolicy) -> Accepted | Seen | Reply:
@@ -294,7 +294,7 @@ class Accepting:
             # The parts are those of the current one, which is first.
             is_current = judgement.fingerprint.recipe == recorded.recipe
             fingerprint = recorded if is_current else judgement.fingerprint
-        return _refuse(request, Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
+        return request.refuse(Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
 
     async def _sealed(self, request: Request) -> SealedRequest:
         ring = self._ring
@@ -480,7 +480,7 @@ def refuse_too_long(request: Request, policy: AcceptPolicy) -> Reply | None:
     if request.taken.length <= policy.request_bytes_max:
         return None
     detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
-    return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
+    return request.refuse(Verdict.BODY_TOO_LARGE, detail)
 
 
 def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
@@ -491,9 +491,3 @@ def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
 
 def _scope_of(request: Request) -> tuple[str, bytes]:
     return request.route.name, request.identity.scope_digest
-
-
-def _refuse(request: Request, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:
-    return refuse(
-        verdict, shape=request.route.shape, status=status, operation_id=request.identity.operation_id, detail=detail
-    )

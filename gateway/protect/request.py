@@ -47,7 +47,7 @@ from gateway.core.operation import (
 )
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.observe.facts import TraceContext
-from gateway.protect.reply import Cut, RequestBody, RequestCut
+from gateway.protect.reply import Cut, Reply, RequestBody, RequestCut, refuse
 from gateway.protect.route import Route
 from gateway.upstream.connection import closed_after
 from gateway.upstream.result import FileBody
@@ -444,6 +444,24 @@ class Request:
         if is_event and record is not None and is_withdrawn(record):
             return Refuse(Verdict.WITHDRAWN, record)
         return judgement
+
+    def refuse(
+        self,
+        verdict: Verdict,
+        detail: str | None = None,
+        *,
+        status: int | None = None,
+        first_operation: UUID | None = None,
+    ) -> Reply:
+        """The problem of this verdict about its operation, in the form of its route."""
+        return refuse(
+            verdict,
+            shape=self.route.shape,
+            status=status,
+            operation_id=self.identity.operation_id,
+            detail=detail,
+            first_operation=first_operation,
+        )
 
     def saw(self, record: Record | None) -> None:
         """The reply is from this record, which may have no request: a copy of it has none."""

@@ -47,8 +47,8 @@ from gateway.protect.compose import (
     status_reply,
     status_retry_after_seconds,
 )
-from gateway.protect.duplicates import Until, Waiting
-from gateway.protect.forwarding import preference_applied, preflight_reply, wait_preference
+from gateway.protect.duplicates import Until, Waiting, with_preference
+from gateway.protect.forwarding import preflight_reply, wait_preference
 from gateway.protect.identification import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.regions import Regions
@@ -286,7 +286,7 @@ class StatusResource:
         if _opaque(snapshot) in tags:
             kept = tuple(header for header in reply.headers if header[0] != b"Content-Type")
             reply = Reply(304, reason_phrase(304), kept, b"")
-        return _with_preference(reply, preferred)
+        return with_preference(reply, preferred)
 
     async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
         """What a repeat of the request would get that does not wait for another attempt."""
@@ -296,7 +296,7 @@ class StatusResource:
             snapshot, preferred = await self._wait(snapshot, route, headers, is_decided)
         if snapshot.record is None:
             return self._not_found()
-        reply = _with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
+        reply = with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
         return reply if route.settings.status_header else replace(reply, verdict=None)
 
     def _result_of(self, snapshot: Snapshot, record: Record, route: Route, headers: Headers) -> Reply:
@@ -401,9 +401,3 @@ def _unidentified(found: Iterable[Caller | Unidentified], shape: Shape) -> Reply
 
 def _not_allowed(allowed: bytes, shape: Shape) -> Reply:
     return refuse(Trouble.METHOD_NOT_ALLOWED, shape=shape, headers=((b"Allow", allowed),))
-
-
-def _with_preference(reply: Reply, preferred: int | None) -> Reply:
-    if preferred is None:
-        return reply
-    return replace(reply, headers=(*reply.headers, preference_applied(preferred)))

@@ -21,7 +21,7 @@ operation-left-out: a key on another operation is the same operation
 incomparable-means-different: a caller whose request cannot be compared is told to send it under a new key, and pays
     twice
   protect/compose.py tests/http/gateway/test_times.py::test_a_repeat_that_cannot_be_compared[another key]
--case=None if why is None else INCOMPARABLE,
+-case=None if why is None else "incomparable",
 +case=None,
 identity-key-left-out: the digests of callers and keys can be computed without the secret
   core/identity/key.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed

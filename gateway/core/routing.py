@@ -722,15 +722,11 @@ def _literal_part(text: str) -> bytes:
 
 # -- succession --------------------------------------------------------------------------------------------------------
 #
-# Which operations lose requests to which others when routes change.
-#
 # An operation is remembered under a name; a repeat of an old request is recognised only while its route still leads to
-# that name. This module compares the route tables of before and after, both as requests are routed: the first matching
-# route decides. The question is whether a request exists that led to one operation before and leads to another one now.
-# That covers a renamed route, an exchange of two names, a new route that takes some of an older one's requests, and a
-# changed order.
-#
-# The requests of a removed route that match no other route are lost to no operation.
+# that name. This compares the route tables of before and after, both as requests are routed: does a request exist that
+# led to one operation before and leads to another one now? That covers a renamed route, an exchange of two names, a new
+# route that takes some of an older one's requests, and a changed order. The requests of a removed route that match no
+# other route are lost to no operation.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
 """From a client's request to the reply on its connection.
 
-`examine` checks a request first. A protected one goes to the coordinator, one for the gateway's own resource to that,
-another one to the passthrough; all are passed in. The server owns listeners and connections, aiohttp's parser which
-bytes are a request. This module owns what a client may not say of itself, reading a body at its consumer's pace,
-`100 Continue`, the framing of a reply, and whether the connection may serve another request. `100 Continue` is sent
-when the body is first read, so that a request which is refused by its head never uploads.
+This module owns what a client may not say of itself, the framing of a reply, and whether the connection may serve
+another request. `100 Continue` is sent when the body is first read, so that a request which is refused by its head
+never uploads.
 
-Each connection has one task, which calls `handle` for one request after the other. A client that leaves cancels nothing
-here: the work on its request ends when the reply cannot be written, and an operation that was started for it has its
-own task.
+A client that leaves cancels nothing here: the work on its request ends when the reply cannot be written, and an
+operation that was started for it has its own task.
 
 Invariants: a request body that did not arrive completely raises `RequestCut`; it never just ends. A head has exactly
 the lines that it was given, whatever their bytes, or it is refused. Once a byte of a final head is out, the connection
@@ -247,28 +244,6 @@ class ClientExchange:
     9110 section 15.2). `has_begun_reply`: a byte of a final head is out. `stays`: nothing in the head keeps the
     connection from serving another request afterwards. `keep_alive`: it may.
     """
-
-    __slots__ = (
-        "body",
-        "connection",
-        "has_begun_reply",
-        "has_origin",
-        "head",
-        "is_examined",
-        "is_forwarded",
-        "keep_alive",
-        "message",
-        "observed",
-        "own",
-        "payload",
-        "request",
-        "route",
-        "served",
-        "stays",
-        "takes_interim",
-        "task",
-        "version",
-    )
 
     def __init__(self, connection: ClientConnection, message: Message, payload: Payload, served: Served) -> None:
         headers = IndexedHeaders(message.raw_headers)

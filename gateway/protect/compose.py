@@ -1,7 +1,6 @@
-"""Builds replies from records and responses, alike for the first caller, a waiting duplicate and a late retry.
-
-Other modules decide which reply a request gets; this one decides what it looks like: of a record, of a response that
-streams, of an attempt that ended, which is a command for the store, too, and of the status of an operation.
+"""Builds replies from records and responses, alike for the first caller, a waiting duplicate and a late retry: of a
+record, of a response that streams, of an attempt that ended, which is a command for the store, too, and of the status
+of an operation. Other modules decide which reply a request gets.
 
 Values in, values out, but for the draw and the clock of a kept request that is postponed.
 """
@@ -566,11 +565,15 @@ def operation_url(prefix: bytes, record: Record) -> bytes:
     return prefix + str(record.identity.operation_id).encode()
 
 
+def _existing(snapshot: Snapshot) -> Record:
+    if snapshot.record is None:
+        raise ValueError("what does not exist has no status")
+    return snapshot.record
+
+
 def etag(snapshot: Snapshot) -> bytes:
     """The entity tag of the status: weak, because its times may be corrected (RFC 9110 section 8.8.3)."""
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist has no status")
+    record = _existing(snapshot)
     # The clock changes the state, and neither token nor last event; nor does the turn of a lane.
     turn = "-waits" if _waits_for_lane(record) else ""
     return f'W/"{record.token}-{record.last_event}-{record.state}{turn}"'.encode()
@@ -579,9 +582,7 @@ def etag(snapshot: Snapshot) -> bytes:
 def status_reply(
     snapshot: Snapshot, prefix: bytes, route: Route, *, status: int = 200, verdict: Verdict | None = None
 ) -> Reply:
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist has no status")
+    record = _existing(snapshot)
     headers: Headers = (
         (b"Content-Type", b"application/json"),
         (b"Cache-Control", b"no-store"),
@@ -595,9 +596,7 @@ def accepted_reply(
     snapshot: Snapshot, prefix: bytes, route: Route, preferences: Headers, *, is_replayed: bool
 ) -> Reply:
     """The 202 for a request that is kept. `preferences` are the headers of this request."""
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist was not accepted")
+    record = _existing(snapshot)
     headers = [
         (b"Content-Type", b"application/json"),
         (b"Cache-Control", b"no-store"),

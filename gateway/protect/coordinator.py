@@ -13,10 +13,9 @@
 
 An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 18): its sender never waits.
 
-Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
-executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
-over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
-operation early, and then applies its final command.
+The first caller's request is executed, and duplicates wait for its result: any number of them costs one claim. A
+duplicate never claims or takes over; if its operation gets no claim, it starts over. Cancelling a caller cancels
+nothing else. Only `drain` ends an operation early, and then applies its final command.
 
 An operation whose outcome is in a journal is no longer in flight. Until the durable store has the outcome, repeats get
 their replies from there: at once where it is in the files of this process, else by step 6.

@@ -1,7 +1,6 @@
 """The operations in flight in this process: each has one task, which claims, sends and records, and callers that wait.
 
-Owns an operation from its claim to its final command, the command that ends the claim, whatever its callers do
-meanwhile. Only a drain ends an operation early, and then applies its final command. This module knows no duplicates and
+Owns an operation from its claim to its final command, the command that ends the claim. It knows no duplicates and
 decides nothing about a request.
 
 The order is the only safe one: the first byte is sent only under a trusted lease; a response is in the record before
@@ -13,8 +12,8 @@ Where nothing could be sent and duplicates wait for the result, the connect is t
 claim: a thousand of them do not share one failure to connect, nor does each of them try.
 
 The first caller is the one whose request is executed. It waits once, for whichever comes first: a claim that was not
-granted, the conclusion of the attempt, or the end of its patience. Only it can take a streamed response. If it has left
-by then, the stream is aborted, and the event is published that its request would have had.
+granted, the conclusion of the attempt, or the end of its patience. Only it can take a streamed response; if it has left
+by then, the stream is aborted.
 
 Invariant: an operation is in flight at most once. When its task ends, the outcome is in the record or in the journal.
 If a drain could write to neither, it reports that.

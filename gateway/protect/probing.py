@@ -1,14 +1,12 @@
 """Probes: asks the upstream what became of an operation in doubt, and records what it finds.
 
-Owns one probe at a time for each operation, for a retry that waits or for the background worker. A probe takes no
-token and claims nothing. It holds a recovery lease beside the record, so that one prober asks at a time. Its finding is
-fenced on the token that it read, so that a late result of the holder wins.
+One probe at a time for each operation, for a retry that waits or for the background worker. A probe takes no token and
+claims nothing. It holds a recovery lease beside the record, so that one prober asks at a time. Its finding is fenced on
+the token that it read, so that a late result of the holder wins.
 
 A probe is a safe request with the configuration's own credentials, never the caller's. If it cannot find out, nothing
-changes: the operation stays in doubt and is probed again. In the background that happens after a pause, which grows
-with the background's own probes alone. A probe for a waiting request never lengthens the pause, and a background probe
-follows it soon, in case the client does not come back. All gateways together probe an operation at most once in
-`PROBE_FLOOR_US`.
+changes, and the operation is probed again: in the background after a pause that grows with the background's own probes
+alone. All gateways together probe an operation at most once in `PROBE_FLOOR_US`.
 """
 
 from __future__ import annotations
@@ -200,7 +198,6 @@ class Prober:
                     return None
 
     def _warn_unprobeable(self, route: Route, record: Record) -> None:
-        """Warn once for each operation, up to a limit."""
         operation_id = record.identity.operation_id
         if operation_id in self._unprobeable or len(self._unprobeable) >= _UNPROBEABLE_MAX:
             return

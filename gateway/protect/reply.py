@@ -140,11 +140,11 @@ def http_date(unix_seconds: int) -> bytes:
 
 # -- the gateway's own -------------------------------------------------------------------------------------------------
 #
-# The error table. Titles, details, statuses and the advice on retrying are data: one row for each code that makes a
-# problem, be it a verdict or not, and one for each of its cases that says something else. The advice is one column, and
-# member and headers follow from it; so does what is added to a response of the service. A detail says what to do next,
-# because the worst reaction to doubt is a new key. Bodies are RFC 9457 problem documents, or Stripe's error objects
-# where a route asks for them. The type of a problem is a URN, or the URL of its page in the operator's documentation.
+# The error table: one row for each code that makes a problem, be it a verdict or not, and one for each of its cases
+# that says something else. The advice on retrying is one column; member and headers follow from it, and so does what is
+# added to a response of the service. A detail says what to do next, because the worst reaction to doubt is a new key.
+# Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them. The type of a problem is
+# a URN, or the URL of its page in the operator's documentation.
 
 PROBLEM_TYPE: Final = b"application/problem+json"
 TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
@@ -363,30 +363,15 @@ made with; the response is still kept; for a repeat of what completed; for what 
 part of such a one may have been forwarded; it was not sent; it was not taken; nothing could be sent yet."""
 
 # The verdicts that name what was made. The sender of another request under the key does not get it.
-_NAMING: Final = frozenset(
-    (
-        Verdict.RESPONSE_NOT_STORED,
-        Verdict.KEY_EXPIRED,
-        Verdict.IN_FLIGHT,
-        Verdict.IN_DOUBT,
-        Verdict.UPSTREAM_UNREACHABLE,
-    )
-)
+_NAMING: Final = frozenset((
+    Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE,
+))  # fmt: skip
 
 # Verdicts that make no problem: they accompany a response of the service, or the status of an accepted operation.
-ANSWERED: Final = frozenset(
-    (
-        Verdict.UNKEYED,
-        Verdict.UNPROTECTED,
-        Verdict.EVENT_DUPLICATE,
-        Verdict.REPLAYED,
-        Verdict.RECOVERED,
-        Verdict.FETCHED,
-        Verdict.STORED,
-        Verdict.JOURNALED,
-        Verdict.ACCEPTED,
-    )
-)
+ANSWERED: Final = frozenset((
+    Verdict.UNKEYED, Verdict.UNPROTECTED, Verdict.EVENT_DUPLICATE, Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED,
+    Verdict.STORED, Verdict.JOURNALED, Verdict.ACCEPTED,
+))  # fmt: skip
 
 # With these, what had no effect may be another thing a moment later.
 _PASSING: Final = RETRYABLE_4XX | frozenset(range(500, 600))
@@ -515,30 +500,15 @@ def problem_body(
     type_base: str, code: str, title: str, status: int, detail: str, retryable: bool, members: Mapping[str, Any]
 ) -> bytes:
     """A problem document, of whatever part of the gateway (RFC 9457)."""
-    return orjson.dumps(
-        {
-            "type": type_base + code,
-            "title": title,
-            "status": status,
-            "detail": detail,
-            "code": code,
-            "retryable": retryable,
-            **members,
-        }
-    )
+    known = {"type": type_base + code, "title": title, "status": status, "detail": detail, "code": code}
+    return orjson.dumps({**known, "retryable": retryable, **members})
 
 
 def _detail(
-    case: Case,
-    record: Record | None,
-    operation_id: UUID | None,
-    resource: str | None,
-    first_operation: UUID | None,
+    case: Case, record: Record | None, operation_id: UUID | None, resource: str | None, first_operation: UUID | None
 ) -> str:
     """The detail with its values filled in, without the parts whose values are unknown."""
-    text = case.detail
-    moment = None
-    response = None
+    text, moment, response = case.detail, None, None
     if record is not None:
         response = record.response
         is_of_end = case in (CASES[Verdict.KEY_EXPIRED], ROWS["key-expired, other-version"])

@@ -30,7 +30,7 @@ preconditions-are-kept-for-later: a request is delivered later although it has a
 +False
 backlog-without-bound: however much waits, more is stored
   protect/accepting.py tests/http/gateway/test_accept.py::test_a_full_backlog_takes_nothing_new
--if not await self._pending.has_room(request, policy):
+-if refusal is None and not await self._pending.has_room(request, policy):
 +if False:
 old-count-is-new: beyond a thousand that wait on Postgres, more is stored than may be, for as long as a count is used
   protect/accepting.py

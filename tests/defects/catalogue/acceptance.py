@@ -52,7 +52,7 @@ status-for-everybody: whoever knows an id sees the operation
 +isinstance(caller, Caller) or is_in_scope(
 unreadable-is-unknown: while the store is away, nothing was ever accepted
   protect/resource.py tests/http/gateway/test_status.py::test_what_cannot_be_read_is_not_absent
--            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
+-            return refuse(Verdict.STORE_UNAVAILABLE, shape=self.shape)
 +            return self._not_found()
 tag-without-the-clock: a status that the clock changed has the tag that it had
   protect/compose.py tests/http/gateway/test_status.py::test_what_did_not_change_is_not_sent_again

@@ -55,7 +55,7 @@ def server_tls(tls: ServerTls | None) -> ssl.SSLContext | None:
     import ssl
 
     from gateway.app.life import StartError
-    from gateway.upstream.tls import ask_for_certificates, load_chain
+    from gateway.upstream.connect import ask_for_certificates, load_chain
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
@@ -241,7 +241,7 @@ def _remarks(files: _Files) -> Iterator[Notice]:
         yield Notice(files.path, f"{path} was not checked: this user may not read it")
     if unreadable or any(path.is_relative_to(PLACEHOLDER_DIRECTORY) for path in paths):
         return
-    from gateway.upstream.tls import PemError, check_dates, client_context
+    from gateway.upstream.connect import PemError, check_dates, client_context
 
     try:
         if files.ca is not None:

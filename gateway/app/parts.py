@@ -21,8 +21,8 @@ from gateway.app.life import StartError
 from gateway.app.stores import amnesia_window_us, keys_of, relay_of, reporting_sealing, serving_of, tiered_store
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
+from gateway.core.confidential import KeyRing
 from gateway.core.operation import Snapshot, microseconds
-from gateway.core.sealing import KeyRing
 from gateway.deliver.worker import DeliveryWorker, Places
 from gateway.http.passthrough import Passthrough
 from gateway.observe.facts import Events

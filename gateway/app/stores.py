@@ -22,14 +22,13 @@ from gateway.config.models import RedisStreamSink as RedisStreamConfig
 from gateway.config.models import Sink as SinkConfig
 from gateway.config.models import StdoutSink as StdoutConfig
 from gateway.config.models import WebhookSink as WebhookConfig
-from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing
 from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import identity_recipe
 from gateway.core.operation import microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.relay import Relay, SinkSettings

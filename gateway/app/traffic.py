@@ -40,7 +40,7 @@ from gateway.observe.tracing import Tracing
 from gateway.protect.identification import Callers, Closable, Verifier
 from gateway.protect.probing import PROBES_MAX
 from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats, tls_context
-from gateway.upstream.tls import PemError, client_context
+from gateway.upstream.connect import PemError, client_context
 
 # -- callers -----------------------------------------------------------------------------------------------------------
 

@@ -37,12 +37,9 @@ from jwt.exceptions import PyJWTError
 
 from gateway import __version__
 from gateway.config.scope import JwtScope
-from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
-from gateway.core.identity.peer import certificate_name
-from gateway.core.identity.token import TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.egress import is_loopback
-from gateway.core.identity.peer import certificate_name
 from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
+from gateway.core.identity.peer import certificate_name
 from gateway.core.identity.token import Token, TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
 from gateway.observe.facts import FetchResult, KeysFetched

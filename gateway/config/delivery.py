@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, SecretBytes, SecretStr
 from gateway.config import leaf
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, follow, taken, written
 from gateway.core import outcome, recovery, webhook
+from gateway.core.confidential import KEY_BYTES
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import parse_pointer
@@ -26,7 +27,6 @@ from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.message import Headers
 from gateway.core.operation import microseconds
 from gateway.core.routing import PathPattern
-from gateway.core.sealing import KEY_BYTES
 
 # How long sent bytes may stay unacknowledged. After that, no byte of a request is still on its way.
 TCP_USER_TIMEOUT_SECONDS = 30.0

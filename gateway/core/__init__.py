@@ -9,13 +9,13 @@ enforcement would have done with what was only observed. `history` keeps what ha
 it is, and how webhooks are signed:* `webhook`.
 
 *HTTP as values.* `message` has heads and headers, `outcome` what a response says of itself, what is kept of it, and
-which of its values are replaced before that, too. `routing` decides which route a path meets, and which operations lose
-requests when routes change, `spelling` what else services may read from a path.
+which of its values are replaced before that, too. `routing` decides which route a path meets, what else services may
+read from a path, and which operations lose requests when routes change.
 
 *What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
-`sealing` encrypts values, and `confidential` says which of them are.
+`confidential` encrypts values, and says which of them are.
 
 Entered by lifecycle.step, verdict.judge, outcome.conclude_answered, routing.RouteTable.
 Imports no other room.

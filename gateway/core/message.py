@@ -31,19 +31,10 @@ _KNOWN_NAMES_MAX: Final = 1024
 _KNOWN_NAME_BYTES_MAX: Final = 64
 
 # RFC 9110 section 7.6.1, plus the two that intermediaries have always treated alike.
-HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
+HOP_BY_HOP = frozenset((
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+    b"trailer", b"transfer-encoding", b"upgrade",
+))  # fmt: skip
 
 METHOD_OVERRIDES: Final = (b"x-http-method", b"x-http-method-override", b"x-method-override")
 """Headers that mean another method to the services that know them."""

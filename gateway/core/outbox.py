@@ -26,7 +26,7 @@ from uuid import UUID
 
 import orjson
 
-from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.confidential import NO_SEALING, SEALED, Sealing, Unopenable
 from gateway.core.framing import framed
 from gateway.core.identity.body import parse_media_type
 from gateway.core.identity.key import is_of
@@ -34,7 +34,6 @@ from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
 from gateway.core.outcome import is_address
-from gateway.core.sealing import SEALED, Unopenable
 
 # Without a time zone, which takes as long to write as the rest of a time.
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001

@@ -32,9 +32,8 @@ from gateway.core.verdict import Verdict
 #
 # What is read of a response: rules by its JSON body, the resource that it names, and the version that it is in.
 #
-# Owns the limits of what may come out of a foreign body: a resource is short printable text, whatever a service sends,
-# and a target made of one stays within its path segment and on its host. It knows neither stores nor sockets, and never
-# fails: a response that cannot be read says nothing.
+# A resource is short printable text, whatever a service sends, and a target made of one stays within its path segment
+# and on its host. A response that cannot be read says nothing.
 
 BODY_BYTES_MAX: Final = CANONICAL_BYTES_MAX
 """The longest body that is read. Of a longer one, nothing is known but its head."""
@@ -324,16 +323,10 @@ def _skip(text: str, place: int) -> int:
 # not; nor, unless the route says so, are those that could give one caller's session to another holder of the key.
 
 # Sent by the gateway, or meant for it: from an upstream they never reach a client.
-GATEWAY_HEADERS: Final = frozenset(
-    (
-        b"idempotency-status",
-        b"idempotency-expires",
-        b"idempotent-replayed",
-        b"idempotency-outcome",
-        b"idempotency-retention",
-        b"idempotency-redacted",
-    )
-)
+GATEWAY_HEADERS: Final = frozenset((
+    b"idempotency-status", b"idempotency-expires", b"idempotent-replayed", b"idempotency-outcome",
+    b"idempotency-retention", b"idempotency-redacted",
+))  # fmt: skip
 
 # True of one moment only. `RateLimit` is draft-ietf-httpapi-ratelimit-headers, the others its older spellings.
 MOMENTARY: Final = frozenset((b"date", b"age", b"ratelimit", b"ratelimit-policy"))
@@ -445,7 +438,7 @@ def stored_response(
 
 
 def is_event_stream(by_name: Values) -> bool:
-    """Whether the response is an event stream (text/event-stream), which need not end."""
+    """Whether it is a text/event-stream, which need not end."""
     return any(map(IS_EVENT_STREAM, by_name.get(b"content-type", ())))
 
 
@@ -569,15 +562,11 @@ _BY_WORD: Final = {verdict.encode(): meaning for verdict, meaning in SAID.items(
 _DECLARED: Final = {meaning.replace("_", "-").encode(): meaning for meaning in Meaning}
 
 # How services call it that another request with this key runs, in a code of its own or in a sentence about the key.
-_OUTSTANDING_CODES: Final = frozenset(
-    (
-        "duplicate_request_in_progress",
-        "idempotency_key_in_use",  # Stripe
-        "lock_timeout",  # Stripe
-        "previous_request_in_progress",  # PayPal
-        "request_in_progress",
-    )
-)
+# Stripe's are `idempotency_key_in_use` and `lock_timeout`, PayPal's `previous_request_in_progress`.
+_OUTSTANDING_CODES: Final = frozenset((
+    "duplicate_request_in_progress", "idempotency_key_in_use", "lock_timeout", "previous_request_in_progress",
+    "request_in_progress",
+))  # fmt: skip
 _RUNS: Final = re.compile(
     r"outstanding|in[ _-]?progress|in[ _-]?flight|concurrent|locked|being (?:process|execut|handl)ed|"
     r"(?:is|still|currently) (?:processing|running|executing|pending)"

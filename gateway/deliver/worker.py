@@ -31,14 +31,13 @@ from itertools import zip_longest
 from typing import Final, NoReturn
 from uuid import UUID
 
+from gateway.core.confidential import KeyRing
 from gateway.core.delivery import Breaker, BreakerPolicy, Phase, delivering_of, resend_due, resend_us
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
-from gateway.core.operation import MICROSECONDS, Identity, Record, SealedRequest, Snapshot, State
-from gateway.core.outcome import version_of
 from gateway.core.operation import MICROSECONDS, Record, SealedRequest, Snapshot, State
+from gateway.core.outcome import version_of
 from gateway.core.recovery import Resend
-from gateway.core.sealing import KeyRing
 from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
 from gateway.protect.compose import Conclusion

@@ -17,7 +17,7 @@ from gateway.config.models import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
 from gateway.events.sink import OneByOne, Publication, SinkUnusable, reason
 from gateway.observe.facts import PublicationResult as Result
-from gateway.upstream.tls import PemError, client_context
+from gateway.upstream.connect import PemError, client_context
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer

@@ -1,8 +1,7 @@
 """One connection from a client: aiohttp's, with the limits that it lacks, and an orderly end.
 
 aiohttp reads the bytes and parses them in C. This module gives the parsed requests to the handler, one after the other
-and in order. It owns the limits of the edge, the client's address, whether the client is gone or slow to read, how long
-each side may be silent, how much may wait, and how a connection ends: by a FIN, so that the client reads its response
+and in order. It owns the limits of the edge, and how a connection ends: by a FIN, so that the client reads its response
 first, or by an RST, so that it cannot take what it got for whole. It knows no routes and no replies.
 
 Theory of operation. aiohttp parses ahead of the request in progress, and a parsed request begins in a later turn of the
@@ -156,11 +155,9 @@ class _Held(NamedTuple):
 class MemoryBudget:
     """One limit for the bytes that all clients together keep in memory.
 
-    A complete response is held until its client has read it, and a client may be slow as long as it keeps a minimum
-    pace. A few hundred slow readers of long responses would fill the memory, and so would a few thousand beginnings of
-    long requests. So each of the two has a budget. Above it, the client that holds the most is aborted: one with a
-    short response never suffers for one with a long response. Clients that had some time go first, the largest of them
-    first: otherwise many that hold a little less, for long, would cut off all that would be done in a moment.
+    Above it, the client that holds the most is aborted: one with a short response never suffers for one with a long
+    response. Clients that had some time go first, the largest of them first: otherwise many that hold a little less,
+    for long, would cut off all that would be done in a moment.
     """
 
     def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -213,12 +210,12 @@ class MemoryBudget:
 
 
 class Delivery(NamedTuple):
-    """How much of what was written the client has received.
+    """How much of what was written the client has received: `taken_bytes` grow with it, from any start. `is_all`:
+    nothing is left, unless the loop is about to write what it holds. Seen twice, with nothing received in between, that
+    is certain.
 
-    Without TLS the transport knows what has yet to leave. With TLS it does not: the loop encrypts a response at once
-    and does not count what it then holds. So the kernel is asked what has arrived. `taken_bytes` grow with what the
-    client receives, from any start. `is_all`: nothing is left, unless the loop is about to write what it holds. Seen
-    twice, with nothing received in between, it is certain.
+    Without TLS the transport knows what has yet to leave. With TLS the loop encrypts a response at once and does not
+    count what it then holds, so the kernel is asked what has arrived.
     """
 
     taken_bytes: int
@@ -315,34 +312,6 @@ class ClientConnection(web.RequestHandler):
     sends nothing more, and may still read. `ignores_input`: nothing more is parsed. `has_been_filled`: some head did
     not arrive alone in one short piece, so heads may exceed their limit and have to be measured.
     """
-
-    __slots__ = (
-        "_body_due",
-        "_chunk_line",
-        "_chunk_start",
-        "_head_bytes",
-        "_held_bytes",
-        "_is_closing",
-        "_is_held_reported",
-        "_newest",
-        "_newest_bytes",
-        "_owner",
-        "_reader",
-        "_served",
-        "_short_bytes",
-        "_tunnel",
-        "_unparsed",
-        "_upgrade_left",
-        "gone",
-        "has_been_filled",
-        "has_ended",
-        "hop",
-        "idle_since",
-        "ignores_input",
-        "on_gone",
-        "settings",
-        "task",
-    )
 
     def __init__(self, server: web.Server, owner: Edge) -> None:
         settings = owner.settings
@@ -447,11 +416,8 @@ class ClientConnection(web.RequestHandler):
 
     @property
     def dropped_nothing(self) -> bool:
-        """Whether nothing came behind a request for an upgrade.
-
-        aiohttp discards what arrives together with a request for an upgrade other than to a WebSocket. It would then
-        take the rest of that for a request.
-        """
+        """Whether nothing came behind a request for an upgrade. aiohttp discards what arrives together with one that is
+        not to a WebSocket, and would take the rest of that for a request."""
         return self._upgrade_left == 0
 
     def write(self, data: bytes) -> None:
@@ -544,8 +510,12 @@ class ClientConnection(web.RequestHandler):
 
     def end_if_read(self) -> None:
         """Abort a closing connection whose client has received everything and does not close it."""
-        if self.transport is not None and self._reader.has_read_all():
-            # Not by RST, which might overtake what the client has yet to read.
+        if self._reader.has_read_all():
+            self._end()
+
+    def _end(self) -> None:
+        """Not by RST, which might overtake what the client has yet to read."""
+        if self.transport is not None:
             self.transport.abort()
 
     def check(self, now: float) -> None:
@@ -553,13 +523,14 @@ class ClientConnection(web.RequestHandler):
         if now >= self._body_due:
             self._body_due = math.inf
             self.cut_body(Cut.SLOW)
-        what = self._reader.check(now)
-        if what == "break off":
-            self._reader.stop()
-            self.abort()
-        elif what == "end" and self.transport is not None:
-            # Not by RST, which might overtake what the client has yet to read.
-            self.transport.abort()
+        match self._reader.check(now):
+            case "break off":
+                self._reader.stop()
+                self.abort()
+            case "end":
+                self._end()
+            case None:
+                pass
         is_idle = not self.is_busy and self._tunnel is None and not self._is_closing
         if is_idle and now - self.idle_since > self.settings.keepalive_seconds:
             self.close()

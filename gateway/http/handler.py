@@ -1,14 +1,11 @@
 """From a client's request to the reply on its connection.
 
-`examine` checks a request first. A protected one goes to the coordinator, one for the gateway's own resource to that,
-another one to the passthrough; all are passed in. The server owns listeners and connections, aiohttp's parser which
-bytes are a request. This module owns what a client may not say of itself, reading a body at its consumer's pace,
-`100 Continue`, the framing of a reply, and whether the connection may serve another request. `100 Continue` is sent
-when the body is first read, so that a request which is refused by its head never uploads.
+This module owns what a client may not say of itself, the framing of a reply, and whether the connection may serve
+another request. `100 Continue` is sent when the body is first read, so that a request which is refused by its head
+never uploads.
 
-Each connection has one task, which calls `handle` for one request after the other. A client that leaves cancels nothing
-here: the work on its request ends when the reply cannot be written, and an operation that was started for it has its
-own task.
+A client that leaves cancels nothing here: the work on its request ends when the reply cannot be written, and an
+operation that was started for it has its own task.
 
 Invariants: a request body that did not arrive completely raises `RequestCut`; it never just ends. A head has exactly
 the lines that it was given, whatever their bytes, or it is refused. Once a byte of a final head is out, the connection
@@ -61,10 +58,7 @@ from gateway.protect.ambiguity import Fault, examine
 from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.forwarding import NO_ORIGINS, for_origin, response_headers
 from gateway.protect.reply import (
-    FAILED_BEFORE,
     PROBLEM,
-    SLOW,
-    UNREAD,
     BodyCut,
     Cut,
     Reply,
@@ -250,28 +244,6 @@ class ClientExchange:
     9110 section 15.2). `has_begun_reply`: a byte of a final head is out. `stays`: nothing in the head keeps the
     connection from serving another request afterwards. `keep_alive`: it may.
     """
-
-    __slots__ = (
-        "body",
-        "connection",
-        "has_begun_reply",
-        "has_origin",
-        "head",
-        "is_examined",
-        "is_forwarded",
-        "keep_alive",
-        "message",
-        "observed",
-        "own",
-        "payload",
-        "request",
-        "route",
-        "served",
-        "stays",
-        "takes_interim",
-        "task",
-        "version",
-    )
 
     def __init__(self, connection: ClientConnection, message: Message, payload: Payload, served: Served) -> None:
         headers = IndexedHeaders(message.raw_headers)
@@ -641,9 +613,9 @@ class Handler:
                 await self._refuse_cut(exchange, error.cut)
             else:
                 shape = exchange.served.shape if exchange.route is None else exchange.route.shape
-                case = None if exchange.is_examined else FAILED_BEFORE
+                reply = refuse(Trouble.GATEWAY_FAILED, shape=shape, case=None if exchange.is_examined else "before")
                 exchange.route = None
-                await self._write(exchange, refuse(Trouble.GATEWAY_FAILED, shape=shape, case=case), is_last=True)
+                await self._write(exchange, reply, is_last=True)
         except ClientGone:
             exchange.keep_alive = False
         except BaseException:
@@ -741,8 +713,13 @@ def _date_line(unix_seconds: float) -> bytes:
 
 def _refusal(fault: Fault, shape: Shape) -> Reply:
     """The reply to what is no request, or not a protected one."""
-    case = SLOW if fault.status == 408 else UNREAD
-    return refuse(Verdict.REQUEST_INVALID, shape=shape, status=fault.status, detail=fault.detail, case=case)
+    return refuse(
+        Verdict.REQUEST_INVALID,
+        shape=shape,
+        status=fault.status,
+        detail=fault.detail,
+        case="slow" if fault.status == 408 else "unread",
+    )
 
 
 def _decoded(reply: Reply, coded: bytes, gone: asyncio.Event, until: float) -> Reply:

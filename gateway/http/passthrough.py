@@ -17,13 +17,13 @@ from gateway.core.message import NameTable
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
-from gateway.http.connection import ClientConnection, ClientGone
+from gateway.http.connection import ClientConnection, ClientGone, Payload
 from gateway.http.handler import ClientExchange, bare_head
 from gateway.observe.facts import Events, RequestPassed
 from gateway.protect.compose import passed_on
 from gateway.protect.forwarding import response_headers, unprotected_request
 from gateway.protect.observing import Observing, Sighting
-from gateway.protect.reply import PROBLEM, UNSENT, UNTAKEN, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
+from gateway.protect.reply import PROBLEM, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
 from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
@@ -180,9 +180,9 @@ def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
     status = status_of(result.reason)
     match result:
         case NotSent() if status == 503:
-            reply = refuse(Verdict.OVERLOADED, shape=shape, case=UNTAKEN)
+            reply = refuse(Verdict.OVERLOADED, shape=shape, case="untaken")
         case NotSent():
-            reply = refuse(Verdict.UPSTREAM_UNREACHABLE, shape=shape, case=UNSENT)
+            reply = refuse(Verdict.UPSTREAM_UNREACHABLE, shape=shape, case="unsent")
         case Lost():
             return refuse(Trouble.NO_RESPONSE, shape=shape, status=status)
         case _:
@@ -212,8 +212,8 @@ async def _switch(
 #
 # Bytes both ways after a 101, until both sides have ended.
 #
-# Owns the buffer and the flow control of the client's direction, and what the end of one side means for the other: an
-# end is passed on as an end, and a reset as a reset. It knows nothing of the protocol inside.
+# An end of one side is passed on to the other as an end, and a reset as a reset. Nothing here knows the protocol
+# inside.
 
 # The connection stops reading above this, until the upstream takes what is there.
 _BUFFER_BYTES_MAX = 128 * 1024
@@ -224,51 +224,31 @@ class ClientTunnel:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
-        self._buffer = bytearray()
-        self._has_ended = False
+        self._reader = Payload(connection, _BUFFER_BYTES_MAX // 2, loop=asyncio.get_running_loop())
         self._is_broken = False
-        self._is_paused = False
-        self._news = asyncio.Event()
         connection.open_tunnel(self)
 
     # -- for the connection -------------------------------------------------------------------------------------------
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """As aiohttp's parsers: returns that it is not at an end, and that nothing is left over."""
-        self._buffer += data
-        if len(self._buffer) > _BUFFER_BYTES_MAX and not self._is_paused:
-            self._is_paused = True
-            self._connection.pause_reading()
-        self._news.set()
+        self._reader.feed_data(data)
         return False, b""
 
     def feed_eof(self) -> None:
         """The connection is lost; after a half-close that is its normal end."""
-        self._is_broken = not self._has_ended
-        self._news.set()
+        self._is_broken = not self._reader.is_eof()
+        self._reader.feed_eof()
 
     def half_closed(self) -> None:
-        self._has_ended = True
-        self._news.set()
+        self._reader.feed_eof()
 
     # -- for the relay ------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
         """The next bytes; empty once the client has ended its direction, None once it broke off."""
-        while True:
-            if self._buffer:
-                data = bytes(self._buffer)
-                self._buffer.clear()
-                if self._is_paused:
-                    self._is_paused = False
-                    self._connection.resume_reading()
-                return data
-            if self._is_broken:
-                return None
-            if self._has_ended:
-                return b""
-            self._news.clear()
-            await self._news.wait()
+        data = await self._reader.readany()
+        return None if self._is_broken and not data else data
 
     async def write(self, data: bytes) -> bool:
         """Send bytes, waiting while the client is slow. False when it is gone."""

@@ -2,18 +2,17 @@
 
 It handles no requests: those go to its `Handler`.
 
-Whatever is in the backlog of a socket, accepting it holds the loop for no longer than a slice of a turn. An accepted
-connection is little more than its descriptor until bytes come. Then it waits for its turn, beside the requests that
-come on connections that are there already: parsing a request and what follows takes a hundred times as long as
-accepting. Requests that ask for the same wait in one line, so that a burst of them holds up no other request.
+Accepting holds the loop for no longer than a slice of a turn, whatever is in the backlog. An accepted connection is
+little more than its descriptor until bytes come. Then it waits for its turn, beside the requests on connections that
+are there already. Requests that ask for the same wait in one line, so that a burst of them holds up no other request.
 
 Where no more connections may be open, the ones that were idle for longest make room. One that came or had a request
 just now is not idle: it is about to send the next one, as all of a burst are. Where none is idle, new ones wait in the
 backlog for a while, and are then turned away.
 
-A TLS listener of asyncio reports a connection only after its handshake. Until then a silent client would hold a
-descriptor, and as much memory as a long request takes. So connections are accepted without TLS and counted, and then
-start TLS. Where there are too many, the longest handshake makes room for a new one: silent clients last longest.
+A TLS listener of asyncio reports a connection only after its handshake, and a silent client would hold a descriptor and
+the memory of a long request until then. So connections are accepted without TLS and counted, and then start TLS. Where
+there are too many, the longest handshake makes room for a new one: silent clients last longest.
 """
 
 from __future__ import annotations
@@ -78,10 +77,8 @@ class Room(Enum):
 
 
 class Listener:
-    """Accepts the connections of one listening socket, which it owns. It stops where there is no room, until `resume`.
-
-    What is not accepted waits in the backlog, and its clients notice nothing.
-    """
+    """Accepts the connections of one listening socket, which it owns. It stops where there is no room, until `resume`:
+    what is not accepted waits in the backlog, and its clients notice nothing."""
 
     def __init__(
         self, sock: socket.socket, room: Callable[[bool], Room], take: Callable[[socket.socket], None]
@@ -141,10 +138,8 @@ class Listener:
 
 
 class Arrival(asyncio.Protocol):
-    """A connection that has sent nothing yet, or waits for the turn of its first request.
-
-    `idle_since` is when it was accepted, on the loop's clock.
-    """
+    """A connection that has sent nothing yet, or waits for the turn of its first request. `idle_since` is when it was
+    accepted, on the loop's clock."""
 
     __slots__ = ("_data", "_is_over", "_owner", "idle_since", "transport")
 
@@ -203,11 +198,7 @@ class Edge:
     """The listener for clients. `start` it, then `stop_listening`, then `close`. Lives on one event loop."""
 
     def __init__(
-        self,
-        served: Served,
-        events: Events,
-        settings: EdgeSettings | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, served: Served, events: Events, settings: EdgeSettings | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         """Needs a running event loop. Without `tls` it speaks plain HTTP."""
         self.settings = settings = settings or EdgeSettings()
@@ -247,11 +238,7 @@ class Edge:
         return len(self._clients) + len(self._arrivals) + len(self._waiting)
 
     async def start(
-        self,
-        *,
-        host: str | None = None,
-        port: int = 0,
-        sock: socket.socket | None = None,
+        self, *, host: str | None = None, port: int = 0, sock: socket.socket | None = None
     ) -> tuple[str, int]:
         """Listen on an address, or on a socket that is bound already. Returns the address. Raises `ListenError`."""
         if not has_c_parser():
@@ -420,11 +407,8 @@ class Edge:
         return bool(longest)
 
     async def _wait_flushed(self, clients: list[ClientConnection]) -> None:
-        """Let clients read what was written for them, for at most `linger_seconds`.
-
-        Over TLS, a client that has read everything may notice the end only when it uses the connection again. Such a
-        client is not waited for.
-        """
+        """Let clients read what was written for them, for at most `linger_seconds`. Over TLS, one that has read
+        everything may notice the end only when it uses the connection again, and is not waited for."""
         try:
             async with asyncio.timeout(self.settings.linger_seconds):
                 while left := [client for client in clients if not client.gone.is_set()]:
@@ -546,9 +530,8 @@ class Handshakes:
 
 
 def _end(sock: socket.socket) -> None:
-    """End the handshake by shutting the socket down. A handshake that is cancelled at the moment when it succeeds
-    leaves a connection whose end uvloop never reports.
-    """
+    """By shutting the socket down: a handshake that is cancelled at the moment when it succeeds leaves a connection
+    whose end uvloop never reports."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 

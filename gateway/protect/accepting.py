@@ -1,9 +1,8 @@
 """Accepts requests to be delivered later: keeps each one, encrypted, in the durable store, and hands it over.
 
-Owns the way from an identified request to its durable acceptance. It delivers nothing. No caller gets a reply to an
-acceptance before the store has committed it. An acceptance whose result is lost is applied again with the same attempt
-id, until its result is known or patience ends. One that arrives after that does no harm: nothing was promised, it is
-delivered like any other, and a repeat finds it.
+No caller gets a reply to an acceptance before the store has committed it. An acceptance whose result is lost is applied
+again with the same attempt id, until its result is known or patience ends. One that arrives after that does no harm:
+nothing was promised, it is delivered like any other, and a repeat finds it.
 
 Nothing is accepted beyond a route's limits (`Pending`). They are estimates, because a count for each request would cost
 more than the request: they bound what is stored, to about what other gateways accept in a second, or in as long as the
@@ -21,17 +20,16 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID, uuid4
 
-from gateway.core.confidential import of_request
+from gateway.core.confidential import KeyRing, Unopenable, of_request
 from gateway.core.identity.body import Body
 from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State
-from gateway.core.sealing import KeyRing, Unopenable
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen
-from gateway.protect.reply import Reply, refuse
+from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.route import AcceptPolicy
 from gateway.protect.scheduling import Slices
@@ -40,10 +38,8 @@ from gateway.store.operations import Backlog, RouteBacklog
 
 # -- a request as it is kept -------------------------------------------------------------------------------------------
 #
-# A request as it is kept until it was delivered: encoded, and encrypted with the ids that it belongs to.
-#
-# Owns the encoding. A reader of the store sees its length and nothing else. Operation id and acceptance id are
-# authenticated with the bytes, so a request that was moved to another row cannot be opened.
+# A request as it is kept until it was delivered: encoded, and encrypted with the operation id and the acceptance id
+# that it belongs to, so that one that was moved to another row cannot be opened. A reader of the store sees its length.
 
 __all__ = ["KeptRequest", "Unopenable", "open_sealed", "seal"]
 
@@ -65,15 +61,14 @@ class KeptRequest:
 
 
 def seal(kept: KeptRequest, ring: KeyRing, operation_id: UUID, acceptance_id: UUID) -> SealedRequest:
-    """Encode and encrypt the request. Takes about a millisecond for some MiB. Raises ValueError beyond 65535 headers
-    or 4 GiB."""
+    """Takes about a millisecond for some MiB. Raises ValueError beyond 65535 headers or 4 GiB."""
     key_id, sealed = ring.seal(_encode(kept), of_request(operation_id, acceptance_id))
     return SealedRequest(acceptance_id, key_id, sealed)
 
 
 def open_sealed(sealed: SealedRequest, ring: KeyRing, operation_id: UUID) -> KeptRequest:
-    """Decrypt and decode a request. Raises `Unopenable`: its key is not configured, it was changed or belongs to
-    another operation or acceptance, or a newer program wrote it."""
+    """Raises `Unopenable`: its key is not configured, it was changed or belongs to another operation or acceptance, or
+    a newer program wrote it."""
     content = ring.open(sealed.key_id, sealed.sealed, of_request(operation_id, sealed.acceptance_id))
     try:
         return _decode(content)
@@ -143,6 +138,7 @@ _SCOPES_MAX: Final = 10_000
 _NOTHING_WAITS: Final = RouteBacklog()
 _REQUEUED: Final = Audit("caller", "a repeat with the key delivers the dead letter again")
 
+Clock = Callable[[], float]
 HandOver = Callable[[Request, Snapshot], None]
 """Takes an accepted request, and the ownership of its body, to deliver it at once or to leave that to others."""
 
@@ -158,14 +154,7 @@ class Accepting:
     """The acceptances of one gateway process. Lives on one event loop."""
 
     def __init__(
-        self,
-        store: Store,
-        events: Events,
-        *,
-        service: str,
-        ring: KeyRing | None,
-        hand_over: HandOver,
-        clock: Callable[[], float],
+        self, store: Store, events: Events, *, service: str, ring: KeyRing | None, hand_over: HandOver, clock: Clock
     ) -> None:
         """`ring` is None where no route accepts requests. `clock` counts seconds and never goes back."""
         self._store = store
@@ -191,7 +180,7 @@ class Accepting:
         # A longer body is refused before it is read.
         length = min(request.taken.length, policy.request_bytes_max)
         if self._bytes_in_progress + length > _BYTES_MAX:
-            return _refuse(request, Verdict.OVERLOADED, "Too many long requests are being accepted.")
+            return request.refuse(Verdict.OVERLOADED, "Too many long requests are being accepted.")
         operation_id = request.identity.operation_id
         ended: asyncio.Future[None] | None = None
         self._bytes_in_progress += length
@@ -205,7 +194,9 @@ class Accepting:
             ended = self._under_way[operation_id.int] = asyncio.get_running_loop().create_future()
             self.in_progress += 1
             async with asyncio.timeout(_STORE_SECONDS_MAX):
-                refusal = await self._refuse_new(request, policy)
+                refusal = refuse_too_long(request, policy)
+                if refusal is None and not await self._pending.has_room(request, policy):
+                    refusal = request.refuse(Verdict.BACKLOG_FULL)
                 if refusal is not None:
                     # Only a new request is refused: what was accepted before has its status.
                     snapshot = await self._store.read(operation_id)
@@ -213,13 +204,13 @@ class Accepting:
             with self._pending.under_way(request):
                 return await self._accept(request, policy)
         except Amnesic:
-            return _refuse(request, Verdict.STORE_AMNESIA)
+            return request.refuse(Verdict.STORE_AMNESIA)
         except ResultLost as error:
             _LOG.debug("an acceptance may have arrived: %s", error)
-            return _refuse(request, Verdict.IN_DOUBT, status=503)
+            return request.refuse(Verdict.IN_DOUBT, status=503)
         except (StoreError, TimeoutError) as error:
             _LOG.debug("an acceptance was not possible: %s", str(error) or "the store did not respond in time")
-            return _refuse(request, Verdict.STORE_UNAVAILABLE)
+            return request.refuse(Verdict.STORE_UNAVAILABLE)
         finally:
             self._bytes_in_progress -= length
             if ended is not None:
@@ -248,14 +239,6 @@ class Accepting:
         self._store.cold.announce_work()
         return requeued
 
-    async def _refuse_new(self, request: Request, policy: AcceptPolicy) -> Reply | None:
-        """Why this request cannot be kept, if it is new. Raises `StoreError`."""
-        if (refusal := refuse_too_long(request, policy)) is not None:
-            return refusal
-        if not await self._pending.has_room(request, policy):
-            return _refuse(request, Verdict.BACKLOG_FULL)
-        return None
-
     async def _accept(self, request: Request, policy: AcceptPolicy) -> Accepted | Seen | Reply:
         """Raises `StoreError`."""
         kept = await self._sealed(request)
@@ -283,9 +266,14 @@ class Accepting:
             snapshot = result.snapshot
             if isinstance(result, Fenced) and result.content_holder is not None:
                 return Seen(snapshot, result.content_holder)
-            if _is_of(snapshot, kept):
+            record = snapshot.record
+            # Also where it has been dispatched since.
+            if record is not None and record.delivery and record.delivery.acceptance_id == kept.acceptance_id:
                 self._pending.add(request)
-                self._publish(snapshot, kept)
+                identity = record.identity
+                self._events.publish(
+                    OperationAccepted(identity.route, identity.operation_id, record.token, len(kept.sealed))
+                )
                 self._hand_over(request, snapshot)
                 return Accepted(snapshot)
             judgement = request.judge(snapshot)
@@ -295,7 +283,7 @@ class Accepting:
             # The parts are those of the current one, which is first.
             is_current = judgement.fingerprint.recipe == recorded.recipe
             fingerprint = recorded if is_current else judgement.fingerprint
-        return _refuse(request, Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
+        return request.refuse(Verdict.OVERLOADED, "Other requests keep changing the record of this key.")
 
     async def _sealed(self, request: Request) -> SealedRequest:
         ring = self._ring
@@ -309,14 +297,6 @@ class Accepting:
 
         return await request.taken.read(seal_body)
 
-    def _publish(self, snapshot: Snapshot, kept: SealedRequest) -> None:
-        record = snapshot.record
-        if record is not None:
-            identity = record.identity
-            self._events.publish(
-                OperationAccepted(identity.route, identity.operation_id, record.token, len(kept.sealed))
-            )
-
 
 class Pending:
     """How many requests wait for delivery, as far as this process knows: what the store counted last, and what was
@@ -327,7 +307,7 @@ class Pending:
     have.
     """
 
-    def __init__(self, store: Store, service: str, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, service: str, clock: Clock) -> None:
         self._store = store
         self._service = service
         self._clock = clock
@@ -481,20 +461,8 @@ def refuse_too_long(request: Request, policy: AcceptPolicy) -> Reply | None:
     if request.taken.length <= policy.request_bytes_max:
         return None
     detail = f"The limit for requests that are delivered later is {policy.request_bytes_max} bytes."
-    return _refuse(request, Verdict.BODY_TOO_LARGE, detail)
-
-
-def _is_of(snapshot: Snapshot, kept: SealedRequest) -> bool:
-    """Whether this very acceptance applied, also when the operation has been dispatched since."""
-    record = snapshot.record
-    return record is not None and record.delivery is not None and record.delivery.acceptance_id == kept.acceptance_id
+    return request.refuse(Verdict.BODY_TOO_LARGE, detail)
 
 
 def _scope_of(request: Request) -> tuple[str, bytes]:
     return request.route.name, request.identity.scope_digest
-
-
-def _refuse(request: Request, verdict: Verdict, detail: str | None = None, *, status: int | None = None) -> Reply:
-    return refuse(
-        verdict, shape=request.route.shape, status=status, operation_id=request.identity.operation_id, detail=detail
-    )

@@ -32,8 +32,16 @@ from gateway.core.message import (
     connection_options,
     folded_name,
 )
-from gateway.core.routing import Entry, RouteTable, has_dot_segments, normalise_path
-from gateway.core.spelling import Unreadable, is_front, is_plain, readings
+from gateway.core.routing import (
+    Entry,
+    RouteTable,
+    Unreadable,
+    has_dot_segments,
+    is_front,
+    is_plain,
+    normalise_path,
+    readings,
+)
 from gateway.protect.route import Route
 
 # On any route, these may not be repeated, spelt in another way, or named by `Connection`.

@@ -1,8 +1,5 @@
 """Gets a claim from the store, renews its lease, and leaves no claim behind that nobody uses.
 
-Owns everything between the wish to execute a request and a definite result. It knows how the store grants a claim and
-what a record means for a repeat (`core.verdict`), but neither upstreams nor replies.
-
 The result of a claim may be lost. Then the same command is applied again, with the same attempt id, until its result is
 known or patience ends: a caller waits about as long as one store call may take, however many results are lost. A claim
 that was given up without a result may still arrive and be granted. So it is pursued in the background: applied again
@@ -461,8 +458,6 @@ class Claiming:
 #
 # Renews the leases of live claims, and knows at any moment whether a claim may still be trusted.
 #
-# Owns the leases of the attempts in this process. It knows the store's `renew`, but neither requests nor upstreams.
-#
 # *State.* A lease is held from its grant until its attempt drops it. It is trusted until a moment on the boot-time
 # clock. It is lost once that moment has passed, or once the store reports that the record has changed without us.
 #
@@ -471,9 +466,8 @@ class Claiming:
 # reading the clock and the first byte on the wire: max(1 s, a sixth of the lease). A slow reply of the store cannot
 # stretch a lease, and after a suspend all leases are over.
 #
-# *Renewal.* Most operations finish within their first lease and cost nothing here. The others are renewed when a third
-# of the lease has passed, all in one pass, which the store makes one statement of. A pass never waits for an earlier
-# one.
+# *Renewal.* Most operations finish within their first lease. The others are renewed when a third of the lease has
+# passed, all in one pass, which the store makes one statement of. A pass never waits for an earlier one.
 #
 # *Failure.* After an error, the lease stays trusted until its own end, and the next pass tries again. `Lapsed` and
 # `Fenced` end trust at once. Losing trust stops sending. It does not stop an attempt that was sent: its outcome may
@@ -520,7 +514,7 @@ class Leases:
 
     @property
     def pass_seconds(self) -> float:
-        """How often `run_once` must be called: often enough that a renewal has two tries before trust ends."""
+        """How often `run_once` must be called, for a renewal to have two tries before trust ends."""
         return self.lease_seconds / 12
 
     def hold(self, record: Record, now_us: int, started_seconds: float, lease: Lease | None = None) -> Lease:

@@ -1,7 +1,6 @@
-"""Builds replies from records and responses, alike for the first caller, a waiting duplicate and a late retry.
-
-Other modules decide which reply a request gets; this one decides what it looks like: of a record, of a response that
-streams, of an attempt that ended, which is a command for the store, too, and of the status of an operation.
+"""Builds replies from records and responses, alike for the first caller, a waiting duplicate and a late retry: of a
+record, of a response that streams, of an attempt that ended, which is a command for the store, too, and of the status
+of an operation. Other modules decide which reply a request gets.
 
 Values in, values out, but for the draw and the clock of a kept request that is postponed.
 """
@@ -56,8 +55,6 @@ from gateway.observe.facts import DeliveryAttempted, DeliveryResult
 from gateway.protect.decoding import is_unaccepted
 from gateway.protect.forwarding import RESPOND_ASYNC, preference_applied, prefers_async, response_headers
 from gateway.protect.reply import (
-    INCOMPARABLE,
-    OTHER_VERSION,
     REPLAYED_HEADER,
     BodyCut,
     Reply,
@@ -170,12 +167,7 @@ def reply_by_judgement(
             return refuse(Verdict.WITHDRAWN, shape=route.shape, record=snapshot.record)
         case Claimable():
             # For a holder, the store has forgotten the attempt, and with it all that a repeat could recover from.
-            return refuse(
-                free_verdict,
-                shape=route.shape,
-                status=502 if free_verdict is Verdict.IN_DOUBT else None,
-                operation_id=request.identity.operation_id,
-            )
+            return request.refuse(free_verdict, status=502 if free_verdict is Verdict.IN_DOUBT else None)
         case _:
             assert_never(judgement)
 
@@ -188,7 +180,7 @@ def mismatch(record: Record, request: Request, *, status: int) -> Reply:
         shape=request.route.shape,
         status=status,
         record=record,
-        case=None if why is None else INCOMPARABLE,
+        case=None if why is None else "incomparable",
         differs=request.differences(record),
     )
     return reply if why is None else replace(reply, why=why)
@@ -196,11 +188,14 @@ def mismatch(record: Record, request: Request, *, status: int) -> Reply:
 
 def refuse_by(verdict: Verdict, record: Record, route: Route) -> Reply:
     """Rules 11 and 12, with the route's statuses."""
-    status, case = None, None
-    if verdict is Verdict.KEY_EXPIRED:
-        status = route.retention.expired_status
-        case = OTHER_VERSION if record.state is State.COMPLETED else None
-    return refuse(verdict, shape=route.shape, status=status, record=record, case=case)
+    is_expired = verdict is Verdict.KEY_EXPIRED
+    return refuse(
+        verdict,
+        shape=route.shape,
+        status=route.retention.expired_status if is_expired else None,
+        record=record,
+        case="other-version" if is_expired and record.state is State.COMPLETED else None,
+    )
 
 
 def _to_fetch(record: Record, resource: str, request: Request) -> Reply:
@@ -248,7 +243,6 @@ def in_doubt(
     return refuse(
         Verdict.IN_DOUBT,
         shape=route.shape,
-        operation_id=record.identity.operation_id,
         record=record,
         recovery=recovery,
         retry_after_seconds=retry_after_seconds(recovery, snapshot),
@@ -264,7 +258,6 @@ def in_flight(
         Verdict.IN_FLIGHT,
         shape=route.shape,
         status=route.in_flight.status if status is None else status,
-        operation_id=record.identity.operation_id,
         record=record,
         retry_after_seconds=max(1, int(min(ran_seconds, remaining_seconds))),
     )
@@ -444,7 +437,6 @@ def refusal(request: Request, record: Record, verdict: Verdict, status: int, res
         verdict,
         shape=request.route.shape,
         status=status,
-        operation_id=record.identity.operation_id,
         record=record if resource is None else replace(record, resource=resource),
         recovery=for_repeats(request.route.recovery, record, is_same=True),
     )
@@ -573,11 +565,15 @@ def operation_url(prefix: bytes, record: Record) -> bytes:
     return prefix + str(record.identity.operation_id).encode()
 
 
+def _existing(snapshot: Snapshot) -> Record:
+    if snapshot.record is None:
+        raise ValueError("what does not exist has no status")
+    return snapshot.record
+
+
 def etag(snapshot: Snapshot) -> bytes:
     """The entity tag of the status: weak, because its times may be corrected (RFC 9110 section 8.8.3)."""
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist has no status")
+    record = _existing(snapshot)
     # The clock changes the state, and neither token nor last event; nor does the turn of a lane.
     turn = "-waits" if _waits_for_lane(record) else ""
     return f'W/"{record.token}-{record.last_event}-{record.state}{turn}"'.encode()
@@ -586,9 +582,7 @@ def etag(snapshot: Snapshot) -> bytes:
 def status_reply(
     snapshot: Snapshot, prefix: bytes, route: Route, *, status: int = 200, verdict: Verdict | None = None
 ) -> Reply:
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist has no status")
+    record = _existing(snapshot)
     headers: Headers = (
         (b"Content-Type", b"application/json"),
         (b"Cache-Control", b"no-store"),
@@ -602,9 +596,7 @@ def accepted_reply(
     snapshot: Snapshot, prefix: bytes, route: Route, preferences: Headers, *, is_replayed: bool
 ) -> Reply:
     """The 202 for a request that is kept. `preferences` are the headers of this request."""
-    record = snapshot.record
-    if record is None:
-        raise ValueError("what does not exist was not accepted")
+    record = _existing(snapshot)
     headers = [
         (b"Content-Type", b"application/json"),
         (b"Cache-Control", b"no-store"),

@@ -13,10 +13,9 @@
 
 An event of an inbox is accepted after step 2, or acknowledged as a repeat (rules 8, 9 and 18): its sender never waits.
 
-Each operation in flight is one `Operation` with one task, which outlives its callers. The first caller's request is
-executed, and duplicates wait for its result: any number of them costs one claim. A duplicate never claims or takes
-over; if its operation gets no claim, it starts over. Cancelling a caller cancels nothing else. Only `drain` ends an
-operation early, and then applies its final command.
+The first caller's request is executed, and duplicates wait for its result: any number of them costs one claim. A
+duplicate never claims or takes over; if its operation gets no claim, it starts over. Cancelling a caller cancels
+nothing else. Only `drain` ends an operation early, and then applies its final command.
 
 An operation whose outcome is in a journal is no longer in flight. Until the durable store has the outcome, repeats get
 their replies from there: at once where it is in the files of this process, else by step 6.
@@ -48,7 +47,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
-from gateway.protect.reply import UNFETCHED, Reply, Source, ToFetch, refuse
+from gateway.protect.reply import Reply, Source, ToFetch, refuse
 from gateway.protect.request import Request, Untouched, WholeBody, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import Store
@@ -219,7 +218,7 @@ class Coordinator:
             if found is not None:
                 return found
             is_journaled = not is_asked and self.journaling.journal.holds(operation_id)
-        return _refuse(request, Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
+        return request.refuse(Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
 
     async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
         """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
@@ -251,7 +250,7 @@ class Coordinator:
         if reply.verdict in _UNKNOWN:
             reply = await self._unless_journaled(reply, request)
         if request.preferred is not None and not request.is_executed:
-            reply = with_preference(reply, request)
+            reply = with_preference(reply, request.preferred)
         # As this caller was identified: what a client says of itself may have been replaced.
         return reply if reply.to_fetch is None else await self._fetch(reply.to_fetch, request)
 
@@ -286,7 +285,7 @@ class Coordinator:
         """Rules 8 to 16: the reply to a duplicate; None when the operation is over, and the request starts over."""
         operation = self.operations.get(request.identity.operation_id)
         if operation is None:
-            return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
+            return request.refuse(Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         admission = await operation.wait_admission()
         match admission:
             case Granted(record, now_us) if operation.delivery is not None:
@@ -340,7 +339,7 @@ class Coordinator:
             shape=request.route.shape,
             status=status_of(result.reason),
             record=wanted.record,
-            case=UNFETCHED,
+            case="unfetched",
         )
 
     # -- the decisions ------------------------------------------------------------------------------------------------
@@ -387,26 +386,17 @@ class Coordinator:
         """
         _LOG.debug("a claim was not possible: %s", admission.detail)
         if self.is_draining:
-            return _refuse(request, Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
+            return request.refuse(Verdict.OVERLOADED, detail=_SHUTTING_DOWN)
         if admission.is_amnesic:
             # The store is reachable, and reports that it may have forgotten this key.
-            return _refuse(request, Verdict.STORE_AMNESIA)
+            return request.refuse(Verdict.STORE_AMNESIA)
         may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
         if may_forward and not admission.is_refused:
             if (reply := await self.duplicates.reply_from_journal(request)) is not None:
                 return reply
             request.body = WholeBody(request.taken)
             return Untouched(request, Verdict.UNPROTECTED)
-        return _refuse(request, Verdict.STORE_UNAVAILABLE)
-
-
-def _refuse(request: Request, verdict: Verdict, *, detail: str | None = None) -> Reply:
-    return refuse(
-        verdict,
-        shape=request.route.shape,
-        operation_id=request.identity.operation_id,
-        detail=detail,
-    )
+        return request.refuse(Verdict.STORE_UNAVAILABLE)
 
 
 def _answered(request: Request, route: Route, verdict: Verdict, reply: Reply) -> RequestAnswered:

@@ -36,7 +36,7 @@ from gateway.protect.forwarding import preference_applied, wait_preference
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.operation import Operation
 from gateway.protect.probing import Prober
-from gateway.protect.reply import Reply, refuse
+from gateway.protect.reply import Reply
 from gateway.protect.request import Request, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.protect.scheduling import Slices
@@ -189,7 +189,7 @@ class Duplicates:
             snapshot = await self.journaling.find(operation_id, is_told_next=is_told_next)
         except StoreError as error:
             _LOG.warning("operation %s is not told from the journals of this host: %s", operation_id, error)
-            return refuse(Verdict.STORE_UNAVAILABLE, shape=request.route.shape, operation_id=operation_id)
+            return request.refuse(Verdict.STORE_UNAVAILABLE)
         if snapshot is None:
             return None
         request.saw(snapshot.record)
@@ -222,7 +222,7 @@ class Duplicates:
                     overtaken = await self._read_if_overtaken(operation, self._remaining_seconds(request))
         except StoreError as error:
             _LOG.debug("an operation may have been taken over, and the store cannot be read: %s", error)
-            return refuse(Verdict.STORE_UNAVAILABLE, shape=route.shape, operation_id=request.identity.operation_id)
+            return request.refuse(Verdict.STORE_UNAVAILABLE)
         if overtaken is not None:
             reply = await self.reply_from_record(overtaken, request)
             return reply_by_record(overtaken, request) if reply is None else reply
@@ -340,11 +340,11 @@ def _wait_limit(request: Request) -> tuple[float, int | None]:
     return min(preferred, policy.max_wait), min(preferred, int(policy.max_wait))
 
 
-def with_preference(reply: Reply, request: Request) -> Reply:
+def with_preference(reply: Reply, preferred: int | None) -> Reply:
     """The reply with the caller's preference for how long it waits, if that decided and nothing else did."""
-    if request.preferred is None or header_values(reply.headers, b"preference-applied"):
+    if preferred is None or header_values(reply.headers, b"preference-applied"):
         return reply
-    return replace(reply, headers=(*reply.headers, preference_applied(request.preferred)))
+    return replace(reply, headers=(*reply.headers, preference_applied(preferred)))
 
 
 # -- repeats under another key -----------------------------------------------------------------------------------------
@@ -395,12 +395,7 @@ class Repeats:
     def refuse(self, request: Request, first: UUID) -> Reply:
         """Rule 17: the reply to a request whose content another operation holds."""
         self._publish(request, RepeatResult.REFUSED, first)
-        return refuse(
-            Verdict.LIKELY_DUPLICATE,
-            shape=request.route.shape,
-            operation_id=request.identity.operation_id,
-            first_operation=first,
-        )
+        return request.refuse(Verdict.LIKELY_DUPLICATE, first_operation=first)
 
     async def close(self) -> None:
         for task in self._lookups:

@@ -1,8 +1,7 @@
 """Which headers cross the gateway, in either direction.
 
-Pure: a request and its hop in, a list of headers out. Owns the headers that only the gateway may send, the forwarding
-headers, what is heeded of `Prefer`, and what the upstream learns of the operation. It does not own framing: the
-upstream client and the edge write their own.
+Pure. Owns the headers that only the gateway may send, the forwarding headers, what is heeded of `Prefer`, and what the
+upstream learns of the operation; not framing: the upstream client and the edge write their own.
 
 Invariant: a header that is not named here or by `Connection` keeps its bytes, its place and its repeats.
 """
@@ -41,18 +40,10 @@ from gateway.protect.reply import Reply, Source, reason_phrase
 # -- forwarding --------------------------------------------------------------------------------------------------------
 
 # Headers that only the gateway sends, to upstream or client. They are dropped in every spelling (`folded_name`).
-SPOKEN_BY_GATEWAY: Final = frozenset(
-    (
-        b"idempotency-status",
-        b"idempotency-outcome",
-        b"idempotency-retention",
-        b"idempotent-replayed",
-        b"idempotency-operation",
-        b"idempotency-fencing-token",
-        b"idempotency-attempt",
-        b"idempotency-region",
-    )
-)
+SPOKEN_BY_GATEWAY: Final = frozenset((
+    b"idempotency-status", b"idempotency-outcome", b"idempotency-retention", b"idempotent-replayed",
+    b"idempotency-operation", b"idempotency-fencing-token", b"idempotency-attempt", b"idempotency-region",
+))  # fmt: skip
 REGION_HEADER: Final = b"idempotency-region"
 """By which one region's gateway names its client to another's."""
 _NOT_FOR_CLIENTS: Final = HOP_BY_HOP | GATEWAY_HEADERS
@@ -320,10 +311,10 @@ def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> 
 #
 # What a browser lets pages of other origins read (CORS: the Fetch standard, section 3.3).
 #
-# Pure. Of a response that the service made for this very request, the service decides, and what it says of origins
-# stays as it is. A response that it made for an earlier request is about the origin of that one: here it says nothing
-# of another, unless the configuration does. Of the gateway's own responses the configuration decides alone. The headers
-# of the gateway are readable wherever the response is. Preflights for routes reach the service; those for the gateway's
+# Of a response that the service made for this very request, the service decides, and what it says of origins stays as
+# it is. A response that it made for an earlier request is about the origin of that one: here it says nothing of
+# another, unless the configuration does. Of the gateway's own responses the configuration decides alone. The headers of
+# the gateway are readable wherever the response is. Preflights for routes reach the service; those for the gateway's
 # own resource get theirs here.
 
 _ALLOW_ORIGIN: Final = b"access-control-allow-origin"

@@ -1,10 +1,7 @@
 """Rules 4 to 7: which operation a request is, and whose.
 
-Owns the way from a request as it came to an operation with fingerprints: the key, the scope, the whole body, the
-digests. It claims nothing and uses no store. A request that it refuses leaves nothing behind.
-
-What it does for a route is a plan: steps that are chosen when the route is made, so that no request asks for what its
-route does not do.
+It claims nothing and uses no store. A request that it refuses leaves nothing behind. What it does for a route is a
+plan: steps that are chosen when the route is made, so that no request asks for what its route does not do.
 """
 
 from __future__ import annotations
@@ -57,8 +54,6 @@ from gateway.protect.route import AcceptPolicy, Route
 
 # -- callers -----------------------------------------------------------------------------------------------------------
 #
-# Who the caller of a request is: the one place of a process that finds the scope of a request.
-#
 # A scope that is taken from headers is found at once. A part that has to be verified is given to its verifier, which
 # may need a key that has to be fetched, or the word of another service; then the request waits. Nothing is claimed and
 # nothing of the body is read meanwhile. A verifier reports a failure of its own as `IdentityUnavailable`: that says
@@ -92,15 +87,19 @@ Unidentified = ScopeMissing | ScopeUnsuitable | IdentityUnavailable | Reply
 Verification = Verified | Unidentified
 
 
-class Verifier(Protocol):
+class Closable(Protocol):
+    """A verifier, or what verifiers share."""
+
+    async def close(self) -> None:
+        """End what runs in the background, and release connections. Safe to repeat."""
+        return
+
+
+class Verifier(Closable, Protocol):
     """Verifies one part of a scope. Raises nothing but cancellation."""
 
     def start(self) -> None:
         """Begin what runs in the background. Waits for nothing, and needs nobody to respond."""
-        return
-
-    async def close(self) -> None:
-        """End that, and release connections. Safe to repeat."""
         return
 
     def known(self, request: Request) -> Verification | None:
@@ -108,13 +107,6 @@ class Verifier(Protocol):
 
     async def ask(self, request: Request) -> Verification:
         """What is found out; it has a limit of its own to how long that takes."""
-
-
-class Closable(Protocol):
-    """A verifier, or what verifiers share."""
-
-    async def close(self) -> None:
-        """Safe to repeat."""
 
 
 class Callers:

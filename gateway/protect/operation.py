@@ -1,7 +1,6 @@
 """The operations in flight in this process: each has one task, which claims, sends and records, and callers that wait.
 
-Owns an operation from its claim to its final command, the command that ends the claim, whatever its callers do
-meanwhile. Only a drain ends an operation early, and then applies its final command. This module knows no duplicates and
+Owns an operation from its claim to its final command, the command that ends the claim. It knows no duplicates and
 decides nothing about a request.
 
 The order is the only safe one: the first byte is sent only under a trusted lease; a response is in the record before
@@ -13,8 +12,8 @@ Where nothing could be sent and duplicates wait for the result, the connect is t
 claim: a thousand of them do not share one failure to connect, nor does each of them try.
 
 The first caller is the one whose request is executed. It waits once, for whichever comes first: a claim that was not
-granted, the conclusion of the attempt, or the end of its patience. Only it can take a streamed response. If it has left
-by then, the stream is aborted, and the event is published that its request would have had.
+granted, the conclusion of the attempt, or the end of its patience. Only it can take a streamed response; if it has left
+by then, the stream is aborted.
 
 Invariant: an operation is in flight at most once. When its task ends, the outcome is in the record or in the journal.
 If a drain could write to neither, it reports that.
@@ -85,7 +84,7 @@ from gateway.protect.reply import Reply
 from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Slices
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
-from gateway.store.files import NO_PLACE
+from gateway.store.files import NO_PLACE, AttemptFiles
 from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
@@ -345,37 +344,31 @@ class Drained:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Operations:
-    """The operations in flight in one gateway process."""
+    """The operations in flight in one gateway process. `on_new` gets each request that is about to be executed for its
+    caller."""
 
-    def __init__(
-        self,
-        store: Store,
-        journaling: Journaling,
-        claiming: Claiming,
-        leases: Leases,
-        events: Events,
-        on_new: Callable[[Request], None],
-    ) -> None:
-        """Needs a running event loop. `on_new` gets each request that is about to be executed for its caller."""
-        self._store = store
-        self._journaling = journaling
-        self._claiming = claiming
-        self._leases = leases
-        self._on_new = on_new
-        # What all operations share.
-        self.events = events
-        self.loop = asyncio.get_running_loop()
-        self.slices = Slices()
-        self.limits = Limits(self.loop)
-        self._marks = claiming.marks
-        self.in_flight: dict[int, Operation] = {}
-        """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python
-        function. Read only."""
-        self.requested = 0
-        """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
-        self.orders = count()
-        """Draws the next number in the order in which operations start and duplicates arrive."""
+    store: Store
+    journaling: Journaling
+    claiming: Claiming
+    leases: Leases
+    events: Events
+    on_new: Callable[[Request], None]
+    loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
+    slices: Slices = field(init=False, default_factory=Slices)
+    limits: Limits = field(init=False)
+    marks: AttemptFiles = field(init=False)
+    in_flight: dict[int, Operation] = field(init=False, default_factory=dict)
+    """By the integers of their ids: every request is looked up here first, and hashing a UUID calls a Python function.
+    Read only."""
+    requested: int = field(init=False, default=0)
+    """How many of them a caller's request began. The others deliver kept requests, and have limits of their own."""
+    orders: count[int] = field(init=False, default_factory=count)
+    """Draws the next number in the order in which operations start and duplicates arrive."""
+
+    def __post_init__(self) -> None:
+        self.limits, self.marks = Limits(self.loop), self.claiming.marks
 
     def __len__(self) -> int:
         return len(self.in_flight)
@@ -414,22 +407,22 @@ class Operations:
         try:
             info = request_info(request.head)
             if delivery is None:
-                admission = await self._claiming.claim(request, info)
+                admission = await self.claiming.claim(request, info)
             else:
-                admission = await self._claiming.claim_kept(delivery.record, route, info)
+                admission = await self.claiming.claim_kept(delivery.record, route, info)
             if not isinstance(admission, Granted):
                 operation.not_granted(admission)
                 return
             record, operation_id = admission.record, request.identity.operation_id
             is_takeover = record.carried_us is not None
-            lease = self._leases.hold(record, admission.now_us, admission.started_seconds)
+            lease = self.leases.hold(record, admission.now_us, admission.started_seconds)
             self.events.publish(
                 OperationClaimed(route.name, operation_id, record.token, record.attempts, is_takeover=is_takeover)
             )
             if is_takeover:
                 self.events.publish(OperationTakenOver(route.name, operation_id, record.token, record.attempts, info))
             elif route.repeats is not None and delivery is None:
-                self._on_new(request)
+                self.on_new(request)
             operation.granted(admission, lease)
             conclusion = None
             try:
@@ -445,13 +438,13 @@ class Operations:
                     await self._end_early(operation, command, "the gateway failed")
                 raise
             finally:
-                self._leases.held.pop(lease, None)
+                self.leases.held.pop(lease, None)
         except Exception:  # noqa: BLE001 - whatever it is, there is nobody else to hear of it
             _LOG.exception("an operation failed because of a bug")
         finally:
             self._ended(operation)
             if operation.stage is _SETTLED:
-                self._marks.unmark(operation.place)
+                self.marks.unmark(operation.place)
 
     # -- send ---------------------------------------------------------------------------------------------------------
 
@@ -507,7 +500,7 @@ class Operations:
             operation.delivery.on_send()
         operation.stage = _SENT
         # Last: a kill between the mark and the first byte leaves a doubt about nothing.
-        self._marks.mark_sent(operation.place)
+        self.marks.mark_sent(operation.place)
         return True
 
     async def _read(self, operation: Operation, response: UpstreamResponse, began: float) -> Conclusion:
@@ -559,7 +552,7 @@ class Operations:
             started = operation.lease.clock()
             try:
                 with Limit(self.limits, self.limits.loop.time() + _APPLY_SECONDS_MAX):
-                    result = await self._store.apply(conclusion.command)
+                    result = await self.store.apply(conclusion.command)
             except Unstorable:
                 smaller = without_response(conclusion)
                 if smaller is None:
@@ -600,7 +593,7 @@ class Operations:
         known."""
         command = conclusion.command
         try:
-            snapshot = await self._journaling.keep(
+            snapshot = await self.journaling.keep(
                 operation.record, command, detail=conclusion.detail, upstream_seconds=conclusion.upstream_seconds
             )
         except StoreError:
@@ -704,7 +697,7 @@ class Operations:
     async def wait_ended(self) -> None:
         while self.in_flight:
             await asyncio.wait([operation.task for operation in self.in_flight.values()])
-        await self._claiming.wait_pursuits_ended()
+        await self.claiming.wait_pursuits_ended()
 
     async def drain(self, timeout_seconds: float) -> Drained:
         """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their final
@@ -731,7 +724,7 @@ class Operations:
 
     async def _end_pursuits(self) -> Drained:
         """Release claims that were cut off just now, if the store responds soon."""
-        return Drained(unrecorded=await self._claiming.close(_FINAL_COMMAND_SECONDS))
+        return Drained(unrecorded=await self.claiming.close(_FINAL_COMMAND_SECONDS))
 
     async def _end_early(self, operation: Operation, command: OutcomeCommand, why: str) -> Drained:
         """Apply the final command of an attempt to the store or, if that fails, keep it in the journal. Until it is
@@ -742,14 +735,14 @@ class Operations:
             async with asyncio.timeout(_FINAL_COMMAND_SECONDS):
                 while result is None:
                     try:
-                        result = await self._store.apply(command)
+                        result = await self.store.apply(command)
                     except (NotApplied, Indefinite):
                         is_late = True
                         await asyncio.sleep(_FINAL_COMMAND_PAUSE_SECONDS)
         except (TimeoutError, StoreError):
             drained = Drained(journaled=1)
             try:
-                await self._journaling.keep(record, command, detail=why)
+                await self.journaling.keep(record, command, detail=why)
             except StoreError:
                 return Drained(unrecorded=1)
         if isinstance(result, Applied):
@@ -759,7 +752,7 @@ class Operations:
             )
         # Once: a drain may end again what ended in this very step, and the place would be free twice.
         place, operation.place = operation.place, NO_PLACE
-        self._marks.unmark(place)
+        self.marks.unmark(place)
         return drained
 
 

@@ -1,14 +1,12 @@
 """Probes: asks the upstream what became of an operation in doubt, and records what it finds.
 
-Owns one probe at a time for each operation, for a retry that waits or for the background worker. A probe takes no
-token and claims nothing. It holds a recovery lease beside the record, so that one prober asks at a time. Its finding is
-fenced on the token that it read, so that a late result of the holder wins.
+One probe at a time for each operation, for a retry that waits or for the background worker. A probe takes no token and
+claims nothing. It holds a recovery lease beside the record, so that one prober asks at a time. Its finding is fenced on
+the token that it read, so that a late result of the holder wins.
 
 A probe is a safe request with the configuration's own credentials, never the caller's. If it cannot find out, nothing
-changes: the operation stays in doubt and is probed again. In the background that happens after a pause, which grows
-with the background's own probes alone. A probe for a waiting request never lengthens the pause, and a background probe
-follows it soon, in case the client does not come back. All gateways together probe an operation at most once in
-`PROBE_FLOOR_US`.
+changes, and the operation is probed again: in the background after a pause that grows with the background's own probes
+alone. All gateways together probe an operation at most once in `PROBE_FLOOR_US`.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, assert_never
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
 from uuid import UUID, uuid4
 
 from gateway.core.identity.body import MISSING
@@ -54,7 +52,7 @@ from gateway.protect.route import Route
 from gateway.protect.scheduling import Slices
 from gateway.store.base import Store, StoreError
 from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
-from gateway.upstream import BodyLost, Lost, NotSent, TooLong, UpstreamResponse
+from gateway.upstream import BodyLost, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -91,6 +89,7 @@ class _Response:
     """None if it is longer than the limit."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Prober:
     """The probes of one process, for operations of its own service alone: its upstream knows no others.
 
@@ -98,29 +97,19 @@ class Prober:
     this host know how it ended; `steady_seconds` for how long the store's clock has surely not been set ahead.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        events: Events,
-        *,
-        service: str,
-        may_recover: Callable[[Snapshot], bool],
-        is_known: Callable[[UUID], Awaitable[bool]],
-        who: str,
-        steady_seconds: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._events = events
-        self._service = service
-        self._may_recover = may_recover
-        self._is_known = is_known
-        self._steady_seconds = steady_seconds
-        self._who = who
-        self._inquiries: dict[UUID, _Inquiry] = {}
-        self._unprobeable: set[UUID] = set()
-        self._slots = asyncio.Semaphore(PROBES_MAX)
-        self._slices = Slices()
-        self._is_closed = False
+    store: Store
+    events: Events
+    _: KW_ONLY
+    service: str
+    may_recover: Callable[[Snapshot], bool]
+    is_known: Callable[[UUID], Awaitable[bool]]
+    who: str
+    steady_seconds: Callable[[], float]
+    _inquiries: dict[UUID, _Inquiry] = field(init=False, default_factory=dict)
+    _unprobeable: set[UUID] = field(init=False, default_factory=set)
+    _slots: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(PROBES_MAX))
+    _slices: Slices = field(init=False, default_factory=Slices)
+    _is_closed: bool = field(init=False, default=False)
 
     async def resolve(self, route: Route, operation_id: UUID, wait_seconds: float) -> Snapshot | None:
         """Probe for a waiting request: the record once it is out of doubt, or None when that takes too long."""
@@ -141,7 +130,7 @@ class Prober:
         """Probe until there is a finding or no request waits. A probe that has started is completed."""
         try:
             while self._inquiries[operation_id].waiters:
-                snapshot = await self._store.read(operation_id)
+                snapshot = await self.store.read(operation_id)
                 found = await self.probe_once(route, snapshot, is_urgent=True)
                 if found is not None:
                     return found
@@ -162,7 +151,7 @@ class Prober:
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT:
             return snapshot
-        if not is_of(record.identity, self._service, route.operation):
+        if not is_of(record.identity, self.service, route.operation):
             return None
         policy = route.recovery
         if not isinstance(policy, Probe):
@@ -172,35 +161,34 @@ class Prober:
             self._warn_unprobeable(route, record)
             return None
         operation_id = record.identity.operation_id
-        if not self._may_recover(snapshot) or await self._is_known(operation_id):
+        if not self.may_recover(snapshot) or await self.is_known(operation_id):
             return None
         async with self._slots:
             # Half of what a store believes, and three times what an exchange may take.
             lease_us = RECOVERY_LEASE_US_MAX // 2
-            lease = await self._store.cold.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
+            lease = await self.store.cold.recover(operation_id, record.token, lease_us, is_urgent=is_urgent)
             if lease is None:
                 return None
             # The store's clock before the first byte: a probe cannot see what reaches the upstream after it.
-            before = await self._store.read(operation_id)
+            before = await self.store.read(operation_id)
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
-            began = ProbeStart(before.now_us, self._steady_seconds())
+            began = ProbeStart(before.now_us, self.steady_seconds())
             finding, response = await self._probe(route, policy, before.record, began, target)
             match finding:
                 case Done() if isinstance(response, _Response):
                     return await self._record_finding(await self._prove(route, before.record, response))
                 case NeverHappened():
                     found = await self._record_finding(self._never_happened(route, before.record))
-                    self._store.cold.announce_work()
+                    self.store.cold.announce_work()
                     return found
                 case _:
                     # A waiting request brings the next probe nearer: after an urgent one, the pause starts anew, short.
                     pause = PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)
-                    await self._store.cold.put_off(lease, pause, _why(finding))
+                    await self.store.cold.put_off(lease, pause, _why(finding))
                     return None
 
     def _warn_unprobeable(self, route: Route, record: Record) -> None:
-        """Warn once for each operation, up to a limit."""
         operation_id = record.identity.operation_id
         if operation_id in self._unprobeable or len(self._unprobeable) >= _UNPROBEABLE_MAX:
             return
@@ -229,7 +217,7 @@ class Prober:
                     finding = AskAgain("the response that it names cannot be fetched")
         else:
             finding = AskAgain(response)
-        self._events.publish(
+        self.events.publish(
             ProbeMade(
                 route.name,
                 record.identity.operation_id,
@@ -249,23 +237,13 @@ class Prober:
         result = await route.target.upstream.exchange(
             request, protected=True, may_send=lambda: True, response_timeout_seconds=PROBE_SECONDS_MAX
         )
-        match result:
-            case NotSent(reason) | Lost(reason):
-                return str(reason)
-            case UpstreamResponse():
-                with result:
-                    body = await result.body.read_all(max(_BODY_BYTES_MIN, route.keep.body_bytes_max))
-                match body:
-                    case BodyLost(reason):
-                        return str(reason)
-                    case TooLong():
-                        return _Response(result.head, None)
-                    case bytes():
-                        return _Response(result.head, body)
-                    case _:
-                        assert_never(body)
-            case _:
-                assert_never(result)
+        if not isinstance(result, UpstreamResponse):
+            return str(result.reason)
+        with result:
+            body = await result.body.read_all(max(_BODY_BYTES_MIN, route.keep.body_bytes_max))
+        if isinstance(body, BodyLost):
+            return str(body.reason)
+        return _Response(result.head, None if isinstance(body, TooLong) else body)
 
     async def _prove(self, route: Route, record: Record, response: _Response) -> Prove:
         keep, headers, body = route.keep, response.head.headers, response.body
@@ -281,14 +259,14 @@ class Prober:
             # A probe sends no header of the caller's: of a version that those name, nothing is known.
             stored_response(b"GET", response.head, body, keep, version_of(keep.version, ())),
             *windows_us(by_name, route.retention.replay_us, route.retention.remember_us),
-            Audit(self._who, f"a probe was answered {response.head.status}"),
+            Audit(self.who, f"a probe was answered {response.head.status}"),
             resource_in(keep.reference, by_name, document),
         )
 
     def _never_happened(self, route: Route, record: Record) -> Disprove | Reinstate:
         """A kept request is delivered then: its caller was promised that."""
         ids = (record.identity.operation_id, record.token, uuid4())
-        audit = Audit(self._who, "a probe found that it never happened")
+        audit = Audit(self.who, "a probe found that it never happened")
         if record.delivery is not None:
             return Reinstate(*ids, audit)
         return Disprove(*ids, route.retention.remember_us, audit)
@@ -297,10 +275,10 @@ class Prober:
         """Record a finding. Retried on `StoreError`, and raises it in the end: applying it again is safe."""
         for _ in range(_WRITE_TRIES - 1):
             try:
-                return (await self._store.apply(command)).snapshot
+                return (await self.store.apply(command)).snapshot
             except StoreError:
                 await asyncio.sleep(_WRITE_PAUSE_SECONDS)
-        return (await self._store.apply(command)).snapshot
+        return (await self.store.apply(command)).snapshot
 
     async def close(self) -> None:
         """End every probe. Requests that wait now or later get None."""

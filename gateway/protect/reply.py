@@ -140,11 +140,11 @@ def http_date(unix_seconds: int) -> bytes:
 
 # -- the gateway's own -------------------------------------------------------------------------------------------------
 #
-# The error table. Titles, details, statuses and the advice on retrying are data: one row for each code that makes a
-# problem, be it a verdict or not, and one for each of its cases that says something else. The advice is one column, and
-# member and headers follow from it; so does what is added to a response of the service. A detail says what to do next,
-# because the worst reaction to doubt is a new key. Bodies are RFC 9457 problem documents, or Stripe's error objects
-# where a route asks for them. The type of a problem is a URN, or the URL of its page in the operator's documentation.
+# The error table: one row for each code that makes a problem, be it a verdict or not, and one for each of its cases
+# that says something else. The advice on retrying is one column; member and headers follow from it, and so does what is
+# added to a response of the service. A detail says what to do next, because the worst reaction to doubt is a new key.
+# Bodies are RFC 9457 problem documents, or Stripe's error objects where a route asks for them. The type of a problem is
+# a URN, or the URL of its page in the operator's documentation.
 
 PROBLEM_TYPE: Final = b"application/problem+json"
 TYPE_PREFIX: Final = "urn:idempotency-gateway:problem:"
@@ -342,63 +342,36 @@ def _rows() -> Iterator[tuple[str, Case]]:
             yield name, case
 
 
-_ROWS: Final = dict(_rows())
+ROWS: Final = dict(_rows())
 CASES: Final[Mapping[Verdict | Trouble, Case]] = {
-    Verdict(name) if name in set(Verdict) else Trouble(name): case for name, case in _ROWS.items() if "," not in name
+    Verdict(name) if name in set(Verdict) else Trouble(name): case for name, case in ROWS.items() if "," not in name
 }
 DOUBTS: Final[Mapping[type[Recovery], Case]] = {
     Hold: CASES[Verdict.IN_DOUBT],
-    Resend: _ROWS["in-doubt, resend"],
-    Probe: _ROWS["in-doubt, probe"],
+    Resend: ROWS["in-doubt, resend"],
+    Probe: ROWS["in-doubt, probe"],
 }
 """`in-doubt` by what the route's recovery does for a repeat."""
 BY_STATUS: Final[Mapping[tuple[Verdict | Trouble, int], Case]] = {
-    (Verdict.REQUEST_INVALID, 408): _ROWS["request-invalid, 408"],
-    (Verdict.IN_DOUBT, 503): _ROWS["in-doubt, 503"],
+    (Verdict.REQUEST_INVALID, 408): ROWS["request-invalid, 408"],
+    (Verdict.IN_DOUBT, 503): ROWS["in-doubt, 503"],
 }
 """What a code says with another status than its own."""
-INCOMPARABLE: Final = _ROWS["key-reused, incomparable"]
-"""Where the gateway lacks the fingerprint key or the settings that the record was made with."""
-OTHER_VERSION: Final = _ROWS["key-expired, other-version"]
-"""While the response is still kept."""
-UNFETCHED: Final = _ROWS["upstream-unreachable, unfetched"]
-"""For a repeat of what completed."""
-UNREAD: Final = _ROWS["request-invalid, unread"]
-"""For what is no request, or is not protected."""
-SLOW: Final = _ROWS["request-invalid, slow"]
-"""For a request that is not protected, and of which a part may have been forwarded."""
-UNSENT: Final = _ROWS["upstream-unreachable, unsent"]
-"""For a request that is not protected."""
-UNTAKEN: Final = _ROWS["overloaded, untaken"]
-"""For a request that is not protected."""
-FAILED_BEFORE: Final = _ROWS["gateway-failed, before"]
-"""Before anything could be sent."""
+CaseName = Literal["incomparable", "other-version", "unfetched", "unread", "slow", "unsent", "untaken", "before"]
+"""A case of a code that says something else: the gateway lacks the fingerprint key or the settings that the record was
+made with; the response is still kept; for a repeat of what completed; for what is no request, or is not protected; a
+part of such a one may have been forwarded; it was not sent; it was not taken; nothing could be sent yet."""
 
 # The verdicts that name what was made. The sender of another request under the key does not get it.
-_NAMING: Final = frozenset(
-    (
-        Verdict.RESPONSE_NOT_STORED,
-        Verdict.KEY_EXPIRED,
-        Verdict.IN_FLIGHT,
-        Verdict.IN_DOUBT,
-        Verdict.UPSTREAM_UNREACHABLE,
-    )
-)
+_NAMING: Final = frozenset((
+    Verdict.RESPONSE_NOT_STORED, Verdict.KEY_EXPIRED, Verdict.IN_FLIGHT, Verdict.IN_DOUBT, Verdict.UPSTREAM_UNREACHABLE,
+))  # fmt: skip
 
 # Verdicts that make no problem: they accompany a response of the service, or the status of an accepted operation.
-ANSWERED: Final = frozenset(
-    (
-        Verdict.UNKEYED,
-        Verdict.UNPROTECTED,
-        Verdict.EVENT_DUPLICATE,
-        Verdict.REPLAYED,
-        Verdict.RECOVERED,
-        Verdict.FETCHED,
-        Verdict.STORED,
-        Verdict.JOURNALED,
-        Verdict.ACCEPTED,
-    )
-)
+ANSWERED: Final = frozenset((
+    Verdict.UNKEYED, Verdict.UNPROTECTED, Verdict.EVENT_DUPLICATE, Verdict.REPLAYED, Verdict.RECOVERED, Verdict.FETCHED,
+    Verdict.STORED, Verdict.JOURNALED, Verdict.ACCEPTED,
+))  # fmt: skip
 
 # With these, what had no effect may be another thing a moment later.
 _PASSING: Final = RETRYABLE_4XX | frozenset(range(500, 600))
@@ -433,7 +406,7 @@ def refuse(
     authenticate: bytes | None = None,
     recovery: Recovery | None = None,
     location: bytes | None = None,
-    case: Case | None = None,
+    case: CaseName | None = None,
     differs: Sequence[str] = (),
     first_operation: UUID | None = None,
     headers: Headers = (),
@@ -450,20 +423,19 @@ def refuse(
     outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
     `retry_after_seconds` counts only where a repeat may help.
     """
-    if case is None:
-        case = _case_of(code, status, recovery)
+    row = _case_of(code, status, recovery) if case is None else ROWS[f"{code}, {case}"]
     if status is None:
-        status = case.status if authenticate is None else 401
-    if shape.form == "stripe" and status == case.status and case.stripe_status is not None:
-        status = case.stripe_status
+        status = row.status if authenticate is None else 401
+    if shape.form == "stripe" and status == row.status and row.stripe_status is not None:
+        status = row.stripe_status
     if operation_id is None and record is not None:
         operation_id = record.identity.operation_id
     resource = record.resource if record is not None and code in _NAMING else None
-    text = _detail(case, record, operation_id, resource, first_operation)
+    text = _detail(row, record, operation_id, resource, first_operation)
     if detail is not None:
         text = f"{detail} {text}".rstrip()
     # The last one is for a gateway in front of this one.
-    headers = (*_COMMON, _DESCRIBED_BY, *case.retry.headers(retry_after_seconds), *headers, *_outcome_of(code, case))
+    headers = (*_COMMON, _DESCRIBED_BY, *row.retry.headers(retry_after_seconds), *headers, *_outcome_of(code, row))
     if authenticate is not None:
         headers = (*headers, (b"WWW-Authenticate", authenticate))
     if location is not None:
@@ -474,7 +446,7 @@ def refuse(
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", verdict)
     about = _members(operation_id, resource, differs, first_operation)
-    media_type, body = _body(code, case, shape, status, text, about)
+    media_type, body = _body(code, row, shape, status, text, about)
     return Reply(
         status,
         reason_phrase(status),
@@ -528,33 +500,18 @@ def problem_body(
     type_base: str, code: str, title: str, status: int, detail: str, retryable: bool, members: Mapping[str, Any]
 ) -> bytes:
     """A problem document, of whatever part of the gateway (RFC 9457)."""
-    return orjson.dumps(
-        {
-            "type": type_base + code,
-            "title": title,
-            "status": status,
-            "detail": detail,
-            "code": code,
-            "retryable": retryable,
-            **members,
-        }
-    )
+    known = {"type": type_base + code, "title": title, "status": status, "detail": detail, "code": code}
+    return orjson.dumps({**known, "retryable": retryable, **members})
 
 
 def _detail(
-    case: Case,
-    record: Record | None,
-    operation_id: UUID | None,
-    resource: str | None,
-    first_operation: UUID | None,
+    case: Case, record: Record | None, operation_id: UUID | None, resource: str | None, first_operation: UUID | None
 ) -> str:
     """The detail with its values filled in, without the parts whose values are unknown."""
-    text = case.detail
-    moment = None
-    response = None
+    text, moment, response = case.detail, None, None
     if record is not None:
         response = record.response
-        is_of_end = case in (CASES[Verdict.KEY_EXPIRED], OTHER_VERSION)
+        is_of_end = case in (CASES[Verdict.KEY_EXPIRED], ROWS["key-expired, other-version"])
         moment = record.completed_us if is_of_end else record.first_claimed_us
     if resource is None:
         text = text.replace(" See {resource}.", "")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 from uuid import UUID
 
+from gateway.core.confidential import FileCipher
 from gateway.core.identity.body import Body
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, Scope
@@ -44,28 +45,23 @@ from gateway.core.operation import (
     is_withdrawn,
     trace_of_attempt,
 )
-from gateway.core.sealing import FileCipher
 from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, compare, judge
 from gateway.observe.facts import TraceContext
-from gateway.protect.reply import Cut, RequestBody, RequestCut
+from gateway.protect.reply import Cut, Reply, RequestBody, RequestCut, refuse
 from gateway.protect.route import Route
 from gateway.upstream.connection import closed_after
 from gateway.upstream.result import FileBody
 
 # -- its body ----------------------------------------------------------------------------------------------------------
 #
-# Receives the whole body of a request before anything is claimed: a short one in memory, a long one in a file.
+# Receives the whole body of a request before anything is claimed: a short one in memory, a long one in a file of mode
+# 0600 that never has a name, so that nothing is left behind whatever happens. Where other things are encrypted at rest,
+# files are, too, with a key that is nowhere else. A body over its limit is refused as soon as that is known, and one
+# that is cut short raises, so that half a request has no effect. The last part of the disk is reserved for the journal,
+# and for a store on the same disk: without them, no outcome can be recorded.
 #
-# Owns the files. They have mode 0600 and never a name, so nothing is left behind whatever happens; where other things
-# are encrypted at rest, they are too, with a key that is nowhere else. It does not know what a body means. A body
-# over its limit is refused as soon as that is known, and one that is cut short raises, so that half a request has no
-# effect. The last part of the disk is reserved for the journal, and for a store on the same disk: without them, no
-# outcome can be recorded.
-#
-# A body that has not arrived yet needs an upload slot. A slot costs a client only a request head, and a byte now and
-# then. So upload slots are separate from the limit on operations, and when all are taken, a new request takes the
-# slot of one whose body comes too slowly. A body with a good pace keeps its slot: under a load of long uploads,
-# half-received bodies must not make room for others.
+# A body that has not arrived yet needs an upload slot, which costs its client only a head, and a byte now and then. So
+# when all slots are taken, a new request takes that of one whose body comes too slowly.
 
 # A longer body is read in a thread.
 INLINE_BYTES_MAX: Final = 16 << 10
@@ -444,6 +440,24 @@ class Request:
         if is_event and record is not None and is_withdrawn(record):
             return Refuse(Verdict.WITHDRAWN, record)
         return judgement
+
+    def refuse(
+        self,
+        verdict: Verdict,
+        detail: str | None = None,
+        *,
+        status: int | None = None,
+        first_operation: UUID | None = None,
+    ) -> Reply:
+        """The problem of this verdict about its operation, in the form of its route."""
+        return refuse(
+            verdict,
+            shape=self.route.shape,
+            status=status,
+            operation_id=self.identity.operation_id,
+            detail=detail,
+            first_operation=first_operation,
+        )
 
     def saw(self, record: Record | None) -> None:
         """The reply is from this record, which may have no request: a copy of it has none."""

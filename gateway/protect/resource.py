@@ -13,7 +13,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, assert_never
 from uuid import UUID, uuid4
 
@@ -47,8 +47,8 @@ from gateway.protect.compose import (
     status_reply,
     status_retry_after_seconds,
 )
-from gateway.protect.duplicates import Until, Waiting
-from gateway.protect.forwarding import preference_applied, preflight_reply, wait_preference
+from gateway.protect.duplicates import Until, Waiting, with_preference
+from gateway.protect.forwarding import preflight_reply, wait_preference
 from gateway.protect.identification import Caller, Callers, Unidentified, Verified, refuse_caller
 from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.regions import Regions
@@ -101,70 +101,62 @@ def is_below(path: bytes, target: bytes) -> bool:
     return normal == path or normal.startswith(path + b"/")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StatusResource:
-    """The status resource of one gateway process. Lives on one event loop."""
+    """The status resource of one gateway process. Lives on one event loop.
 
-    def __init__(
-        self,
-        store: Store,
-        journaling: Journaling,
-        waiting: Waiting,
-        callers: Callers,
-        routes: Sequence[Route],
-        *,
-        service: str,
-        identity_secret: bytes | None,
-        path: str,
-        prefix: bytes,
-        in_flight_max: int,
-        events: Events,
-        clock: Callable[[], float],
-        shape: Shape,
-        cors: Cors,
-        regions: Regions | None = None,
-    ) -> None:
-        """`routes` are at least one. `identity_secret` as in `operation_id`. `path` is where it is on the listener;
-        `prefix` as in `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route."""
-        self._store = store
-        self._journaling = journaling
-        self._shape = shape
-        self._cors = cors
-        self._events = events
-        self._clock = clock
-        self._regions = regions
-        self._waiting = waiting
-        self._callers = callers
-        self._service = service
-        self._identity_secret = identity_secret
-        self._path = path.encode()
-        self._prefix = prefix
-        self._in_flight_max = in_flight_max
-        self._in_flight = 0
-        self._waiters: Counter[str] = Counter()
-        self._routes: dict[str, list[Route]] = {}
-        for route in routes:
+    `routes` are at least one. `identity_secret` as in `operation_id`. `path` is where it is on the listener; `prefix`
+    as in `AcceptPolicy.status_prefix`. `shape` is that of problems that are about no route.
+    """
+
+    store: Store
+    journaling: Journaling
+    waiting: Waiting
+    callers: Callers
+    routes: Sequence[Route]
+    _: KW_ONLY
+    service: str
+    identity_secret: bytes | None
+    path: str
+    prefix: bytes
+    in_flight_max: int
+    events: Events
+    clock: Callable[[], float]
+    shape: Shape
+    cors: Cors
+    regions: Regions | None = None
+    _path: bytes = field(init=False)
+    _in_flight: int = field(init=False, default=0)
+    _waiters: Counter[str] = field(init=False, default_factory=Counter)
+    _routes: dict[str, list[Route]] = field(init=False, default_factory=dict)
+    _scopes: frozenset[ScopeSpec] = field(init=False)
+    _wait_seconds: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._path = self.path.encode()
+        for route in self.routes:
             self._routes.setdefault(route.operation, []).append(route)
-        self._scopes = frozenset(route.scope for route in routes)
-        self._wait_seconds = max(route.in_flight.max_wait for route in routes)
+        self._scopes = frozenset(route.scope for route in self.routes)
+        self._wait_seconds = max(route.in_flight.max_wait for route in self.routes)
 
     def owns(self, target: bytes) -> bool:
         """Whether a request with this target is for this resource, whatever it asks for."""
         return is_below(self._path, target)
 
     async def respond(self, request: Request) -> Reply:
-        started = self._clock()
+        started = self.clock()
         reply = await self._bounded(request)
         method, part = request.head.method, StatusPart.STATUS
         if normalise_path(request.head.target).endswith(b"/result"):
             part = StatusPart.RESULT
         elif method == b"DELETE":
             part = StatusPart.WITHDRAWAL
-        self._events.publish(
+        self.events.publish(
             StatusAnswered(
                 part,
                 method.decode("latin-1"),
                 reply.status,
-                self._clock() - started,
+                self.clock() - started,
                 reply.verdict,
                 # What it was shown, if it was.
                 None if request.operation_id is None else request.route.name,
@@ -175,48 +167,48 @@ class StatusResource:
 
     def _not_found(self) -> Reply:
         """The same for what is unknown and for what is somebody else's."""
-        return refuse(Trouble.NO_SUCH_OPERATION, shape=self._shape)
+        return refuse(Trouble.NO_SUCH_OPERATION, shape=self.shape)
 
     async def _bounded(self, request: Request) -> Reply:
         if request.head.method not in (*_READING, b"DELETE"):
             allowed = None
             if request.head.method == b"OPTIONS":
-                allowed = preflight_reply(self._cors, request.head.headers, _METHODS)
-            return allowed or _not_allowed(_METHODS, self._shape)
-        if self._in_flight >= self._in_flight_max:
-            return refuse(Verdict.OVERLOADED, shape=self._shape)
+                allowed = preflight_reply(self.cors, request.head.headers, _METHODS)
+            return allowed or _not_allowed(_METHODS, self.shape)
+        if self._in_flight >= self.in_flight_max:
+            return refuse(Verdict.OVERLOADED, shape=self.shape)
         self._in_flight += 1
         try:
             return await self._respond(request)
         except Amnesic:
-            return refuse(Verdict.STORE_AMNESIA, shape=self._shape)
+            return refuse(Verdict.STORE_AMNESIA, shape=self.shape)
         except (StoreError, TimeoutError) as error:
             _LOG.debug("the status of an operation cannot be read: %s", str(error) or "the store is slow")
-            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
+            return refuse(Verdict.STORE_UNAVAILABLE, shape=self.shape)
         finally:
             self._in_flight -= 1
 
     async def _respond(self, request: Request) -> Reply:
         """Raises `StoreError` and `TimeoutError`."""
-        if self._regions is not None:
-            refusal = self._regions.receive(request, self._shape)
+        if self.regions is not None:
+            refusal = self.regions.receive(request, self.shape)
             if refusal is not None:
                 return refusal
         head = request.head
         found = await self._find_callers(request)
         if not any(isinstance(each, Caller) for each in found.values()):
-            return _unidentified(found.values(), self._shape)
+            return _unidentified(found.values(), self.shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
         if asked is None:
             return self._not_found()
         operation_id = UUID(asked[1].decode())
-        if self._regions is not None and (home := self._regions.elsewhere(operation_id)) is not None:
-            return await self._regions.send(
+        if self.regions is not None and (home := self.regions.elsewhere(operation_id)) is not None:
+            return await self.regions.send(
                 home,
                 head,
                 b"",
                 request.hop,
-                shape=self._shape,
+                shape=self.shape,
                 operation_id=operation_id,
                 wait_seconds=self._wait_seconds,
             )
@@ -225,30 +217,30 @@ class StatusResource:
         if route is None:
             # It may be the caller's in a scope that cannot be verified now. That there is none would be a guess.
             unavailable = [each for each in found.values() if isinstance(each, IdentityUnavailable)]
-            return refuse_caller(unavailable[0], self._shape) if unavailable else self._not_found()
+            return refuse_caller(unavailable[0], self.shape) if unavailable else self._not_found()
         if route.authorize is not None:
-            permission = await self._callers.authorize(route.authorize, request)
+            permission = await self.callers.authorize(route.authorize, request)
             if not isinstance(permission, Verified):
                 return refuse_caller(permission, route.shape)
         request.route, request.operation_id = route, operation_id
         if head.method == b"DELETE":
-            return _not_allowed(_RESULT_METHODS, self._shape) if asked[2] else await self._withdraw(snapshot, route)
+            return _not_allowed(_RESULT_METHODS, self.shape) if asked[2] else await self._withdraw(snapshot, route)
         if asked[2]:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
 
     async def _find_callers(self, request: Request) -> Found:
         """Everybody that the caller may be. What has to be waited for is waited for at once."""
-        found = await asyncio.gather(*(self._callers.find_caller(spec, request) for spec in self._scopes))
+        found = await asyncio.gather(*(self.callers.find_caller(spec, request) for spec in self._scopes))
         return dict(zip(self._scopes, found, strict=True))
 
     async def _find(self, operation_id: UUID) -> Snapshot:
         """The record, as the journals of this host make it where its outcome is not known to the store."""
         try:
             async with asyncio.timeout(_STORE_SECONDS_MAX):
-                snapshot = await self._store.read(operation_id)
+                snapshot = await self.store.read(operation_id)
         except (StoreError, TimeoutError):
-            if (known := await self._journaling.find(operation_id)) is None:
+            if (known := await self.journaling.find(operation_id)) is None:
                 raise
             return known
         return await self._latest(snapshot, operation_id)
@@ -256,13 +248,13 @@ class StatusResource:
     async def _latest(self, snapshot: Snapshot, operation_id: UUID) -> Snapshot:
         if snapshot.state not in UNENDED:
             return snapshot
-        return await self._journaling.find(operation_id, is_told_next=True) or snapshot
+        return await self.journaling.find(operation_id, is_told_next=True) or snapshot
 
     def _route_of(self, record: Record | None, found: Found) -> Route | None:
         """The route of the operation, None where this caller is not in its scope. Routes may share an operation."""
-        if record is None or not is_of(record.identity, self._service, record.identity.operation):
+        if record is None or not is_of(record.identity, self.service, record.identity.operation):
             return None
-        secret = self._identity_secret
+        secret = self.identity_secret
         shown: Route | None = None
         for route in self._routes.get(record.identity.operation, ()):
             caller = found[route.scope]
@@ -282,11 +274,11 @@ class StatusResource:
             snapshot, preferred = await self._wait(snapshot, route, headers, _Changed(etag(snapshot)))
         if snapshot.record is None:
             return self._not_found()
-        reply = status_reply(snapshot, self._prefix, route)
+        reply = status_reply(snapshot, self.prefix, route)
         if _opaque(snapshot) in tags:
             kept = tuple(header for header in reply.headers if header[0] != b"Content-Type")
             reply = Reply(304, reason_phrase(304), kept, b"")
-        return _with_preference(reply, preferred)
+        return with_preference(reply, preferred)
 
     async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
         """What a repeat of the request would get that does not wait for another attempt."""
@@ -296,14 +288,14 @@ class StatusResource:
             snapshot, preferred = await self._wait(snapshot, route, headers, is_decided)
         if snapshot.record is None:
             return self._not_found()
-        reply = _with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
+        reply = with_preference(self._result_of(snapshot, snapshot.record, route, headers), preferred)
         return reply if route.settings.status_header else replace(reply, verdict=None)
 
     def _result_of(self, snapshot: Snapshot, record: Record, route: Route, headers: Headers) -> Reply:
-        location = operation_url(self._prefix, record)
+        location = operation_url(self.prefix, record)
         match record.state:
             case State.ACCEPTED | State.CLAIMED:
-                reply = status_reply(snapshot, self._prefix, route, status=202, verdict=Verdict.ACCEPTED)
+                reply = status_reply(snapshot, self.prefix, route, status=202, verdict=Verdict.ACCEPTED)
                 return replace(reply, headers=(*reply.headers, (b"Location", location)))
             case State.IN_DOUBT:
                 return in_doubt(snapshot, record, route, is_same=True, location=location)
@@ -327,26 +319,26 @@ class StatusResource:
 
     async def _withdraw(self, snapshot: Snapshot, route: Route) -> Reply:
         if route.accept is None or route.accept.settings.withdraw == "refuse":
-            return _not_allowed(_RESULT_METHODS, self._shape)
+            return _not_allowed(_RESULT_METHODS, self.shape)
         for _ in range(_COMMANDS_MAX):
             record = snapshot.record
             if record is None:
                 return self._not_found()
             if record.state is State.RELEASED:
-                return status_reply(snapshot, self._prefix, route)
+                return status_reply(snapshot, self.prefix, route)
             if record.state not in (State.ACCEPTED, State.DEAD_LETTER):
                 return self._not_withdrawn(snapshot, record, route)
             command = Withdraw(
                 record.identity.operation_id, record.token, uuid4(), route.retention.remember_us, _WITHDRAWN
             )
-            result = await apply_until_known(self._store, command)
+            result = await apply_until_known(self.store, command)
             snapshot = result.snapshot
             if isinstance(result, Applied) and snapshot.record is not None:
-                return status_reply(snapshot, self._prefix, route)
+                return status_reply(snapshot, self.prefix, route)
         return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Others keep changing the operation.")
 
     def _not_withdrawn(self, snapshot: Snapshot, record: Record, route: Route) -> Reply:
-        location = operation_url(self._prefix, record)
+        location = operation_url(self.prefix, record)
         if record.state is State.IN_DOUBT:
             return in_doubt(snapshot, record, route, is_same=True, location=location)
         if record.state is State.CLAIMED:
@@ -371,7 +363,7 @@ class StatusResource:
         seconds = min(preferred, policy.max_wait)
         self._waiters[route.name] += 1
         try:
-            latest = await self._waiting.wait(_id_of(snapshot), seconds, until)
+            latest = await self.waiting.wait(_id_of(snapshot), seconds, until)
         finally:
             self._waiters[route.name] -= 1
         return snapshot if latest is None else await self._latest(latest, _id_of(snapshot)), int(seconds)
@@ -401,9 +393,3 @@ def _unidentified(found: Iterable[Caller | Unidentified], shape: Shape) -> Reply
 
 def _not_allowed(allowed: bytes, shape: Shape) -> Reply:
     return refuse(Trouble.METHOD_NOT_ALLOWED, shape=shape, headers=((b"Allow", allowed),))
-
-
-def _with_preference(reply: Reply, preferred: int | None) -> Reply:
-    if preferred is None:
-        return reply
-    return replace(reply, headers=(*reply.headers, preference_applied(preferred)))

@@ -46,6 +46,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
+from gateway.core.confidential import is_key_id
 from gateway.core.delivery import Delivering
 from gateway.core.history import PROBE, Entry, appended
 from gateway.core.immutable import immutable
@@ -54,7 +55,6 @@ from gateway.core.observation import Finding, Observation
 from gateway.core.operation import MICROSECONDS, Audit, Event, Record, SealedRequest, Snapshot, State
 from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.routing import ServedRoute
-from gateway.core.sealing import is_key_id
 from gateway.core.verdict import Verdict
 from gateway.store.base import Store, Unreadable
 

@@ -19,12 +19,21 @@ from functools import partial
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.core.confidential import FAILURE, TEXT, TEXTS, Resealing, Sealing, of_audit, of_pause, of_suspension
+from gateway.core.confidential import (
+    FAILURE,
+    TEXT,
+    TEXTS,
+    Resealing,
+    Sealing,
+    Unopenable,
+    of_audit,
+    of_pause,
+    of_suspension,
+)
 from gateway.core.delivery import Delivering
 from gateway.core.immutable import immutable
 from gateway.core.operation import Audit, Event, Record, SealedRequest, Snapshot
 from gateway.core.outbox import opened_event, resealed_event
-from gateway.core.sealing import Unopenable
 from gateway.store.base import StartRefused
 from gateway.store.operations import (
     SEALED_COUNT_MAX,

@@ -1,13 +1,13 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
-`client` is the interface, chooses a connection and writes the head; `connect` opens one, `connection` is one and reads
-responses; `result` has the result types. `tls` loads certificates, for the edge too.
+`client` is the interface, chooses a connection and writes the head; `connect` opens one, and loads certificates for the
+edge, too; `connection` is one and reads responses; `result` has the result types.
 
 Entered by client.Upstream.exchange. Imports core.
 """
 
 from gateway.upstream.client import Duplex, Upstream, UpstreamResponse, UpstreamStats
-from gateway.upstream.connect import UpstreamSettings, keep_alive
+from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
 from gateway.upstream.result import (
     BodyLost,
     FileBody,
@@ -21,7 +21,6 @@ from gateway.upstream.result import (
     Unknown,
     status_of,
 )
-from gateway.upstream.tls import tls_context
 
 __all__ = [
     "BodyLost",

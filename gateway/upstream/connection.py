@@ -25,7 +25,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -112,17 +112,6 @@ class Sweep:
         self.by(self._look())
 
 
-class ResponseSource(Protocol):
-    """The connection, as its receiver uses it."""
-
-    sweep: Sweep
-
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def abort(self, reason: Unknown, detail: str) -> None: ...
-    def allow_to_outlast(self) -> None: ...
-
-
 class _Found:
     """What llhttp finds in a response. It refers to no other object, so that no cycle is left to be collected."""
 
@@ -193,7 +182,7 @@ class ResponseReceiver:
 
     def __init__(
         self,
-        source: ResponseSource,
+        source: UpstreamConnection,
         method: bytes,
         deadline: float,
         silence_seconds: float,
@@ -203,7 +192,7 @@ class ResponseReceiver:
     ) -> None:
         self.deadline = deadline
         self.silence_seconds = silence_seconds
-        self._source: ResponseSource | None = source
+        self._source: UpstreamConnection | None = source
         self._sweep = source.sweep
         self._method = method
         self._wants_upgrade = wants_upgrade
@@ -535,28 +524,6 @@ class UpstreamConnection(asyncio.Protocol):
     `idle_since`, `idle_until` and `rests_until` (on the loop's clock), `idle_before_seconds`, `is_passing` and
     `gives_way`.
     """
-
-    __slots__ = (
-        "_arrivals",
-        "_crowd_out_body",
-        "_drained",
-        "_is_writing_paused",
-        "_pool",
-        "_receiver",
-        "_sender",
-        "_socket",
-        "_transport",
-        "gives_way",
-        "idle_before_seconds",
-        "idle_since",
-        "idle_until",
-        "is_closed",
-        "is_idle",
-        "is_passing",
-        "rests_until",
-        "served",
-        "sweep",
-    )
 
     def __init__(self, pool: UpstreamPool, sock: socket.socket) -> None:
         self._pool = pool

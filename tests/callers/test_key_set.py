@@ -28,7 +28,7 @@ from gateway.callers.tokens import (
     url_source,
 )
 from gateway.core.identity.token import Token, read_token
-from gateway.upstream.tls import client_context
+from gateway.upstream.connect import client_context
 from tests.support.eventually import eventually
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key
 from tests.support.names import silent_name_server

@@ -11,9 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import Store, boot_seconds
 from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles

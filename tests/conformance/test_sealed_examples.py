@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gateway.core.confidential import Sealing
-from gateway.core.sealing import EncryptionKey, KeyRing
+from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.store.gate import SealedStore
 from gateway.store.operations import ManagedStore
 from gateway.store.sealed import EXAMPLES_MAX, why_unopenable

@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.confidential import NO_SEALING, Sealing, kept_headers, of_audit, sealed_by
+from gateway.core.confidential import (
+    NO_SEALING,
+    EncryptionKey,
+    KeyRing,
+    Sealing,
+    Unopenable,
+    kept_headers,
+    of_audit,
+    sealed_by,
+)
 from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Complete, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
-from gateway.core.sealing import EncryptionKey, KeyRing, Unopenable
 from tests.conformance.hand import ANSWER, RESOURCE, Hand, Script, new_identity
 
 OLD = EncryptionKey("old", bytes(32))

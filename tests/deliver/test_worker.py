@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.confidential import EncryptionKey, KeyRing
 from gateway.core.operation import Audit, SealedRequest, State
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import BreakerChanged, DeliveryAttempted, DeliveryResult
 from gateway.protect import claiming
 from gateway.protect import operation as runs

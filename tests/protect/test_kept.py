@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.confidential import EncryptionKey, KeyRing
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import SealedRequest
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal
 
 OLD, CURRENT = (EncryptionKey(name, bytes([number]) * 32) for number, name in enumerate(("old", "current")))

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import KEY_BYTES, EncryptionKey, KeyRing, Sealing
 from gateway.core.lifecycle import settle
 from gateway.core.operation import (
     EVENT_OF,
@@ -25,7 +25,6 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import EventType, Outbox, Subscription
-from gateway.core.sealing import KEY_BYTES, EncryptionKey, KeyRing
 from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
 from gateway.store.gate import passing
 from gateway.store.operations import Swept

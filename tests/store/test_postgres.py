@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.operation import Applied, Audit, Content, Fenced, State, microseconds
 from gateway.core.outbox import Outbox, Part, Subscription
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.base import EpochChanged, NotApplied, StartRefused, Unreadable
 from gateway.store.operations import EventFate, EventReport, Query
 from gateway.store.postgres.schema import Capability, capabilities

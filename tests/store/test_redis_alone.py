@@ -18,9 +18,8 @@ import pytest
 import redis
 
 from gateway.admin.reports import accept_loss
-from gateway.core.confidential import Resealing, Sealing
+from gateway.core.confidential import EncryptionKey, KeyRing, Resealing, Sealing
 from gateway.core.operation import Applied, Audit, State
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable

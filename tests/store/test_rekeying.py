@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.confidential import Resealing, Sealing, of_request
+from gateway.core.confidential import EncryptionKey, KeyRing, Resealing, Sealing, of_request
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import NO_EVENTS
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.store.gate import SealedStore
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.sealed import Place, Rekeyed, Values, rekey, why_unopenable

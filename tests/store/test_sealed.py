@@ -12,11 +12,10 @@ from uuid import UUID
 import apsw
 import pytest
 
-from gateway.core.confidential import NO_SEALING, Sealing
+from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, Snapshot, State
 from gateway.core.outbox import NO_EVENTS
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
 from gateway.store.base import NotApplied, Unreadable, boot_seconds

@@ -14,11 +14,8 @@ from gateway.protect.reply import (
     BY_STATUS,
     CASES,
     DOUBTS,
-    FAILED_BEFORE,
-    INCOMPARABLE,
-    OTHER_VERSION,
+    ROWS,
     TYPE_PREFIX,
-    UNFETCHED,
     Case,
     Trouble,
 )
@@ -30,10 +27,10 @@ _HEAD: Final = """\
 """
 # What a verdict says in other cases.
 _MORE: Final[dict[Verdict | Trouble, tuple[Case, ...]]] = {
-    Trouble.GATEWAY_FAILED: (FAILED_BEFORE,),
-    Verdict.KEY_REUSED: (INCOMPARABLE,),
-    Verdict.KEY_EXPIRED: (OTHER_VERSION,),
-    Verdict.UPSTREAM_UNREACHABLE: (UNFETCHED,),
+    Trouble.GATEWAY_FAILED: (ROWS["gateway-failed, before"],),
+    Verdict.KEY_REUSED: (ROWS["key-reused, incomparable"],),
+    Verdict.KEY_EXPIRED: (ROWS["key-expired, other-version"],),
+    Verdict.UPSTREAM_UNREACHABLE: (ROWS["upstream-unreachable, unfetched"],),
     Verdict.IN_DOUBT: tuple(case for case in DOUBTS.values() if case is not CASES[Verdict.IN_DOUBT]),
 }
 # When a problem comes that is no verdict.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from gateway.core.confidential import EncryptionKey, KeyRing
 from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
-from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.deliver.worker import DeliveryWorker
 from gateway.protect.accepting import KeptRequest, seal
 from gateway.protect.request import Request

@@ -9,10 +9,9 @@ mistake here may only make equal requests look different (nothing is executed), 
 
 The canonical digest is over digests of single parts. A record keeps four bytes for each of those, too, so that a repeat
 with another request can learn which part is another one; they decide nothing. Each is keyed with the fingerprint's
-secret and the operation id. So equal parts of two operations cannot be recognised by them, and without the secret they
-cannot be used to test guesses; only without a `fingerprint_key` can they, like the fingerprint itself. Members of a
-JSON document are found again by a digest of their pointer, so no name is kept. A member that the second document lacks
-is therefore reported as a change of the value that held it.
+secret and the operation id, so that equal parts of two operations cannot be recognised by them, nor guesses tested
+without the secret. Members of a JSON document are found again by a digest of their pointer, so no name is kept: one
+that the second document lacks is reported as a change of the value that held it.
 """
 
 from __future__ import annotations

@@ -27,9 +27,8 @@ from time import time_ns
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.core.confidential import NO_SEALING, Resealing, Sealing, sealed_by
+from gateway.core.confidential import NO_SEALING, Resealing, Sealing, Unopenable, sealed_by
 from gateway.core.operation import MICROSECONDS, Abandon, Complete, OutcomeCommand
-from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StartRefused, StoreError, wall_clock_us
 from gateway.store.batching import Batcher, Worker
 from gateway.store.files import make_directory

@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from gateway.core.confidential import SEALED_TEXT, key_id_of
 from gateway.core.identity.key import is_of
 from gateway.core.lifecycle import written_down
 from gateway.core.operation import (
@@ -31,7 +32,6 @@ from gateway.core.operation import (
     in_doubt_since_us,
     operation_id_of,
 )
-from gateway.core.sealing import SEALED_TEXT, key_id_of
 from gateway.store.agreement import Name
 from gateway.store.base import EpochChanged, NotApplied, StoreError
 from gateway.store.operations import (

@@ -14,9 +14,8 @@ from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.confidential import Sealing
+from gateway.core.confidential import Sealing, Unopenable
 from gateway.core.operation import MICROSECONDS, Snapshot
-from gateway.core.sealing import Unopenable
 from gateway.store.base import NotApplied, StoreError
 from gateway.store.batching import Batcher
 from gateway.store.redis.connection import (

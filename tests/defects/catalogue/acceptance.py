@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 kept-in-clear: requests are stored as they came
-  core/sealing.py tests/http/gateway/test_accept.py::test_nothing_of_a_kept_request_is_readable_in_the_store
+  core/confidential.py tests/http/gateway/test_accept.py::test_nothing_of_a_kept_request_is_readable_in_the_store
 -nonce + self._cipher(key_id, associated[:OWNER_BYTES]).encrypt(nonce, content, associated)
 +nonce + content
 kept-request-can-be-moved: a kept request opens in the row of another operation
@@ -30,7 +30,7 @@ preconditions-are-kept-for-later: a request is delivered later although it has a
 +False
 backlog-without-bound: however much waits, more is stored
   protect/accepting.py tests/http/gateway/test_accept.py::test_a_full_backlog_takes_nothing_new
--if not await self._pending.has_room(request, policy):
+-if refusal is None and not await self._pending.has_room(request, policy):
 +if False:
 old-count-is-new: beyond a thousand that wait on Postgres, more is stored than may be, for as long as a count is used
   protect/accepting.py
@@ -52,7 +52,7 @@ status-for-everybody: whoever knows an id sees the operation
 +isinstance(caller, Caller) or is_in_scope(
 unreadable-is-unknown: while the store is away, nothing was ever accepted
   protect/resource.py tests/http/gateway/test_status.py::test_what_cannot_be_read_is_not_absent
--            return refuse(Verdict.STORE_UNAVAILABLE, shape=self._shape)
+-            return refuse(Verdict.STORE_UNAVAILABLE, shape=self.shape)
 +            return self._not_found()
 tag-without-the-clock: a status that the clock changed has the tag that it had
   protect/compose.py tests/http/gateway/test_status.py::test_what_did_not_change_is_not_sent_again

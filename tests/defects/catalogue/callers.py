@@ -68,7 +68,7 @@ certificate-has-expired: a connection makes a certificate last for ever
 -if certificate.until <=
 +if certificate.until < 0 <=
 certificate-is-optional: clients without a certificate connect where one is required
-  upstream/tls.py tests/http/gateway/test_client_certificates.py::test_certificates_that_are_not_accepted[required]
+  upstream/connect.py tests/http/gateway/test_client_certificates.py::test_certificates_that_are_not_accepted[required]
 -ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
 +ssl.CERT_OPTIONAL
 first-name-taken: of two names of a certificate one is believed

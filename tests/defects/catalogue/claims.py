@@ -7,15 +7,14 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 sent-not-marked: an attempt is marked before its claim, and not when it sends
   protect/operation.py tests/integration/test_processes.py::test_killed_while_it_waits_for_the_upstream[sqlite]
--        self._marks.mark_sent(operation.place)
--
+-        self.marks.mark_sent(operation.place)
 marks-end-before-their-claims: a gateway that is killed in the last seconds of its drain leaves a doubt about what it
     never sent
   protect/operation.py
   tests/protect/test_drain.py::test_what_was_not_sent_stays_marked_until_its_claim_has_ended[not-ended]
 -            if operation.stage is _SETTLED:
--                self._marks.unmark(operation.place)
-+            self._marks.unmark(operation.place)
+-                self.marks.unmark(operation.place)
++            self.marks.unmark(operation.place)
 pursued-claims-are-not-marked: a claim that nobody will use comes into doubt when its gateway ends before the store is
     back
   protect/claiming.py tests/protect/test_drain.py::test_in_the_pursuit_of_a_claim

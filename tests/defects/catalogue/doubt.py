@@ -74,22 +74,22 @@ any-answer-disproves: an answer of a probe that no rule explains frees the key
 others-operations-probed: a service asks its own upstream about what only has the name of its route
   protect/probing.py
   tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone[another-operation]
--if not is_of(record.identity, self._service, route.operation):
+-if not is_of(record.identity, self.service, route.operation):
 +if False:
 probe-takes-the-token: a probe takes the operation over, and fences the late answer off
   protect/probing.py tests/http/gateway/test_recovery.py::test_a_late_answer_wins_over_a_probe[sqlite]
--            before = await self._store.read(operation_id)
-+            taken = Takeover(operation_id, record.token, uuid4(), self._who, lease_us)
-+            await self._store.apply(taken)
-+            before = await self._store.read(operation_id)
+-            before = await self.store.read(operation_id)
++            taken = Takeover(operation_id, record.token, uuid4(), self.who, lease_us)
++            await self.store.apply(taken)
++            before = await self.store.read(operation_id)
 +            before = replace(before, record=replace(before.record, state=State.IN_DOUBT))
   protect/probing.py
 -    State,
 +    State,
 +    Takeover,
   protect/probing.py
--from dataclasses import dataclass
-+from dataclasses import dataclass, replace
+-from dataclasses import KW_ONLY, dataclass, field
++from dataclasses import KW_ONLY, dataclass, field, replace
 probers-crowd: everybody who retries probes at the same time
   store/operations.py tests/conformance/test_recovery.py::test_of_many_probers_one_gets_the_lease[sqlite]
 -if self.is_held(now_us) or (self.is_put_off(now_us) and not is_urgent):

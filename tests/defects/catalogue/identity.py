@@ -21,7 +21,7 @@ operation-left-out: a key on another operation is the same operation
 incomparable-means-different: a caller whose request cannot be compared is told to send it under a new key, and pays
     twice
   protect/compose.py tests/http/gateway/test_times.py::test_a_repeat_that_cannot_be_compared[another key]
--case=None if why is None else INCOMPARABLE,
+-case=None if why is None else "incomparable",
 +case=None,
 identity-key-left-out: the digests of callers and keys can be computed without the secret
   core/identity/key.py tests/core/test_identity.py::test_with_a_secret_the_digests_cannot_be_computed
@@ -94,7 +94,7 @@ repeated-fields-pass: a field that says who calls, or under which key, may be th
 -if len(values) > 1 and (name in _SINGLE or name in once):
 +if False:
 dot-segments-pass: a service that resolves dot segments is reached past its route
-  core/spelling.py tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[nginx]
+  core/routing.py tests/http/gateway/test_spellings.py::test_a_spelling_is_no_way_around_a_route[nginx]
 -if _DOT_SEGMENT.search(each)
 +if False
 formats-pass: a service that takes a format from the path is reached past its route

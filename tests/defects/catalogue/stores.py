@@ -49,7 +49,7 @@ response-of-another-attempt: an encrypted response is believed under another tok
 -b"%b attempt %d %b" % (operation_id.bytes, token, part)
 +b"%b attempt %b" % (operation_id.bytes, part)
 the-same-nonce-always: equal contents are encrypted to equal bytes, and two contents of one place give each other away
-  core/sealing.py tests/core/test_confidential.py::test_no_two_are_alike
+  core/confidential.py tests/core/test_confidential.py::test_no_two_are_alike
 -key_id, nonce = self._current_id, self._random_bytes(_NONCE_BYTES)
 +key_id, nonce = self._current_id, bytes(_NONCE_BYTES)
 key-in-clear-in-spite-of-encryption: the caller's key is stored as it came

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
-from gateway.core.spelling import readings
+from gateway.core.routing import readings
 from gateway.protect.ambiguity import ambiguity, framing_fault
 
 ONCE = frozenset((b"authorization", b"x-tenant-id", b"webhook-id"))

@@ -119,23 +119,6 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (audit["who"], audit["why"], audit["event"]) == ("token for alice", "seen in the ledger", "prove")
 
 
-async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
-    """Before the settle time is over it takes force; then the retry runs."""
-    async with served(sqlite, tmp_path) as (running, admin):
-        path = f"/operations/{await doubt(running)}/resolve"
-        asked = {"never_happened": True, "why": "asked them"}
-        early = await admin("POST", path, asked)
-        assert (early.status, early.json()["code"]) == (409, "early")
-        assert early.header("Content-Type") == "application/problem+json"
-        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
-        assert early.json()["operation"]["state"] == "in_doubt"
-        forced = await admin("POST", path, {**asked, "force": True})
-        assert (forced.status, forced.json()["operation"]["state"]) == (200, "released")
-        assert status_of(await running.send()) == (201, "stored")
-        late = await admin("POST", path, {**asked, "force": True, "token": 1})
-        assert (late.status, late.json()["code"]) == (409, "moved")
-
-
 async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
     """A purged response is gone from the gateway at once; an erased key runs again."""
     async with served(store, tmp_path) as (running, admin):
@@ -387,18 +370,6 @@ async def test_requeue_and_withdraw(admin: Admin, caplog: pytest.LogCaptureFixtu
         assert (unknown.status, unknown.json()["code"]) == (404, "unknown")
 
 
-async def test_requeue_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter, a limit and a rate; the response counts, and so does the log."""
-    caplog.set_level(logging.INFO, "gateway")
-    for reason in ("unauthorized", "unauthorized", "unauthorized", "unreadable"):
-        await admin.desk.kept(State.DEAD_LETTER, reason=reason)
-    asked = {"reason": "unauthorized", "older_than": "0s", "limit": 2, "rate": 1000, "why": "rotated"}
-    done = (await admin("POST", "/requeue", asked)).json()
-    assert done == {"detail": "2 requeued, 0 skipped, 1 left.", "requeued": 2, "skipped": 0, "left": 1}
-    assert "the admin API requeued dead letters: 2 requeued, 0 skipped, 1 left, by token: rotated" in (caplog.messages)
-    assert (await admin("POST", "/requeue", asked)).json()["requeued"] == 1
-
-
 async def test_withdraw_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
     """Counted first, and then only if so many still match."""
     caplog.set_level(logging.INFO, "gateway")
@@ -412,8 +383,10 @@ async def test_withdraw_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> 
     done = (await admin("POST", "/withdraw", {**asked, "matching": 3})).json()
     assert done == {"detail": "2 withdrawn, 0 skipped, 1 left.", "withdrawn": 2, "skipped": 0, "left": 1}
     assert "the admin API withdrew dead letters: 2 withdrawn, 0 skipped, 1 left, by token: cancelled" in caplog.messages
+    again = (await admin("POST", "/requeue", {**asked, "older_than": "0s", "reason": "unauthorized"})).json()
+    assert again == {"detail": "1 requeued, 0 skipped, 0 left.", "requeued": 1, "skipped": 0, "left": 0}
     states = sorted(admin.desk.record(each.identity.operation_id).state for each in dead)
-    assert states == sorted([State.RELEASED, State.RELEASED, State.DEAD_LETTER])
+    assert states == sorted([State.RELEASED, State.RELEASED, State.ACCEPTED])
     assert (await admin("GET", "/dead-letters")).status == 400
 
 
@@ -460,6 +433,9 @@ async def test_never_happened_with_a_kept_request(admin: Admin) -> None:
     wish = {"never_happened": True, "force": True, "why": "asked them"}
     for more, state in (({}, "accepted"), ({"drop": True}, "released")):
         operation_id = (await admin.desk.kept(State.IN_DOUBT)).identity.operation_id
+        early = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, "force": False})
+        assert (early.status, early.json()["code"], early.json()["operation"]["state"]) == (409, "early", "in_doubt")
+        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
         done = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, **more})
         assert (done.status, done.json()["operation"]["state"]) == (200, state)
     wrong = await admin("POST", f"/operations/{NO_SUCH}/resolve", {"completed": COMPLETED, "drop": True, "why": "x"})

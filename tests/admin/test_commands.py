@@ -603,20 +603,3 @@ async def test_many_interrupted(sqlite: Store, tmp_path: Path) -> None:
         assert err == b"idempotency-gateway: interrupted; run the same command again to see what was done\n"
         rest = await shell(*words, "--rate", "1000")
         assert (rest.code, rest.out.splitlines()[-1]) == (0, f"{_MANY - done} requeued, 0 skipped, 0 left")
-
-
-async def test_many_withdrawn(sqlite: Store, tmp_path: Path) -> None:
-    """By a filter, each with its line; what is withdrawn runs if its caller sends it again."""
-    async with accepting(sqlite, tmp_path) as (running, admin, shell):
-        running.upstream.on("/charges", REFUSED)
-        ids = [await accept(running, f"k{number}") for number in range(2)]
-        for operation_id in ids:
-            await reach(running, admin, operation_id, "dead_letter")
-        words = ("withdraw", "--reason", "unauthorized", "--limit", "10", "--rate", "100", "--why", "cancelled")
-        done = await shell(*words)
-        assert sorted(done.out.splitlines()) == [
-            "2 withdrawn, 0 skipped, 0 left",
-            *sorted(f"{operation_id}  withdrawn" for operation_id in ids),
-        ]
-        running.upstream.on("/charges", DONE)
-        assert status_of(await running.send("k0")) == (201, "stored")

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -18,7 +18,7 @@ from gateway.admin.access import FAILURES_MAX, WINDOW_SECONDS, Throttle
 from gateway.core.operation import State
 from tests.admin.shell import doubt
 from tests.admin.test_console import ADMIN, Consoled, consoled
-from tests.admin.test_pages import HOSTILE, TOKENS, Browser, Page
+from tests.admin.test_pages import HOSTILE, TOKENS, Browser
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.issuer import Issuer, signing_key
@@ -29,37 +29,9 @@ ROLES = {"viewer": ["staff"], "operator": ["support"], "admin": ["sre"]}
 PROXY = {"from": ["127.0.0.1/32"], "name": "X-Forwarded-User", "groups": "X-Forwarded-Groups", "roles": ROLES}
 
 
-@dataclass
-class Known(Browser):
-    """A browser behind a proxy that adds these headers."""
-
-    added: list[tuple[str, str]] = field(default_factory=list)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        given: dict[str, str],
-        body: bytes = b"",
-        content_type: str = "application/x-www-form-urlencoded",
-    ) -> Page:
-        headers = [("Host", f"{self.host}:{self.port}"), *self.added]
-        headers += [(name, value) for name, value in given.items() if value]
-        headers += [("Cookie", self.cookie)] if self.cookie else []
-        headers += [("Content-Type", content_type)] if body else []
-        return Page(await http.request(self.port, method, path, headers, body))
-
-    async def go_on(self, **headers: str) -> Page:
-        """Sign in as whom the proxy names."""
-        response = await self.post("/ui/sign-in", {"vouched": "yes"}, **headers)
-        if response.status == 303:
-            self.cookie = (response.header("Set-Cookie") or "").partition(";")[0]
-        return response
-
-
-def named(it: Consoled, name: str, groups: str | None = None) -> Known:
+def named(it: Consoled, name: str, groups: str | None = None) -> Browser:
     added = [("X-Forwarded-User", name), *([] if groups is None else [("X-Forwarded-Groups", groups)])]
-    return Known(it.house.gateway.admin_address[1], added=added)
+    return Browser(it.house.gateway.admin_address[1], added=added)
 
 
 @asynccontextmanager
@@ -143,7 +115,7 @@ async def test_the_role_of_a_name(tmp_path: Path) -> None:
 async def test_whom_nobody_vouches_for(tmp_path: Path, added: list[tuple[str, str]], why: str) -> None:
     """They have no session, and learn why; a token still signs in."""
     async with proxied(tmp_path) as it:
-        browser = Known(it.house.gateway.admin_address[1], added=added)
+        browser = Browser(it.house.gateway.admin_address[1], added=added)
         page = await browser.get("/ui/sign-in")
         assert why in page.words
         assert "Go on" not in page.words
@@ -309,9 +281,9 @@ async def issued(
             yield it, issuer
 
 
-def handed(it: Consoled, header: str, token: str) -> Known:
+def handed(it: Consoled, header: str, token: str) -> Browser:
     value = f"Bearer {token}" if header == "Authorization" else token
-    return Known(it.house.gateway.admin_address[1], added=[(header, value)])
+    return Browser(it.house.gateway.admin_address[1], added=[(header, value)])
 
 
 @pytest.mark.parametrize("header", ["Authorization", "X-Forwarded-Access-Token"])
@@ -414,7 +386,7 @@ async def test_an_issuer_that_is_away(tmp_path: Path) -> None:
 async def test_a_wrong_token_is_still_throttled(tmp_path: Path) -> None:
     """Where signed tokens come in Authorization, too: what is none of them counts."""
     async with issued(tmp_path, "Authorization") as (it, _):
-        browser = Known(it.house.gateway.admin_address[1], added=[("Authorization", "Bearer guessed")])
+        browser = Browser(it.house.gateway.admin_address[1], added=[("Authorization", "Bearer guessed")])
         statuses = [(await browser.get("/ui/")).status for _ in range(11)]
         assert statuses == [401] * 10 + [429]
         browser.added = [("Authorization", f"Bearer {TOKENS['ada']}")]

@@ -17,24 +17,14 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from gateway.admin import resolution as rulings
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
 from gateway.admin.journal import REFUSED, WAITING, response_of
 from gateway.admin.journal import listed as journal_listed
 from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Bulk, Verb, dead_letters, gathered, listed
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.reports import MemoryState, Report
-from gateway.admin.resolution import (
-    Changed,
-    Fault,
-    Happened,
-    Malformed,
-    NoSuch,
-    NothingHappened,
-    Refusal,
-    Refused,
-    Ruling,
-    unavailable,
-)
+from gateway.admin.resolution import Changed, Malformed, Refused
 from gateway.admin.view import described, full_json, operation_in
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
@@ -241,11 +231,11 @@ class ResolveAsked(Asked):
     token: int | None = Field(None, ge=1)
 
     @property
-    def ruling(self) -> Ruling:
+    def ruling(self) -> rulings.Ruling:
         if (self.completed is not None) == self.never_happened:
             raise Malformed("say either completed, with the response, or never_happened: true")
         if self.completed is None:
-            return NothingHappened(drops=self.drop)
+            return rulings.NothingHappened(drops=self.drop)
         if self.drop:
             raise Malformed("drop is for never_happened: true")
         try:
@@ -253,7 +243,7 @@ class ResolveAsked(Asked):
         except binascii.Error:
             raise Malformed("completed.body_base64: it is not base64") from None
         headers = [(name, value) for name, value in self.completed.headers]
-        return Happened(*response_of(self.completed.status, headers, body))
+        return rulings.Happened(*response_of(self.completed.status, headers, body))
 
 
 class DecideAsked(Asked):
@@ -353,12 +343,12 @@ async def _many(operations: Operations, asked: ManyAsked, audit: Audit, verb: Ve
     bulk = await listed(operations, asked.query, asked.rate, verb)
     if asked.matching not in (None, bulk.matching):
         text = f"Nothing was changed: not {asked.matching}, but {bulk.matching} dead letters match by now."
-        raise Fault(409, MATCHES_CHANGED, text, matching=bulk.matching)
+        raise rulings.Fault(409, MATCHES_CHANGED, text, matching=bulk.matching)
     try:
         async for _outcome in bulk.run(operations, audit, seconds_max=_BULK_SECONDS):
             pass
     except (NotApplied, Indefinite) as error:
-        raise unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **bulk.counts) from error
+        raise rulings.unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **bulk.counts) from error
     finally:
         _LOG.info("the admin API %s dead letters: %s, by %s: %s", verb.did, bulk, audit.who, audit.why)
     return bulk
@@ -537,12 +527,12 @@ Reload = Callable[[], Awaitable[Reloaded]]
 async def reloaded(reload: Reload | None, refused: str = "") -> Reloaded:
     """The report of a reload. Raises `Fault` where it is refused, with the text `refused` before its own."""
     if reload is None:
-        raise Fault(409, "no-file", "This gateway was not started from a file.")
+        raise rulings.Fault(409, "no-file", "This gateway was not started from a file.")
     report = await reload()
     if report.result == "refused":
         members = {name: value for name, value in report.document.items() if name != "detail"}
         status = 422 if report.is_file_wrong else 409
-        raise Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
+        raise rulings.Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
     return report
 
 
@@ -572,7 +562,7 @@ async def _inspect(operations: Operations, place: Place, _: None) -> Report:
     inspected = await operations.inspect(operation_id_of(place))
     about = full_json(inspected)
     if inspected.snapshot.record is None:
-        raise Fault(404, Refusal.UNKNOWN, about["next"], operation=about)
+        raise rulings.Fault(404, rulings.Refusal.UNKNOWN, about["next"], operation=about)
     return about
 
 
@@ -611,8 +601,8 @@ async def _journal(operations: Operations, _: Place, asked: JournalQuery) -> Rep
 async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> Report:
     try:
         return {"routes": await operations.observed(asked.route)}
-    except NoSuch as error:
-        raise Fault(404, error.code, f"{error}.") from None
+    except rulings.NoSuch as error:
+        raise rulings.Fault(404, error.code, f"{error}.") from None
 
 
 async def _activity(operations: Operations, _: Place, asked: ActivityQuery) -> Report:

@@ -20,19 +20,8 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin import actions
-from gateway.admin.access import (
-    FORCE,
-    FORGED,
-    PERSON,
-    READ,
-    RELOAD,
-    SIGN_IN_PATH,
-    Action,
-    Authentication,
-    Endpoint,
-    is_page,
-)
+from gateway.admin import access, actions
+from gateway.admin.access import Action, Endpoint
 from gateway.admin.actions import Change, Look, M, operation_id_of
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Declined, Fault, Refusal, Refused, fault_of, unavailable
@@ -92,7 +81,7 @@ class AdminApi:
     def __init__(
         self,
         operations: Operations,
-        authentication: Authentication,
+        authentication: access.Authentication,
         events: Events,
         *,
         response_bytes_max: int,
@@ -111,11 +100,11 @@ class AdminApi:
             client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
         endpoints = [
-            *(Endpoint("GET", each.path, READ, self._responding(each)) for each in actions.LOOKS),
+            *(Endpoint("GET", each.path, access.READ, self._responding(each)) for each in actions.LOOKS),
             *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in actions.CHANGES),
             # By POST, so that a credential in what is pasted is in no address and no log.
-            Endpoint("POST", "/find", READ, self._find),
-            Endpoint("POST", "/config/reload", RELOAD, self._reload_config),
+            Endpoint("POST", "/find", access.READ, self._find),
+            Endpoint("POST", "/config/reload", access.RELOAD, self._reload_config),
             *(() if pages is None else pages.endpoints()),
         ]
         self._actions = {(each.method, each.path): each.action for each in endpoints}
@@ -137,7 +126,7 @@ class AdminApi:
         except web.HTTPException as error:
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             found = _fault_of_status(error.status, allowed)
-        if self._pages is not None and is_page(request):
+        if self._pages is not None and access.is_page(request):
             response = self._pages.fault(request, found)
         else:
             response = problem(found.status, found.code, found.detail, found.headers, **found.members)
@@ -176,9 +165,9 @@ class AdminApi:
             if (record := request.get(_RECORD)) is not None:
                 about = record.identity.operation_id, record.attempts, trace_of_attempt(record)
             self._facts.publish(AdminActed(action.value, result, loop.time() - began, *about))
-        if request.get(FORGED):
+        if request.get(access.FORGED):
             self._facts.publish(SignedIn(AdminResult.REFUSED))
-        elif is_change and request.path == SIGN_IN_PATH:
+        elif is_change and request.path == access.SIGN_IN_PATH:
             self._facts.publish(SignedIn(AdminResult.DONE if response.status < 400 else AdminResult.REFUSED))
         return response
 
@@ -188,7 +177,7 @@ class AdminApi:
         exists."""
         action = self._action_of(request)
         if action is None or action.role is not None:
-            person = request[PERSON] = await self.authentication.person_of(request)
+            person = request[access.PERSON] = await self.authentication.person_of(request)
             if action is not None:
                 person.require(action)
         return await handler(request)
@@ -213,9 +202,9 @@ class AdminApi:
                 # What is no id is said before anything about the body.
                 operation_id_of(request.match_info)
             asked = await _asked(request, change.asked)
-            audit = asked.audit_as(request[PERSON])
+            audit = asked.audit_as(request[access.PERSON])
             if isinstance(asked, actions.ResolveAsked) and asked.force:
-                request[PERSON].require(FORCE)
+                request[access.PERSON].require(access.FORCE)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
             if isinstance(result, Changed | Refused):

@@ -23,23 +23,13 @@ from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin import reports
+from gateway.admin import resolution as rulings
 from gateway.admin.actions import CHANGES, Change, ListQuery, Result, states_named
 from gateway.admin.journal import HEAD_BYTES_MAX, REFUSED, acknowledge, export, kept, notes, read_response
 from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Verb, dead_letters, listed, pages
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.reports import Report, moment
-from gateway.admin.resolution import (
-    Changed,
-    Happened,
-    Malformed,
-    NothingHappened,
-    Refusal,
-    Refused,
-    Ruling,
-    is_said_by,
-    moved,
-    no_such_route,
-)
+from gateway.admin.resolution import Changed, Malformed, Refused
 from gateway.admin.view import (
     described,
     full_json,
@@ -111,11 +101,10 @@ def _telling(
     async def run(operations: Operations, _: HostJournals) -> int | None:
         result = await work(operations)
         if isinstance(result, Refused):
-            if result.reason is Refusal.UNSURE:
+            if result.reason is rulings.Refusal.UNSURE:
                 # The command line lacks --yes.
                 raise CommandWrong(result.text)
-            can_be_forced = result.reason in (Refusal.EARLY, Refusal.RESPONSE)
-            hint = " If you know more than the gateway, add --force." if can_be_forced else ""
+            hint = " If you know more than the gateway, add --force." if result.can_be_forced else ""
             raise CommandError(result.text + hint)
         print(result if isinstance(result, str) else result.text)
         if not isinstance(result, Changed):
@@ -216,7 +205,7 @@ async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, au
     waiting = (await operations.backlog()).waiting if without_route else {}
     for name in without_route:
         if name not in waiting:
-            raise no_such_route(name, operations.policies)
+            raise rulings.no_such_route(name, operations.policies)
         _note(f"there is no route {name} in the configuration")
     bulk = await listed(operations, wanted, rate, verb)
     try:
@@ -437,7 +426,7 @@ class Line:
 
     number: int
     operation_id: UUID
-    ruling: Ruling
+    ruling: rulings.Ruling
     token: int | None = None
 
 
@@ -458,7 +447,7 @@ def _resolve(chosen: argparse.Namespace) -> Job:
         return _resolve_list(chosen, audit)
     if chosen.operation is None:
         raise CommandWrong("say which operation: its id, as inspect --list shows it; or --from FILE for many")
-    ruling: Ruling = NothingHappened(drops=chosen.drop)
+    ruling: rulings.Ruling = rulings.NothingHappened(drops=chosen.drop)
     if chosen.completed is not None:
         try:
             ruling = _happened(chosen.completed, _read_file(chosen.completed))
@@ -477,10 +466,10 @@ def _read_file(name: str) -> bytes:
     return _read(name, _FILE_BYTES_MAX)
 
 
-def _happened(file: str, data: bytes) -> Happened:
+def _happened(file: str, data: bytes) -> rulings.Happened:
     """The response of this file. Raises `ValueError`."""
     try:
-        return Happened(*read_response(data))
+        return rulings.Happened(*read_response(data))
     except Malformed as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -563,7 +552,7 @@ def _read_line(number: int, text: str, read_file: Callable[[str], bytes]) -> tup
     token = int(given) if at else None
     match verb, file.strip():
         case "never-happened", "" | "drop" as drop:
-            return Line(number, operation_id, NothingHappened(drops=bool(drop)), token), 0
+            return Line(number, operation_id, rulings.NothingHappened(drops=bool(drop)), token), 0
         case "completed", file if file:
             data = read_file(file)
             return Line(number, operation_id, _happened(file, data), token), len(data)
@@ -598,16 +587,16 @@ async def _done_before(operations: Operations, line: Line, audit: Audit) -> Chan
     """What became of a line that was applied before; None if it was not. A list may be given again long afterwards.
     "Nothing happened" frees the key, so the operation may have run since then: the line counts as done. If it is in
     doubt again, the list was not about this attempt, and resolves it only by naming its token."""
-    if not isinstance(line.ruling, NothingHappened):
+    if not isinstance(line.ruling, rulings.NothingHappened):
         return None
     audits = await operations.audits(line.operation_id)
-    earlier = next((entry for entry in reversed(audits) if is_said_by(entry, audit)), None)
+    earlier = next((entry for entry in reversed(audits) if rulings.is_said_by(entry, audit)), None)
     if earlier is None:
         return None
     snapshot = await operations.read(line.operation_id)
     if snapshot.state is not State.IN_DOUBT or line.token == earlier.token:
         return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
-    return moved(earlier.token, snapshot) if line.token is None else None
+    return rulings.moved(earlier.token, snapshot) if line.token is None else None
 
 
 _JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {

@@ -282,6 +282,10 @@ class Refused:
         """The status of a response that says so."""
         return 404 if self.reason is Refusal.UNKNOWN else 409
 
+    @property
+    def can_be_forced(self) -> bool:
+        return self.reason in (Refusal.EARLY, Refusal.RESPONSE)
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:

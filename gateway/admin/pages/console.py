@@ -31,35 +31,13 @@ from markupsafe import Markup, escape
 from gateway import __version__
 from gateway.admin import access, actions, listing, view
 from gateway.admin import resolution as rulings
-from gateway.admin.access import (
-    PERSON,
-    SESSION,
-    Authentication,
-    Disbelieved,
-    Endpoint,
-    Form,
-    Person,
-    Session,
-    form_of,
-    text_in,
-)
+from gateway.admin.access import PERSON, Endpoint, Form, form_of, text_in
 from gateway.admin.actions import ACTIONS, CHANGES, Asked, Change, ManyAsked, Place, Result, operation_id_of, parsed
 from gateway.admin.journal import acknowledge, exported, kept, read_response, written
 from gateway.admin.operations import Operations, audit_by, bounded
 from gateway.admin.pages.pictures import counted_part, counted_since_us, last_in_doubt, marks_in, pictures, strip
 from gateway.admin.reports import ago, events_text, moment, span
-from gateway.admin.resolution import (
-    Changed,
-    Fault,
-    Happened,
-    Malformed,
-    NotDead,
-    NothingHappened,
-    OutcomeRefused,
-    Refusal,
-    Refused,
-    Ruling,
-)
+from gateway.admin.resolution import Changed, Malformed, Refused
 from gateway.admin.view import Inspected, described, doubt_text, since_us, times_of
 from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
@@ -138,7 +116,7 @@ class Process:
 class Console:
     """On this admin port, about these operations, of this process."""
 
-    def __init__(self, operations: Operations, authentication: Authentication, process: Process) -> None:
+    def __init__(self, operations: Operations, authentication: access.Authentication, process: Process) -> None:
         self._operations = operations
         self._authentication = authentication
         self._process = process
@@ -233,7 +211,7 @@ class Console:
 
     def _page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
         """A page of a template. `values` are escaped where they stand."""
-        session = request.get(SESSION)
+        session = request.get(access.SESSION)
         form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
         always = {
             **self._always,
@@ -258,7 +236,7 @@ class Console:
 
     # -- signing in and out, and what fails -------------------------------------------------------------------------
 
-    def fault(self, request: web.Request, fault: Fault) -> web.Response:
+    def fault(self, request: web.Request, fault: rulings.Fault) -> web.Response:
         """The page for a request that is not carried out."""
         if fault.code == "signed-out" and request.method == "GET":
             asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
@@ -272,7 +250,7 @@ class Console:
 
     async def _root(self, request: web.Request) -> web.Response:
         if not access.is_page(request):
-            raise Fault(404, "no-such-path", "There is nothing here; see /operations.")
+            raise rulings.Fault(404, "no-such-path", "There is nothing here; see /operations.")
         return see_other("/ui/")
 
     async def _sign_in_page(self, request: web.Request) -> web.Response:
@@ -282,7 +260,7 @@ class Console:
     def _asking(
         self,
         request: web.Request,
-        vouched: Person | Disbelieved | None,
+        vouched: access.Person | access.Disbelieved | None,
         status: int = 200,
         mistake: str | None = None,
         asked: str | None = None,
@@ -290,7 +268,8 @@ class Console:
         """`asked` is the page that was asked for; None takes that of the query."""
         target = _page_of(request.query.get("next", "") if asked is None else asked)
         values = {"host": request.headers.get("Host", ""), "next": target, "is_out": "out" in request.query}
-        named, why = (vouched, "") if isinstance(vouched, Person) else (None, "" if vouched is None else vouched.why)
+        named = vouched if isinstance(vouched, access.Person) else None
+        why = vouched.why if isinstance(vouched, access.Disbelieved) else ""
         return self._page(request, "sign_in", status, mistake=mistake, named=named, why=why, **values)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
@@ -300,12 +279,12 @@ class Console:
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         form = await form_of(request)
-        session: Session | Disbelieved | None
+        session: access.Session | access.Disbelieved | None
         if "vouched" in form:
             session = await self._authentication.sign_in_vouched(request)
         else:
             session = self._authentication.sign_in(request, text_in(form, "token"))
-        if not isinstance(session, Session):
+        if not isinstance(session, access.Session):
             mistake = "This token is not known here." if session is None else "Nobody is named whom this console knows."
             vouched = await self._authentication.vouched(request)
             return self._asking(request, vouched, 401, mistake, text_in(form, "next"))
@@ -455,15 +434,15 @@ class Console:
         operation_id = operation_id_of(request.match_info)
         record = (await self._operations.read(operation_id)).record
         if record is None or record.response is None or record.response.body is None:
-            raise Fault(404, "no-response", "There is no response with its body.")
+            raise rulings.Fault(404, "no-response", "There is no response with its body.")
         return self._download(request, operation_id, written(record.response), "the response")
 
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
         try:
             _, content = await exported(self._process.journals, operation_id, token)
-        except OutcomeRefused as error:
-            raise Fault(404, "no-response", f"{error}.") from None
+        except rulings.OutcomeRefused as error:
+            raise rulings.Fault(404, "no-response", f"{error}.") from None
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
@@ -584,7 +563,7 @@ class Console:
         about = f"{change.title}, {request.path}: {audit.why}"
         try:
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
-        except (Fault, NotDead):
+        except (rulings.Fault, rulings.NotDead):
             self._note(request, f"was refused: {about}")
             raise
         self._note(request, f"did: {about}")
@@ -617,7 +596,7 @@ class Console:
         asked = parsed(ManyAsked, {"why": audit.why, **bounds, **_filter_in(form)})
         try:
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
-        except Fault as fault:
+        except rulings.Fault as fault:
             self._note(request, f"was refused: {change.title}: {fault.detail}")
             if fault.code == actions.MATCHES_CHANGED:
                 return await self._choose(request, change, 409, "others match by now than were shown. Look again")
@@ -634,15 +613,15 @@ class Console:
         """The operation of the path. Raises `Fault` where it is not remembered."""
         snapshot = await self._operations.read(operation_id_of(request.match_info))
         if snapshot.record is None:
-            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+            raise rulings.Fault(404, rulings.Refusal.UNKNOWN, "Nothing is remembered under this id.")
         return snapshot
 
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
             return await acknowledge(self._process.journals, operation_id, token, audit, self._operations.read)
-        except OutcomeRefused as error:
-            raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
+        except rulings.OutcomeRefused as error:
+            raise rulings.Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
     async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         report = await actions.reloaded(self._process.reload, "Refused, and nothing was changed:\n")
@@ -664,7 +643,7 @@ class Console:
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
             text = f"It is {snapshot.state}: there is nothing to resolve."
-            return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
+            return self._done(request, "Resolve", Refused(rulings.Refusal.STATE, text, snapshot))
         treatment, given = policies.treatment_of(record), form or {}
         values = {
             "treatment": treatment,
@@ -689,9 +668,9 @@ class Console:
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
-                ruling: Ruling = NothingHappened(drops=drop)
+                ruling: rulings.Ruling = rulings.NothingHappened(drops=drop)
             else:
-                ruling = Happened(*read_response(data))
+                ruling = rulings.Happened(*read_response(data))
         except Malformed as error:
             return await self._resolving(request, 400, str(error), form)
         result = await self._operations.resolve(
@@ -699,17 +678,17 @@ class Console:
         )
         values: dict[str, Any]
         record, replayed = result.snapshot.record, None
-        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
+        may_be_forced = isinstance(result, Refused) and result.can_be_forced
         if isinstance(result, Refused) and not may_be_forced:
             return self._done(request, "Resolve", result)
         if isinstance(result, Changed) and (is_confirmed or result.is_repeat):
             if is_confirmed:
                 self._note(request, f"resolved operation {operation_id}: {audit.why}")
-            if isinstance(ruling, Happened) and record is not None and record.response is not None:
+            if isinstance(ruling, rulings.Happened) and record is not None and record.response is not None:
                 replayed = _replayed(record.response)
             values = {"operation_id": operation_id, "replayed": replayed, "why": audit.why}
             return self._page(request, "resolved", result=result, **values)
-        if isinstance(ruling, Happened) and record is not None:
+        if isinstance(ruling, rulings.Happened) and record is not None:
             command = rulings.resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
             replayed = _replayed(command.response, ruling) if isinstance(command, Prove) else None
         values = {
@@ -861,7 +840,7 @@ def _shown(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
-def _replayed(response: StoredResponse, given: Happened | None = None) -> dict[str, Any]:
+def _replayed(response: StoredResponse, given: rulings.Happened | None = None) -> dict[str, Any]:
     """What repeats get of a response, and what they do not get of the one that was `given`."""
     names = {name.lower() for name, _ in response.headers}
     dropped = () if given is None else _shown(given.head.headers)

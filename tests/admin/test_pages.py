@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -25,7 +24,7 @@ from gateway.core.replay import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournalFiles
-from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
+from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Admin, Desk
 from tests.admin.shell import doubt
 from tests.support import http
 from tests.support.house import house
@@ -161,6 +160,9 @@ class Port:
         browser = self.browser()
         assert (await browser.sign_in(name)).status == 303
         return browser
+
+    def program(self, name: str) -> Admin:
+        return Admin(self.port, TOKENS[name])
 
     async def opened(
         self, name: str, state: State = State.IN_DOUBT, verb: str = "resolve"
@@ -315,8 +317,7 @@ async def test_sign_in_is_throttled(port: Port) -> None:
         assert (await browser.sign_in("wrong")).status == 401
     response = await browser.sign_in("ada")
     assert (response.status, response.header("Set-Cookie")) == (429, None)
-    bearer = [("Authorization", f"Bearer {TOKENS['ada']}")]
-    assert (await http.request(port.port, "GET", "/operations", bearer)).status == 429
+    assert (await port.program("ada")("GET", "/operations")).status == 429
 
 
 async def test_a_session_is_not_for_the_api(port: Port) -> None:
@@ -394,9 +395,8 @@ async def test_force_needs_an_admin(port: Port) -> None:
     """An operator resolves, but does not overrule a refusal, over the API or the page."""
     record = await port.desk.in_state(State.IN_DOUBT)
     operation_id = record.identity.operation_id
-    asked = b'{"never_happened": true, "force": true, "why": "sure"}'
-    bearer = [("Authorization", f"Bearer {TOKENS['olga']}"), ("Content-Type", "application/json")]
-    assert (await http.request(port.port, "POST", f"/operations/{operation_id}/resolve", bearer, asked)).status == 403
+    asked = {"never_happened": True, "force": True, "why": "sure"}
+    assert (await port.program("olga")("POST", f"/operations/{operation_id}/resolve", asked)).status == 403
     browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
     early = await browser.submit(path, {"way": "never_happened", "why": "sure of it"})
     assert early.status == 409
@@ -417,16 +417,12 @@ async def test_a_change_needs_its_role(tmp_path: Path) -> None:
     async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
         operation_id = await doubt(running)
         port = running.gateway.admin_address[1]
-        path, asked = f"/operations/{operation_id}/resolve", b'{"never_happened": true, "why": "seen", "by": "bob"}'
-        viewer, admin = (
-            [("Authorization", f"Bearer {TOKENS[name]}"), ("Content-Type", "application/json")]
-            for name in ("vera", "ada")
-        )
-        refused = await http.request(port, "POST", path, viewer, asked)
+        path, asked = f"/operations/{operation_id}/resolve", {"never_happened": True, "why": "seen", "by": "bob"}
+        viewer, admin = Admin(port, TOKENS["vera"]), Admin(port, TOKENS["ada"])
+        refused = await viewer("POST", path, asked)
         assert (refused.status, refused.json()["code"]) == (403, "forbidden")
-        forced = asked.replace(b"true,", b'true, "force": true,')
-        assert (await http.request(port, "POST", path, admin, forced)).status == 200
-        (audit,) = (await http.request(port, "GET", f"/operations/{operation_id}", viewer)).json()["audits"]
+        assert (await admin("POST", path, {**asked, "force": True})).status == 200
+        (audit,) = (await viewer("GET", f"/operations/{operation_id}")).json()["audits"]
         assert audit["who"] == "ada for bob"
         browser = Browser(port)
         await browser.sign_in("vera")
@@ -813,9 +809,8 @@ EACH_PATH = [
 async def test_a_path_and_its_role(port: Port, least: str, method: str, path: str) -> None:
     """It is there for its role and for those above, and forbidden to those below."""
     ranks = [role for _, _, role in PEOPLE]
-    for name, token, role in PEOPLE:
-        bearer = [("Authorization", f"Bearer {token}")]
-        response = await http.request(port.port, method, path.replace("ID", _ID), bearer)
+    for name, _, role in PEOPLE:
+        response = await port.program(name)(method, path.replace("ID", _ID))
         is_refused = ranks.index(role) < ranks.index(least)
         assert (response.status == 403) is is_refused, (name, response.status)
         assert response.status != 405, name
@@ -837,9 +832,7 @@ BODIES = {
 @pytest.mark.parametrize("verb", BODIES)
 async def test_the_members_of_a_body(port: Port, verb: str) -> None:
     """A body with another name is refused, and told which names there are."""
-    headers = [("Authorization", f"Bearer {TOKENS['ada']}"), ("Content-Type", "application/json")]
-    body = json.dumps({"why": "x", "other": 1}).encode()
-    refused = await http.request(port.port, "POST", f"/operations/{uuid4()}/{verb}", headers, body)
+    refused = await port.program("ada")("POST", f"/operations/{uuid4()}/{verb}", {"why": "x", "other": 1})
     assert refused.status == 400
     _, _, names = refused.json()["detail"].partition("known here: ")
     assert set(names.partition(";")[0].split(", ")) == BODIES[verb]

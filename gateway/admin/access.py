@@ -274,23 +274,22 @@ class Authentication:
         return session.person
 
     def _with_token(self, values: list[str], remote: str | None) -> Person:
-        self._check_throttle(remote)
         scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
-        person = self._people.with_token(given.strip(" ").encode("utf-8", "surrogateescape"))
-        if person is None or scheme.lower() != "bearer":
-            self._failed(remote)
+        person = self._known(given.strip(" ") if scheme.lower() == "bearer" else "", remote)
+        if person is None:
             raise _unauthorized('Bearer realm="admin", error="invalid_token"')
         return person
 
-    def _check_throttle(self, remote: str | None) -> None:
+    def _known(self, token: str, remote: str | None) -> Person | None:
+        """Who has this token. Raises `Fault` where one was wrong too often."""
         if wait_seconds := self.throttle.wait_seconds(remote):
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
-
-    def _failed(self, remote: str | None) -> None:
-        failures = self.throttle.failed(remote)
-        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
-        _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+        person = self._people.with_token(token.encode("utf-8", "surrogateescape"))
+        if person is None:
+            more = " too often: it is throttled now" if self.throttle.failed(remote) >= FAILURES_MAX else ""
+            _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+        return person
 
     # -- browsers -----------------------------------------------------------------------------------------------------
 
@@ -312,31 +311,22 @@ class Authentication:
         if self.refusals.failed(request.remote) <= FAILURES_MAX:
             self.note(f"somebody at {request.remote}", f"was refused: {why}")
 
-    async def sign_in_vouched(self, request: web.Request) -> Session | Disbelieved:
-        """Begin a session of the one whom somebody vouches for. Raises `Fault` if another page sent this."""
+    async def sign_in(self, request: web.Request, token: str | None) -> Session | None:
+        """Begin a session of whoever has this token or, without one, whom somebody vouches for; None where that is
+        nobody. Raises `Fault` if another page sent this, or it is throttled."""
         self.check_host(request)
-        origin, said = self.own_origin(request), await self.vouched(request)
-        if isinstance(said, Person):
-            return self._begun(said, request, origin, ", vouched for")
-        said = said or Disbelieved("this request names nobody")
-        if not said.is_forged:
-            self._note_refused(request, said.why)
-        return said
-
-    def _begun(self, person: Person, request: web.Request, origin: str, how: str = "") -> Session:
+        origin, how = self.own_origin(request), ""
+        if token is not None:
+            person = self._known(token.strip(), request.remote)
+        else:
+            said, how = await self.vouched(request) or Disbelieved("this request names nobody"), ", vouched for"
+            person = said if isinstance(said, Person) else None
+            if isinstance(said, Disbelieved) and not said.is_forged:
+                self._note_refused(request, said.why)
+        if person is None:
+            return None
         self.note(person.name, f"signed in as {person.role} from {request.remote}{how}")
         return Session(person, int(self._wall_clock()), secrets.token_bytes(_NONCE_BYTES), origin)
-
-    def sign_in(self, request: web.Request, token: str) -> Session | None:
-        """Begin a session; None if the token is wrong. Raises `Fault` if another page sent this, or it is throttled."""
-        self.check_host(request)
-        origin = self.own_origin(request)
-        self._check_throttle(request.remote)
-        person = self._people.with_token(token.strip().encode("utf-8", "surrogateescape"))
-        if person is None:
-            self._failed(request.remote)
-            return None
-        return self._begun(person, request, origin)
 
     def check_host(self, request: web.BaseRequest) -> None:
         """Raises `Fault` where a browser was led here by a name that is not known."""

@@ -51,9 +51,9 @@ def admin(port: Port) -> Admin:
     return Admin(port.port, TOKEN)
 
 
-async def test_completed(store: Store, tmp_path: Path) -> None:
+async def test_completed(sqlite: Store, tmp_path: Path) -> None:
     """An operation in doubt is listed, looked at and resolved over the API; the client's retry gets the response."""
-    async with served(store, tmp_path) as (running, admin):
+    async with served(sqlite, tmp_path) as (running, admin):
         operation_id = await doubt(running)
         listed = await admin("GET", "/operations?state=in_doubt&route=charge&older_than=0s")
         assert listed.status == 200

@@ -279,13 +279,10 @@ class Console:
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         form = await form_of(request)
-        session: access.Session | access.Disbelieved | None
-        if "vouched" in form:
-            session = await self._authentication.sign_in_vouched(request)
-        else:
-            session = self._authentication.sign_in(request, text_in(form, "token"))
-        if not isinstance(session, access.Session):
-            mistake = "This token is not known here." if session is None else "Nobody is named whom this console knows."
+        token = None if "vouched" in form else text_in(form, "token")
+        session = await self._authentication.sign_in(request, token)
+        if session is None:
+            mistake = "Nobody is named whom this console knows." if token is None else "This token is not known here."
             vouched = await self._authentication.vouched(request)
             return self._asking(request, vouched, 401, mistake, text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway import CommandWrong
 from gateway.admin.commands import Job
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Malformed
@@ -36,7 +37,7 @@ from gateway.core.recovery import Probe
 from gateway.core.replay import stored_response
 from gateway.core.routing import Miss
 from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
-from gateway.explain.dry_run import Found, Incomplete, RequestWrong, dry_run, from_text, hop_of
+from gateway.explain.dry_run import Found, dry_run, from_text, hop_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
 from gateway.protect.inbox import repeated
@@ -329,7 +330,7 @@ async def explain(
     show: bool = False,
 ) -> Explanation:
     """Explain the request of these bytes. `response`: what the service would respond, as a status. `look` reads the
-    record, to compare it. Raises `Incomplete`, `StartError`, and as `look`."""
+    record, to compare it. Raises `CommandWrong`, `StartError`, and as `look`."""
     found = await dry_run(config, wire, hop)
     try:
         way = _Way(found, config, document, show=show)
@@ -519,5 +520,5 @@ class Explainer:
             given = from_text(request, "the request")
             hop = hop_of(given, peer, None)
             return (await explain(config, document, given.wire, hop, response=response, look=look)).document()
-        except (RequestWrong, Incomplete, StartError) as error:
+        except (CommandWrong, StartError) as error:
             raise Malformed(str(error)) from None

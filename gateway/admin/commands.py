@@ -416,10 +416,6 @@ _RESPONSES_BYTES_MAX: Final = 256 * 1024 * 1024
 _FORM: Final = "expected OPERATION_ID never-happened [drop], or OPERATION_ID completed FILE"
 
 
-class ListWrong(ValueError):
-    """The list cannot be read. The text names each line with a mistake, up to a bound."""
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of the list. `token` as in `Operations.resolve`."""
@@ -480,7 +476,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
     _refuse(chosen, "belongs in the file of --from", "--token")
     try:
         lines = read_list(_read(chosen.list, _LIST_BYTES_MAX), _read_file)
-    except ListWrong as error:
+    except CommandWrong as error:
         raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
 
     async def resolve(operations: Operations, _: HostJournals) -> int | None:
@@ -501,8 +497,8 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
 
 
 def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
-    """The lines of a list, with the responses that they name. Raises `ListWrong`; a `ValueError` of `read_file` is a
-    mistake of its line."""
+    """The lines of a list, with the responses that they name. Raises `CommandWrong`, which names each line with a
+    mistake, up to a bound; a `ValueError` of `read_file` is a mistake of its line."""
     lines: list[Line] = []
     mistakes: list[str] = []
     responses_bytes = 0
@@ -511,7 +507,7 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
         if not text_line or text_line.startswith("#"):
             continue
         if len(lines) >= _LINES_MAX:
-            raise ListWrong(f"there are more than {_LINES_MAX} operations; split the file")
+            raise CommandWrong(f"there are more than {_LINES_MAX} operations; split the file")
         try:
             line, size = _read_line(number, text_line, read_file)
         except ValueError as error:
@@ -522,12 +518,14 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
         lines.append(line)
         responses_bytes += size
         if responses_bytes > _RESPONSES_BYTES_MAX:
-            raise ListWrong(f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file")
+            raise CommandWrong(
+                f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file"
+            )
     mistakes += _listed_twice(lines)
     if mistakes:
-        raise ListWrong("\n".join(mistakes[:_MISTAKES_MAX]))
+        raise CommandWrong("\n".join(mistakes[:_MISTAKES_MAX]))
     if not lines:
-        raise ListWrong(f"it names no operation; {_FORM}")
+        raise CommandWrong(f"it names no operation; {_FORM}")
     return lines
 
 

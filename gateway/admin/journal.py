@@ -199,7 +199,7 @@ def _readable(outcome: KeptOutcome) -> bytes:
     response, data = command.response, written(command.response)
     try:
         head, body = read_response(data)
-    except ResponseRefused as error:
+    except Malformed as error:
         raise OutcomeRefused(f"this response cannot be given to resolve: {error}") from None
     if StoredResponse(head.status, head.reason, head.headers, body, response.version) != response:
         raise OutcomeRefused("this response cannot be written to a file exactly; resolve it over the admin API")
@@ -340,19 +340,15 @@ _CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r\n")
 _KNOWN_CODINGS: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd"))
 
 
-class ResponseRefused(Malformed):
-    """This is not a response that may be recorded. The text says why and what to do, and quotes no body."""
-
-
 def read_response(data: bytes) -> tuple[ResponseHead, bytes]:
     """Status line, headers, an empty line, body: the output of `curl -i`. Skips interim responses before it. Lines end
-    in CRLF, or all of them in LF. Raises `ResponseRefused`."""
+    in CRLF, or all of them in LF. Raises `Malformed`, which says why and what to do, and quotes no body."""
     for _ in range(_INTERIM_RESPONSES_MAX):
         head, data = _read_head(data)
         if head.status >= 200 or head.status == 101:
             _check_response(head, data)
             return head, data
-    raise ResponseRefused(f"more than {_INTERIM_RESPONSES_MAX} interim responses come before the response")
+    raise Malformed(f"more than {_INTERIM_RESPONSES_MAX} interim responses come before the response")
 
 
 def written(response: StoredResponse) -> bytes:
@@ -368,31 +364,31 @@ def response_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) ->
     try:
         lines = [f"{name}: {value}".encode("latin-1") for name, value in headers]
     except UnicodeEncodeError:
-        raise ResponseRefused("a header has characters outside of Latin-1") from None
+        raise Malformed("a header has characters outside of Latin-1") from None
     head = ResponseHead(status, b"", IndexedHeaders(_header(line, number) for number, line in enumerate(lines, 1)))
     _check_response(head, body)
     return head, body
 
 
 def _check_response(head: ResponseHead, body: bytes) -> None:
-    """Raises `ResponseRefused` if it is not final, not complete, or not in the content coding that it names."""
+    """Raises `Malformed` if it is not final, not complete, or not in the content coding that it names."""
     if not 200 <= head.status <= 599:
-        raise ResponseRefused(f"{head.status} is not the status of a final response")
+        raise Malformed(f"{head.status} is not the status of a final response")
     if asks_upgrade(head.headers):
-        raise ResponseRefused("the response upgrades the connection to another protocol")
+        raise Malformed("the response upgrades the connection to another protocol")
     if len(head.headers) > _HEADERS_MAX:
-        raise ResponseRefused(f"it has more than {_HEADERS_MAX} headers")
+        raise Malformed(f"it has more than {_HEADERS_MAX} headers")
     if _SEVERAL.match(body):
-        raise ResponseRefused("there are several responses; save only the last one (curl without -L and --proxy)")
+        raise Malformed("there are several responses; save only the last one (curl without -L and --proxy)")
     if body and head.status in (204, 304):
-        raise ResponseRefused(f"a response with status {head.status} has no body, but this one has {len(body)} bytes")
+        raise Malformed(f"a response with status {head.status} has no body, but this one has {len(body)} bytes")
     transfer = header_values(head.headers, b"transfer-encoding")
     if b"chunked" in list_members(transfer) and _CHUNK.match(body) and body.endswith(b"0\r\n\r\n"):
-        raise ResponseRefused("the body is still in chunks; save it without curl's --raw")
+        raise Malformed("the body is still in chunks; save it without curl's --raw")
     lengths = set(list_members(header_values(head.headers, b"content-length")))
     if lengths and lengths != {b"%d" % len(body)} and head.status != 304 and not transfer:
         declared = b", ".join(sorted(lengths))[:40].decode("latin-1")
-        raise ResponseRefused(
+        raise Malformed(
             f"Content-Length says {declared}, but the body has {len(body)} bytes: it was cut, an editor added a line "
             "ending, or curl decoded it (--compressed); save it again unchanged"
         )
@@ -407,7 +403,7 @@ def _check_coding(headers: Headers, body: bytes) -> None:
     plain = tuple(header for header in headers if header[0].lower() not in (b"cache-control", b"content-range"))
     if decode_unaccepted(plain, body, [b"identity"])[0] == plain:
         named = b", ".join(sorted(codings)).decode("latin-1")
-        raise ResponseRefused(
+        raise Malformed(
             f"Content-Encoding says {named}, but the body is not complete in that coding, or decodes to more than "
             "16 MiB; save it without curl's --compressed, or leave out the header if the body is not encoded"
         )
@@ -417,16 +413,14 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
     line_end = b"\r\n" if data[: data.find(b"\n") + 1].endswith(b"\r\n") else b"\n"
     end = data.find(line_end * 2, 0, HEAD_BYTES_MAX)
     if end < 0:
-        raise ResponseRefused(
+        raise Malformed(
             f"no empty line ends the headers within {HEAD_BYTES_MAX // 1024} KiB; expected a status line, "
             "headers, an empty line and the body, as curl -i prints them"
         )
     first, *lines = data[:end].split(line_end)
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
-        raise ResponseRefused(
-            "line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i"
-        )
+        raise Malformed("line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i")
     headers = IndexedHeaders(_header(line, number) for number, line in enumerate(lines, 2))
     return ResponseHead(int(status[1]), (status[2] or b"").rstrip(b" "), headers), data[end + 2 * len(line_end) :]
 
@@ -434,5 +428,5 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
 def _header(line: bytes, number: int) -> tuple[bytes, bytes]:
     found = _FIELD.fullmatch(line)
     if found is None:
-        raise ResponseRefused(f"line {number} is not a header such as Content-Type: application/json")
+        raise Malformed(f"line {number} is not a header such as Content-Type: application/json")
     return found[1], found[2]

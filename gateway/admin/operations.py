@@ -40,11 +40,11 @@ from gateway.core.identity.key import Key, KeyFault
 from gateway.core.identity.scope import Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import (
-    EVENT_OF,
     Applied,
     Audit,
     Command,
     Erase,
+    Event,
     Prove,
     Purge,
     Record,
@@ -300,23 +300,17 @@ class Operations:
 
     async def requeue(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
         """Deliver a dead letter after all. `token`: only if it is the record's. Raises as `resolve`."""
-        return await self._decide(operation_id, rulings.requeueing, audit, token)
+        return await self._decide(operation_id, Event.REQUEUE, audit, token)
 
     async def withdraw(self, operation_id: UUID, audit: Audit, *, token: int | None = None) -> Changed | Refused:
         """Call off what is accepted or a dead letter, and drop its request. Otherwise as `requeue`."""
-        return await self._decide(operation_id, rulings.withdrawal, audit, token)
+        return await self._decide(operation_id, Event.WITHDRAW, audit, token)
 
-    async def _decide(
-        self,
-        operation_id: UUID,
-        decision: Callable[[Record, Audit, rulings.Treatment], rulings.Decision],
-        audit: Audit,
-        token: int | None,
-    ) -> Changed | Refused:
+    async def _decide(self, operation_id: UUID, event: Event, audit: Audit, token: int | None) -> Changed | Refused:
         snapshot, record = await self._own(operation_id)
         if isinstance(record, Refused):
             return record
-        command = decision(record, audit, self.policies.treatment_of(record))
+        command = rulings.decision(event, record, audit, self.policies.treatment_of(record))
         command = replace(command, resolution_id=self.policies.stored_ids(command.resolution_id)[0])
         before = rulings.earlier(await self.audits(operation_id), command)
         if before is not None and token in (None, before.token):
@@ -339,7 +333,7 @@ class Operations:
         if done is not None and done != before:
             # The result of the first try was lost, and the operation has gone on since.
             return Changed(rulings.decided_before(done, result.snapshot), result.snapshot)
-        return rulings.nothing_to(EVENT_OF[type(command)], result.snapshot, audits)
+        return rulings.nothing_to(event, result.snapshot, audits)
 
     async def paused(self) -> list[Report]:
         paused = (await self.backlog()).paused

@@ -567,17 +567,12 @@ Decision = Requeue | Withdraw
 one reports what became of the first."""
 
 
-def requeueing(record: Record, audit: Audit, treatment: Treatment) -> Requeue:
-    """The command that delivers a dead letter after all."""
-    resolution_id = resolution_id_of(record, Event.REQUEUE, _content(audit))
-    operation_id = record.identity.operation_id
-    return Requeue(operation_id, record.token, resolution_id, treatment.deliver_within_us, audit)
-
-
-def withdrawal(record: Record, audit: Audit, treatment: Treatment) -> Withdraw:
-    """The command that calls off what is not delivered yet."""
-    resolution_id = resolution_id_of(record, Event.WITHDRAW, _content(audit))
-    return Withdraw(record.identity.operation_id, record.token, resolution_id, treatment.remember_us, audit)
+def decision(event: Event, record: Record, audit: Audit, treatment: Treatment) -> Decision:
+    """The command that delivers a dead letter after all, or calls off what is not delivered yet."""
+    about = record.identity.operation_id, record.token, resolution_id_of(record, event, _content(audit))
+    if event is Event.REQUEUE:
+        return Requeue(*about, treatment.deliver_within_us, audit)
+    return Withdraw(*about, treatment.remember_us, audit)
 
 
 def _content(audit: Audit) -> list[bytes]:

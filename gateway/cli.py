@@ -167,28 +167,18 @@ def _explain(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
     from gateway.app.operating import operate
     from gateway.config import load_with_places
-    from gateway.explain.dry_run import Incomplete, RequestWrong, from_file, from_words, hop_of
+    from gateway.explain.dry_run import from_file, from_words, hop_of
     from gateway.explain.explaining import explain, look_by
 
     if bool(chosen.words) is (chosen.file is not None):
         raise CommandWrong("give the request: behind --, as for curl; or --file FILE")
     config, document = load_with_places(_config_path(chosen.config), os.environ)
-    try:
-        request = from_words(chosen.words) if chosen.file is None else from_file(chosen.file)
-        hop = hop_of(request, chosen.peer, chosen.certificate)
-        explanation = run(
-            explain(
-                config,
-                document,
-                request.wire,
-                hop,
-                response=chosen.response,
-                look=look_by(partial(operate, config)) if chosen.store else None,
-                show=chosen.show,
-            )
-        )
-    except (RequestWrong, Incomplete) as error:
-        raise CommandWrong(str(error)) from None
+    request = from_words(chosen.words) if chosen.file is None else from_file(chosen.file)
+    hop = hop_of(request, chosen.peer, chosen.certificate)
+    look = look_by(partial(operate, config)) if chosen.store else None
+    explanation = run(
+        explain(config, document, request.wire, hop, response=chosen.response, look=look, show=chosen.show)
+    )
     if chosen.format == "json":
         print(json.dumps(explanation.document()))
     else:

@@ -1,12 +1,12 @@
 """What operators do about operations, by the command line and by the admin API.
 
-*Actions.* `operations` inspects, lists, resolves, requeues and purges, one or many; `resolution` turns a ruling about a
-doubt, or a decision about a kept request, into a command, or explains why not. `journal` deals with the outcomes in the
-journals of this host, and with responses as files.
+*Actions.* `operations` inspects, resolves, requeues and purges one; `listing` finds, filters and sorts many, decides
+about many dead letters, and finds the callers of a key. `resolution` turns a ruling about a doubt, or a decision about
+a kept request, into a command, or explains why not. `journal` deals with the outcomes in the journals of this host, and
+with responses as files.
 
-*Presentation.* `view` shows an operation and what happened to it, `inspection` all that is known of one and many as a
-table, `listing` many for people to filter and sort, and the callers of a key, `reports` sinks, their events, observed
-routes and the store's memory.
+*Presentation.* `view` shows an operation, all that is known of it and what happened to it; `reports` has times, sinks,
+their events, observed routes and the store's memory.
 
 *The command line.* `commands` is what the commands do; `gateway.options` has their options.
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -50,6 +50,7 @@ _COOKIE_CHARACTERS_MAX: Final = 2048
 _NONCE_BYTES: Final = 16
 # In a signed token (RFC 7515 section 3.1).
 _DOTS: Final = 2
+_SESSION: Final = b"idempotency gateway console session"
 
 
 class Role(StrEnum):
@@ -58,9 +59,6 @@ class Role(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
-
-
-_RANK: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,8 @@ class Person:
     session_key: bytes = field(repr=False)
 
     def may(self, action: Action) -> bool:
-        return action.role is None or _RANK[self.role] >= _RANK[action.role]
+        roles = list(Role)
+        return action.role is None or roles.index(self.role) >= roles.index(action.role)
 
     def require(self, action: Action) -> None:
         if not self.may(action):
@@ -106,22 +105,15 @@ class People:
 
     def __init__(self, tokens: Iterable[tuple[str, str, str]]) -> None:
         self._people = [
-            Person(
-                name,
-                Role(role),
-                sha256(token.encode()).digest(),
-                hmac.digest(token.encode(), b"idempotency gateway console session", "sha256"),
-            )
-            for name, token, role in tokens
+            Person(name, Role(role), sha256(token).digest(), hmac.digest(token, _SESSION, "sha256"))
+            for name, token, role in ((name, token.encode(), role) for name, token, role in tokens)
         ]
 
     def with_token(self, token: bytes) -> Person | None:
         """Who has this token. Takes the same time for every wrong one."""
-        digest, found = sha256(token).digest(), None
-        for person in self._people:
-            if hmac.compare_digest(digest, person.digest):
-                found = person
-        return found
+        digest = sha256(token).digest()
+        found = [person for person in self._people if compare_digest(digest, person.digest)]
+        return found[-1] if found else None
 
     def __iter__(self) -> Iterator[Person]:
         return iter(self._people)
@@ -140,39 +132,34 @@ class Session:
     def _content(self) -> bytes:
         return "|".join((self.person.name, str(self.begun), self.nonce.hex(), self.origin)).encode()
 
-    def _signature(self, use: bytes) -> str:
-        return hmac.digest(self.person.session_key, use + b"|" + self._content, "sha256").hex()
+    def _signature(self, use: str) -> str:
+        return hmac.digest(self.person.session_key, use.encode() + b"|" + self._content, "sha256").hex()
 
     @property
     def cookie(self) -> str:
-        return f"{urlsafe_b64encode(self._content).decode().rstrip('=')}.{self._signature(b'session')}"
+        return f"{urlsafe_b64encode(self._content).decode().rstrip('=')}.{self._signature('session')}"
 
     def form_token(self, path: str) -> str:
         """What proves that a form for this path was made for this session."""
-        return self._signature(b"form|" + path.encode())
+        return self._signature(f"form|{path}")
 
 
 def session_of(cookie: str, people: Iterable[Person], now: float) -> Session | None:
     """The session that one of these people has by a cookie; None where it is not valid any more, or never was."""
-    return next((found for person in people if (found := _session_of(cookie, person, now)) is not None), None)
-
-
-def _session_of(cookie: str, person: Person, now: float) -> Session | None:
     content, dot, signature = cookie.partition(".")
     if not dot or len(cookie) > _COOKIE_CHARACTERS_MAX:
         return None
     try:
         # The padding that is missing; what is too much is ignored.
         name, begun, nonce, origin = urlsafe_b64decode(f"{content}==").decode().rsplit("|", 3)
-        if name != person.name:
-            return None
-        session = Session(person, int(begun), bytes.fromhex(nonce), origin)
+        sessions = [Session(each, int(begun), bytes.fromhex(nonce), origin) for each in people if each.name == name]
     except ValueError:
         return None
-    if not hmac.compare_digest(signature.encode(), session.cookie.partition(".")[2].encode()):
-        return None
-    age = now - session.begun
-    return session if -_CLOCKS_APART_SECONDS <= age < SESSION_SECONDS else None
+    for session in sessions:
+        is_signed = compare_digest(signature.encode(), session.cookie.partition(".")[2].encode())
+        if is_signed and -_CLOCKS_APART_SECONDS <= now - session.begun < SESSION_SECONDS:
+            return session
+    return None
 
 
 _LOG = logging.getLogger("gateway")
@@ -287,24 +274,22 @@ class Authentication:
         return session.person
 
     def _with_token(self, values: list[str], remote: str | None) -> Person:
-        self._check_throttle(remote)
         scheme, _, given = values[0].partition(" ") if len(values) == 1 else ("", "", "")
-        person = self._people.with_token(given.strip(" ").encode("utf-8", "surrogateescape"))
-        if person is None or scheme.lower() != "bearer":
-            self._failed(remote)
+        person = self._known(given.strip(" ") if scheme.lower() == "bearer" else "", remote)
+        if person is None:
             raise _unauthorized('Bearer realm="admin", error="invalid_token"')
         return person
 
-    def _check_throttle(self, remote: str | None) -> None:
-        wait_seconds = self.throttle.wait_seconds(remote)
-        if wait_seconds:
+    def _known(self, token: str, remote: str | None) -> Person | None:
+        """Who has this token. Raises `Fault` where one was wrong too often."""
+        if wait_seconds := self.throttle.wait_seconds(remote):
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
-
-    def _failed(self, remote: str | None) -> None:
-        failures = self.throttle.failed(remote)
-        more = " too often: it is throttled now" if failures >= FAILURES_MAX else ""
-        _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+        person = self._people.with_token(token.encode("utf-8", "surrogateescape"))
+        if person is None:
+            more = " too often: it is throttled now" if self.throttle.failed(remote) >= FAILURES_MAX else ""
+            _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
+        return person
 
     # -- browsers -----------------------------------------------------------------------------------------------------
 
@@ -326,52 +311,39 @@ class Authentication:
         if self.refusals.failed(request.remote) <= FAILURES_MAX:
             self.note(f"somebody at {request.remote}", f"was refused: {why}")
 
-    async def sign_in_vouched(self, request: web.Request) -> Session | Disbelieved:
-        """Begin a session of the one whom somebody vouches for. Raises `Fault` if another page sent this."""
+    async def sign_in(self, request: web.Request, token: str | None) -> Session | None:
+        """Begin a session of whoever has this token or, without one, whom somebody vouches for; None where that is
+        nobody. Raises `Fault` if another page sent this, or it is throttled."""
         self.check_host(request)
-        origin, said = self.own_origin(request), await self.vouched(request)
-        if isinstance(said, Person):
-            return self._begun(said, request, origin, ", vouched for")
-        said = said or Disbelieved("this request names nobody")
-        if not said.is_forged:
-            self._note_refused(request, said.why)
-        return said
-
-    def _begun(self, person: Person, request: web.Request, origin: str, how: str = "") -> Session:
+        origin, how = self.own_origin(request), ""
+        if token is not None:
+            person = self._known(token.strip(), request.remote)
+        else:
+            said, how = await self.vouched(request) or Disbelieved("this request names nobody"), ", vouched for"
+            person = said if isinstance(said, Person) else None
+            if isinstance(said, Disbelieved) and not said.is_forged:
+                self._note_refused(request, said.why)
+        if person is None:
+            return None
         self.note(person.name, f"signed in as {person.role} from {request.remote}{how}")
         return Session(person, int(self._wall_clock()), secrets.token_bytes(_NONCE_BYTES), origin)
-
-    def sign_in(self, request: web.Request, token: str) -> Session | None:
-        """Begin a session; None if the token is wrong. Raises `Fault` if another page sent this, or it is throttled."""
-        self.check_host(request)
-        origin = self.own_origin(request)
-        self._check_throttle(request.remote)
-        person = self._people.with_token(token.strip().encode("utf-8", "surrogateescape"))
-        if person is None:
-            self._failed(request.remote)
-            return None
-        return self._begun(person, request, origin)
 
     def check_host(self, request: web.BaseRequest) -> None:
         """Raises `Fault` where a browser was led here by a name that is not known."""
         name = _host_name(request.headers.getall("Host", []))
-        if name is None or not (name == "localhost" or name in self._hosts or _is_address(name)):
+        if name is None or not (name == "localhost" or name in self._hosts or _address(name)):
             raise Fault(421, "host", "This host name is not known here: add it to admin.hosts.")
 
     def own_origin(self, request: web.BaseRequest) -> str:
         """The origin of the page that sent this, which is one of ours. Raises `Fault`."""
         origins, sites = request.headers.getall("Origin", []), request.headers.getall("Sec-Fetch-Site", [])
-        if len(origins) != 1 or sites not in ([], ["same-origin"]):
-            raise _forged()
-        (origin,) = origins
-        scheme, _, authority = origin.partition("://")
-        if scheme not in ("http", "https"):
-            raise _forged()
+        scheme, _, authority = "".join(origins).partition("://")
         # A proxy may have written its own `Host`; then the name has to be in the configuration.
-        is_host = authority.lower() == request.headers["Host"].lower()
-        if not is_host and _host_name([authority]) not in self._hosts:
+        is_ours = authority.lower() == request.headers["Host"].lower() or _host_name([authority]) in self._hosts
+        is_same = len(origins) == 1 and sites in ([], ["same-origin"]) and scheme in ("http", "https")
+        if not (is_same and is_ours):
             raise _forged()
-        return origin
+        return origins[0]
 
 
 def _is_of_a_proxy(values: list[str]) -> bool:
@@ -395,12 +367,17 @@ def _host_name(values: list[str]) -> str | None:
     return None if parts.hostname is None else parts.hostname.rstrip(".")
 
 
-def _is_address(name: str) -> bool:
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """An address; that of IPv4 which is mapped to one of IPv6. None where it is none."""
     try:
-        ip_address(name)
+        found = ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+
+
+def _peer(address: str | None) -> IPv4Address | IPv6Address | None:
+    return _address((address or "").partition("%")[0])
 
 
 def session_cookie(session: Session) -> dict[str, Any]:
@@ -416,14 +393,13 @@ def session_cookie(session: Session) -> dict[str, Any]:
 
 
 def _forged() -> Fault:
-    return Fault(
-        403, "forged", "This did not come from a page of this console, or the page is too old. Nothing was changed."
-    )
+    text = "This did not come from a page of this console, or the page is too old. Nothing was changed."
+    return Fault(403, "forged", text)
 
 
 def _unauthorized(challenge: str) -> Fault:
-    headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
-    return Fault(401, "unauthorized", "Send the admin token as Authorization: Bearer TOKEN.", headers)
+    text = "Send the admin token as Authorization: Bearer TOKEN."
+    return Fault(401, "unauthorized", text, {"WWW-Authenticate": challenge})
 
 
 # -- forms ---------------------------------------------------------------------------------------------------------
@@ -514,13 +490,8 @@ class Throttle:
 
 
 def _place(address: str | None) -> str:
-    try:
-        parsed_address = ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return ""
-    if isinstance(parsed_address, IPv6Address):
-        return str(parsed_address.ipv4_mapped or ip_network((parsed_address, 64), strict=False))
-    return str(parsed_address)
+    peer = _peer(address)
+    return str(ip_network((peer, 64), strict=False)) if isinstance(peer, IPv6Address) else str(peer or "")
 
 
 # -- by the word of another --------------------------------------------------------------------------------------------
@@ -545,7 +516,8 @@ def by_proxy(
     async def vouch(headers: Headers, peer: str | None) -> Person | Disbelieved | None:
         if name not in headers:
             return None
-        if not _is_within(peer, networks):
+        address = _peer(peer)
+        if address is None or not any(address in network for network in networks):
             return Disbelieved(f"{name} is not believed from {peer}: it is in no network of admin.sign_in.proxy", True)
         who, listed = _only(headers, name), "" if groups is None else _only(headers, groups)
         if who is None or listed is None:
@@ -597,7 +569,7 @@ def _person(
     found = [Role(roles[each]) for each in groups if isinstance(each, str) and each in roles]
     if not found:
         return Disbelieved(f"{who} has no role here")
-    key = hmac.digest(secret, f"idempotency gateway console session|{how}|{who}".encode(), "sha256")
+    key = hmac.digest(secret, _SESSION + f"|{how}|{who}".encode(), "sha256")
     return Person(who, max(found, key=list(Role).index), b"", key)
 
 
@@ -605,13 +577,3 @@ def _only(headers: Headers, name: str) -> str | None:
     """The value of this header; empty where it is missing, None where it is given more than once."""
     values = headers.getall(name, [""])
     return values[0].strip() if len(values) == 1 else None
-
-
-def _is_within(peer: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
-    try:
-        address = ip_address((peer or "").partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    return any(address in network for network in networks)

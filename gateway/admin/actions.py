@@ -17,39 +17,18 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from gateway.admin import resolution as rulings
 from gateway.admin.access import ACKNOWLEDGE, ENTER, FORCE, READ, READ_RESPONSE, RELOAD, Action, Person, Role
-from gateway.admin.inspection import full_json, operation_in
 from gateway.admin.journal import REFUSED, WAITING, response_of
 from gateway.admin.journal import listed as journal_listed
-from gateway.admin.listing import gathered
-from gateway.admin.operations import (
-    PAGE_SIZE_MAX,
-    REQUEUE,
-    WITHDRAW,
-    Bulk,
-    Operations,
-    Verb,
-    audit_by,
-    dead_letters,
-    listed,
-)
-from gateway.admin.reports import MemoryState
-from gateway.admin.resolution import (
-    Changed,
-    Fault,
-    Happened,
-    Malformed,
-    NoSuch,
-    NothingHappened,
-    Refusal,
-    Refused,
-    Ruling,
-    unavailable,
-)
-from gateway.admin.view import described
+from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Bulk, Verb, dead_letters, gathered, listed
+from gateway.admin.operations import Operations, audit_by
+from gateway.admin.reports import MemoryState, Report
+from gateway.admin.resolution import Changed, Malformed, Refused
+from gateway.admin.view import described, full_json, operation_in
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
-from gateway.core.operation import Audit, Snapshot, State, microseconds
+from gateway.core.operation import Audit, Record, Snapshot, State, microseconds
 from gateway.observe.activity import WINDOWS
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
@@ -57,7 +36,6 @@ from gateway.store.operations import Query
 
 _LOG = logging.getLogger("gateway")
 
-_PAGE_SIZE: Final = 100
 _FAULTS_MAX: Final = 5
 MATCHES_CHANGED: Final = "matches-changed"
 _STATES: Final = {**{name: frozenset((State(name),)) for name in STATES}, EVERY_STATE: frozenset(map(State, STATES))}
@@ -78,8 +56,7 @@ def parsed(model: type[M], given: dict[str, Any]) -> M:
         return model.model_validate(given)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)[:_FAULTS_MAX]
-        texts = [_fault(model, fault["type"], fault["loc"], fault["msg"]) for fault in faults]
-        raise Malformed("; ".join(texts)) from None
+        raise Malformed("; ".join(_fault(model, each["type"], each["loc"], each["msg"]) for each in faults)) from None
 
 
 def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text: str) -> str:
@@ -87,28 +64,27 @@ def _fault(model: type[BaseModel], kind: str, place: tuple[int | str, ...], text
         # The name is not repeated: it may be anything.
         place = place[:-1]
         text = "an unknown name" if place else f"an unknown name; known here: {', '.join(model.model_fields)}"
-    where = ".".join(map(str, place))
     text = "Input should be an object" if kind == "model_type" else text.removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+    return f"{'.'.join(map(str, place))}: {text}" if place else text
 
 
 def json_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises `Malformed`. A name that is given twice is refused, because it is not clear
     which value is meant. orjson would take the last."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            raise ValueError("a member is named twice")
+        return members
+
     try:
-        given = json.loads(body, object_pairs_hook=_unique)
+        given = json.loads(body, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         raise Malformed("the body is not JSON, or names a member twice") from None
     if not isinstance(given, dict):
         raise Malformed("the body is not a JSON object")
     return given
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member is named twice")
-    return members
 
 
 # -- query strings ----------------------------------------------------------------------------------------------------
@@ -133,15 +109,13 @@ def states_named(names: list[str]) -> frozenset[State]:
     return frozenset().union(*(_STATES[name] for name in names))
 
 
-_Once = BeforeValidator(_only)
-
-
 def _known_reason(reason: str) -> str:
     if reason not in REASONS:
         raise ValueError(f"it is one of {', '.join(REASONS)}")
     return reason
 
 
+_Once = BeforeValidator(_only)
 _Reason = Annotated[str, AfterValidator(_known_reason)]
 
 
@@ -150,7 +124,7 @@ class Asking(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: Annotated[int, Field(ge=1, le=PAGE_SIZE_MAX), _Once] = _PAGE_SIZE
+    limit: Annotated[int, Field(ge=1, le=PAGE_SIZE_MAX), _Once] = 100
 
 
 class ListQuery(Asking):
@@ -164,15 +138,8 @@ class ListQuery(Asking):
 
     @property
     def query(self) -> Query:
-        usual = State.IN_DOUBT if self.reason is None else State.DEAD_LETTER
-        return Query(
-            states=self.state or frozenset((usual,)),
-            routes=self.route,
-            age_us=self.older_than,
-            reason=self.reason,
-            after=self.after,
-            limit=self.limit,
-        )
+        states = self.state or frozenset((State.IN_DOUBT if self.reason is None else State.DEAD_LETTER,))
+        return Query(states, self.route, self.older_than, reason=self.reason, after=self.after, limit=self.limit)
 
     @model_validator(mode="after")
     def _has_reasons(self) -> Self:
@@ -225,10 +192,12 @@ class EventsQuery(Asking):
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-class Asked(BaseModel):
-    """Who acts, and why."""
-
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Asked(_Body):
+    """Who acts, and why."""
 
     why: str = ""
     by: str | None = None
@@ -246,9 +215,7 @@ class EraseAsked(Asked):
     yes: bool = False
 
 
-class _Completed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Completed(_Body):
     status: int
     headers: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
     body_base64: str = ""
@@ -264,11 +231,11 @@ class ResolveAsked(Asked):
     token: int | None = Field(None, ge=1)
 
     @property
-    def ruling(self) -> Ruling:
+    def ruling(self) -> rulings.Ruling:
         if (self.completed is not None) == self.never_happened:
             raise Malformed("say either completed, with the response, or never_happened: true")
         if self.completed is None:
-            return NothingHappened(drops=self.drop)
+            return rulings.NothingHappened(drops=self.drop)
         if self.drop:
             raise Malformed("drop is for never_happened: true")
         try:
@@ -276,7 +243,7 @@ class ResolveAsked(Asked):
         except binascii.Error:
             raise Malformed("completed.body_base64: it is not base64") from None
         headers = [(name, value) for name, value in self.completed.headers]
-        return Happened(*response_of(self.completed.status, headers, body))
+        return rulings.Happened(*response_of(self.completed.status, headers, body))
 
 
 class DecideAsked(Asked):
@@ -321,26 +288,22 @@ class PauseAsked(Asked):
     route: str
 
 
-# -- the shape of an action -------------------------------------------------------------------------------------------
+class FindAsked(_Body):
+    """`text`: whatever names an operation, see `operation_in`."""
+
+    text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """How a browser asks for a change, and what it means. `typed` asks for the beginning of the operation's id, or the
-    name of the service, as a confirmation. `path`: where it is not that of the API. `states`: the operations whose page
-    leads to it."""
-
-    title: str
-    meaning: str
-    button: str
-    typed: bool = False
-    path: str = ""
-    states: tuple[State, ...] = ()
+# -- changes ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[A]):
-    """A change, by POST. Without a `page` the console has none, or one of another kind. `command`: the command line
+    """A change, by POST.
+
+    Its page in the console says what it means; without a title there is none, or one of another kind. It has the path
+    of the API where `page_path` is empty, and asks for the beginning of the operation's id, or the name of the service,
+    as a confirmation where it is `typed`. `states`: the operations whose page leads to it. `command`: the command line
     that asks for it, and the option that does, as in `purge --erase`. `has_copies`: the copies in the fast tier are
     dropped, and requests that wait are woken."""
 
@@ -348,7 +311,12 @@ class Change(Generic[A]):
     path: str
     asked: type[A]
     carry_out: Callable[[Operations, Place, A, Audit], Awaitable[Result]]
-    page: Page | None = None
+    title: str = ""
+    meaning: str = ""
+    button: str = ""
+    page_path: str = ""
+    typed: bool = False
+    states: tuple[State, ...] = ()
     command: str = ""
     has_copies: bool = False
 
@@ -358,24 +326,12 @@ class Change(Generic[A]):
         return self.command.partition(" --")[2].replace("-", "_")
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A question, by GET: its query, and the document that responds. Without a model the query is not looked at."""
-
-    path: str
-    query: type[Asking] | None
-    find: Callable[[Operations, Place, Any], Awaitable[dict[str, Any]]]
-
-
 def operation_id_of(place: Place) -> UUID:
     """The operation that a path names. Raises `Malformed`."""
     try:
         return UUID(place["id"])
     except ValueError:
         raise Malformed("expected the id of an operation") from None
-
-
-# -- changes ----------------------------------------------------------------------------------------------------------
 
 
 async def _resolve(operations: Operations, place: Place, asked: ResolveAsked, audit: Audit) -> Result:
@@ -387,12 +343,12 @@ async def _many(operations: Operations, asked: ManyAsked, audit: Audit, verb: Ve
     bulk = await listed(operations, asked.query, asked.rate, verb)
     if asked.matching not in (None, bulk.matching):
         text = f"Nothing was changed: not {asked.matching}, but {bulk.matching} dead letters match by now."
-        raise Fault(409, MATCHES_CHANGED, text, matching=bulk.matching)
+        raise rulings.Fault(409, MATCHES_CHANGED, text, matching=bulk.matching)
     try:
         async for _outcome in bulk.run(operations, audit, seconds_max=_BULK_SECONDS):
             pass
     except (NotApplied, Indefinite) as error:
-        raise unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **bulk.counts) from error
+        raise rulings.unavailable(f"{bulk}. Stopped; repeat the request to go on: {error}", **bulk.counts) from error
     finally:
         _LOG.info("the admin API %s dead letters: %s, by %s: %s", verb.did, bulk, audit.who, audit.why)
     return bulk
@@ -410,12 +366,10 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/operations/{id}/requeue",
         DecideAsked,
         lambda here, at, asked, audit: here.requeue(operation_id_of(at), audit, token=asked.token),
-        Page(
-            "Requeue",
-            "Its kept request is delivered to the service as soon as possible. No attempt of it had an effect.",
-            "Requeue it",
-            states=(State.DEAD_LETTER,),
-        ),
+        "Requeue",
+        "Its kept request is delivered to the service as soon as possible. No attempt of it had an effect.",
+        "Requeue it",
+        states=(State.DEAD_LETTER,),
         command="requeue",
         has_copies=True,
     ),
@@ -424,12 +378,10 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/operations/{id}/withdraw",
         DecideAsked,
         lambda here, at, asked, audit: here.withdraw(operation_id_of(at), audit, token=asked.token),
-        Page(
-            "Withdraw",
-            "Its kept request is dropped and never delivered. Nothing happened; if its caller sends it again, it runs.",
-            "Withdraw it",
-            states=(State.DEAD_LETTER, State.ACCEPTED),
-        ),
+        "Withdraw",
+        "Its kept request is dropped and never delivered. Nothing happened; if its caller sends it again, it runs.",
+        "Withdraw it",
+        states=(State.DEAD_LETTER, State.ACCEPTED),
         command="withdraw",
         has_copies=True,
     ),
@@ -438,38 +390,31 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/requeue",
         ManyAsked,
         lambda here, _, asked, audit: _many(here, asked, audit, REQUEUE),
-        Page(
-            "Requeue dead letters",
-            "Their kept requests are delivered to the service, beside new requests. No attempt of them had an effect.",
-            "Requeue them",
-            path="/dead-letters/requeue",
-        ),
+        "Requeue dead letters",
+        "Their kept requests are delivered to the service, beside new requests. No attempt of them had an effect.",
+        "Requeue them",
+        "/dead-letters/requeue",
     ),
     Change(
         _WITHDRAW,
         "/withdraw",
         ManyAsked,
         lambda here, _, asked, audit: _many(here, asked, audit, WITHDRAW),
-        Page(
-            "Withdraw dead letters",
-            "Their kept requests are dropped and never delivered. Nothing happened; if a caller sends one again, it "
-            "runs.",
-            "Withdraw them",
-            path="/dead-letters/withdraw",
-        ),
+        "Withdraw dead letters",
+        "Their kept requests are dropped and never delivered. Nothing happened; if a caller sends one again, it runs.",
+        "Withdraw them",
+        "/dead-letters/withdraw",
     ),
     Change(
         Action("purge", Role.ADMIN),
         "/operations/{id}/purge",
         Asked,
         lambda here, at, asked, audit: here.purge(operation_id_of(at), audit),
-        Page(
-            "Purge",
-            "Its recorded response is dropped for good: repeats get an error instead of it. The key is remembered and "
-            "does not run again.",
-            "Drop the response",
-            states=(State.COMPLETED,),
-        ),
+        "Purge",
+        "Its recorded response is dropped for good: repeats get an error instead of it. The key is remembered and does "
+        "not run again.",
+        "Drop the response",
+        states=(State.COMPLETED,),
         command="purge",
         has_copies=True,
     ),
@@ -478,14 +423,12 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/operations/{id}/erase",
         EraseAsked,
         lambda here, at, asked, audit: here.erase(operation_id_of(at), audit, is_sure=asked.yes),
-        Page(
-            "Erase",
-            "The key is forgotten: a request with it runs again, and may have its effect a second time. Do this only "
-            "if no client will repeat it.",
-            "Forget the key",
-            typed=True,
-            states=(State.RELEASED, State.TOMBSTONE),
-        ),
+        "Erase",
+        "The key is forgotten: a request with it runs again, and may have its effect a second time. Do this only if no "
+        "client will repeat it.",
+        "Forget the key",
+        typed=True,
+        states=(State.RELEASED, State.TOMBSTONE),
         command="purge --erase",
         has_copies=True,
     ),
@@ -494,13 +437,11 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/pause",
         PauseAsked,
         lambda here, _, asked, audit: here.pause(asked.route, audit),
-        Page(
-            "Pause deliveries",
-            "Nothing of this operation name is delivered any more. Requests are accepted and kept; attempts under way "
-            "go on.",
-            "Pause it",
-            path="/pauses/{name}/pause",
-        ),
+        "Pause deliveries",
+        "Nothing of this operation name is delivered any more. Requests are accepted and kept; attempts under way go "
+        "on.",
+        "Pause it",
+        "/pauses/{name}/pause",
         command="pause",
     ),
     Change(
@@ -508,12 +449,10 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/resume",
         PauseAsked,
         lambda here, _, asked, audit: here.resume(asked.route, audit),
-        Page(
-            "Resume deliveries",
-            "What was accepted meanwhile is delivered, the longest due first.",
-            "Resume it",
-            path="/pauses/{name}/resume",
-        ),
+        "Resume deliveries",
+        "What was accepted meanwhile is delivered, the longest due first.",
+        "Resume it",
+        "/pauses/{name}/resume",
         command="resume",
     ),
     Change(
@@ -521,7 +460,9 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/sinks/{name}/suspend",
         Asked,
         lambda here, at, asked, audit: here.suspend_sink(at["name"], audit),
-        Page("Suspend the sink", "Nothing is published to it any more; its events are kept.", "Suspend it"),
+        "Suspend the sink",
+        "Nothing is published to it any more; its events are kept.",
+        "Suspend it",
         command="sinks --suspend",
     ),
     Change(
@@ -529,7 +470,9 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/sinks/{name}/resume",
         Asked,
         lambda here, at, asked, audit: here.resume_sink(at["name"]),
-        Page("Resume the sink", "Everything that waits for it is published, in order.", "Resume it"),
+        "Resume the sink",
+        "Everything that waits for it is published, in order.",
+        "Resume it",
         command="sinks --resume",
     ),
     Change(
@@ -537,12 +480,9 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/events/{id}/redeliver",
         RedeliverAsked,
         lambda here, at, asked, audit: here.redeliver(at["id"], asked.sink),
-        Page(
-            "Redeliver the event",
-            "The dead event is published again under the same id, to each sink where it is dead. Some may have it "
-            "already.",
-            "Publish it again",
-        ),
+        "Redeliver the event",
+        "The dead event is published again under the same id, to each sink where it is dead. Some may have it already.",
+        "Publish it again",
         command="redeliver",
     ),
     Change(
@@ -550,13 +490,11 @@ CHANGES: Final[tuple[Change[Any], ...]] = (
         "/memory/accept-loss",
         Asked,
         lambda here, _, asked, audit: here.accept_loss(audit),
-        Page(
-            "Accept the loss",
-            "The store is trusted again: a request with a key that it lost runs, also if it ran before. Do this only "
-            "if it is the right store.",
-            "Trust the store",
-            typed=True,
-        ),
+        "Accept the loss",
+        "The store is trusted again: a request with a key that it lost runs, also if it ran before. Do this only if it "
+        "is the right store.",
+        "Trust the store",
+        typed=True,
         command="memory --accept-loss",
         has_copies=True,
     ),
@@ -567,9 +505,6 @@ ACTIONS: Final = {
     for each in (ENTER, READ, READ_RESPONSE, FORCE, ACKNOWLEDGE, RELOAD, *(change.action for change in CHANGES))
 }
 """By the names that templates have for them."""
-
-
-# -- the process --------------------------------------------------------------------------------------------------
 
 
 class Reloaded(Protocol):
@@ -592,83 +527,86 @@ Reload = Callable[[], Awaitable[Reloaded]]
 async def reloaded(reload: Reload | None, refused: str = "") -> Reloaded:
     """The report of a reload. Raises `Fault` where it is refused, with the text `refused` before its own."""
     if reload is None:
-        raise Fault(409, "no-file", "This gateway was not started from a file.")
+        raise rulings.Fault(409, "no-file", "This gateway was not started from a file.")
     report = await reload()
     if report.result == "refused":
         members = {name: value for name, value in report.document.items() if name != "detail"}
         status = 422 if report.is_file_wrong else 409
-        raise Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
+        raise rulings.Fault(status, "reload-refused", f"{refused}{report.detail}", **members)
     return report
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
 
 
-async def _list(operations: Operations, _: Place, asked: ListQuery) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A question, by GET: its query, and the document that responds. Without a model the query is not looked at."""
+
+    path: str
+    query: type[Asking] | None
+    find: Callable[[Operations, Place, Any], Awaitable[Report]]
+
+
+def _listed(records: list[Record], now_us: int) -> list[Report]:
+    return [described(Snapshot(record, now_us), has_body=False) for record in records]
+
+
+async def _list(operations: Operations, _: Place, asked: ListQuery) -> Report:
     found = await gathered(operations, asked.query, records_max=asked.limit)
-    shown = [described(Snapshot(record, found.now_us), has_body=False) for record in found.records]
-    return {"operations": shown, "next": None if found.after is None else str(found.after)}
+    after = None if found.after is None else str(found.after)
+    return {"operations": _listed(found.records, found.now_us), "next": after}
 
 
-async def _inspect(operations: Operations, place: Place, _: None) -> dict[str, Any]:
+async def _inspect(operations: Operations, place: Place, _: None) -> Report:
     inspected = await operations.inspect(operation_id_of(place))
     about = full_json(inspected)
     if inspected.snapshot.record is None:
-        raise Fault(404, Refusal.UNKNOWN, about["next"], operation=about)
+        raise rulings.Fault(404, rulings.Refusal.UNKNOWN, about["next"], operation=about)
     return about
 
 
-class FindAsked(BaseModel):
-    """`text`: whatever names an operation, see `operation_in`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    text: str
-
-
-async def found(operations: Operations, asked: FindAsked) -> dict[str, Any]:
+async def found(operations: Operations, asked: FindAsked) -> Report:
     return await _inspect(operations, {"id": str(operation_in(asked.text))}, None)
 
 
-async def _paused(operations: Operations, _: Place, __: None) -> dict[str, Any]:
+async def _dead_letters(operations: Operations, _: Place, asked: DeadLettersQuery) -> Report:
+    found = await listed(operations, asked.query, REQUEUE_RATE_MAX)
+    return {"matching": found.matching, "operations": _listed(found.first[: asked.limit], found.now_us)}
+
+
+async def _paused(operations: Operations, _: Place, __: None) -> Report:
     audits = await operations.pause_audits()
     return {"paused": await operations.paused(), "audits": audits}
 
 
-async def _sinks(operations: Operations, _: Place, __: None) -> dict[str, Any]:
+async def _sinks(operations: Operations, _: Place, __: None) -> Report:
     return {"sinks": await operations.sinks()}
 
 
-async def _events(operations: Operations, _: Place, asked: EventsQuery) -> dict[str, Any]:
+async def _events(operations: Operations, _: Place, asked: EventsQuery) -> Report:
     is_dead, size = asked.state == "dead", asked.limit
     page = await operations.events(asked.sink, is_dead=is_dead, after=asked.after, limit=size)
     return {"events": page, "next": page[-1]["id"] if len(page) == size else None}
 
 
-async def _dead_letters(operations: Operations, _: Place, asked: DeadLettersQuery) -> dict[str, Any]:
-    found = await listed(operations, asked.query, REQUEUE_RATE_MAX)
-    shown = [described(Snapshot(record, found.now_us), has_body=False) for record in found.first[: asked.limit]]
-    return {"matching": found.matching, "operations": shown}
+async def _memory(operations: Operations, _: Place, __: None) -> Report:
+    return (await operations.memory()).document
 
 
-async def _memory(operations: Operations, _: Place, __: None) -> dict[str, Any]:
-    state: MemoryState = await operations.memory()
-    return state.document
-
-
-async def _journal(operations: Operations, _: Place, asked: JournalQuery) -> dict[str, Any]:
+async def _journal(operations: Operations, _: Place, asked: JournalQuery) -> Report:
     return journal_listed(await operations.journal(is_refused=asked.is_refused, limit=asked.limit))
 
 
-async def _activity(operations: Operations, _: Place, asked: ActivityQuery) -> dict[str, Any]:
-    return (await operations.activity(WINDOWS[asked.window])).document()
-
-
-async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> dict[str, Any]:
+async def _observed(operations: Operations, _: Place, asked: ObservedQuery) -> Report:
     try:
         return {"routes": await operations.observed(asked.route)}
-    except NoSuch as error:
-        raise Fault(404, error.code, f"{error}.") from None
+    except rulings.NoSuch as error:
+        raise rulings.Fault(404, error.code, f"{error}.") from None
+
+
+async def _activity(operations: Operations, _: Place, asked: ActivityQuery) -> Report:
+    return (await operations.activity(WINDOWS[asked.window])).document()
 
 
 LOOKS: Final[tuple[Look, ...]] = (

@@ -20,20 +20,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admin import actions
-from gateway.admin.access import (
-    FORCE,
-    FORGED,
-    PERSON,
-    READ,
-    RELOAD,
-    SIGN_IN_PATH,
-    Action,
-    Authentication,
-    Endpoint,
-    is_page,
-)
-from gateway.admin.actions import Change, Look, operation_id_of
+from gateway.admin import access, actions
+from gateway.admin.access import Action, Endpoint
+from gateway.admin.actions import Change, Look, M, operation_id_of
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Declined, Fault, Refusal, Refused, fault_of, unavailable
 from gateway.admin.view import described
@@ -92,7 +81,7 @@ class AdminApi:
     def __init__(
         self,
         operations: Operations,
-        authentication: Authentication,
+        authentication: access.Authentication,
         events: Events,
         *,
         response_bytes_max: int,
@@ -110,20 +99,18 @@ class AdminApi:
             middlewares=[self._counted, self._rendered, self._bounded, self._admitted],
             client_max_size=response_bytes_max * 4 // 3 + _FRAME_BYTES_MAX,
         )
-        endpoints = [*self._endpoints(), *(() if pages is None else pages.endpoints(app))]
+        endpoints = [
+            *(Endpoint("GET", each.path, access.READ, self._responding(each)) for each in actions.LOOKS),
+            *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in actions.CHANGES),
+            # By POST, so that a credential in what is pasted is in no address and no log.
+            Endpoint("POST", "/find", access.READ, self._find),
+            Endpoint("POST", "/config/reload", access.RELOAD, self._reload_config),
+            *(() if pages is None else pages.endpoints()),
+        ]
         self._actions = {(each.method, each.path): each.action for each in endpoints}
         for each in endpoints:
             app.router.add_route(each.method, each.path, each.handler)
         self.port = SidePort("admin", app, _refuse, line_bytes_max=8 * 1024, stop_seconds=5.0, headers=SECURITY_HEADERS)
-
-    def _endpoints(self) -> list[Endpoint]:
-        return [
-            *(Endpoint("GET", each.path, READ, self._responding(each)) for each in actions.LOOKS),
-            *(Endpoint("POST", each.path, each.action, self._changing(each)) for each in actions.CHANGES),
-            # By POST, so that a credential in what is pasted is in no address and no log.
-            Endpoint("POST", "/find", READ, self._find),
-            Endpoint("POST", "/config/reload", RELOAD, self._reload_config),
-        ]
 
     # -- access -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +126,7 @@ class AdminApi:
         except web.HTTPException as error:
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             found = _fault_of_status(error.status, allowed)
-        if self._pages is not None and is_page(request):
+        if self._pages is not None and access.is_page(request):
             response = self._pages.fault(request, found)
         else:
             response = problem(found.status, found.code, found.detail, found.headers, **found.members)
@@ -170,25 +157,17 @@ class AdminApi:
         loop = asyncio.get_running_loop()
         began = loop.time()
         response = await handler(request)
-        action = self._action_of(request)
-        if request.method == "POST" and action is not None and response.status not in (401, 429):
-            failed = AdminResult.FAILED if response.status >= 500 else AdminResult.REFUSED
-            result = AdminResult.DONE if response.status < 400 else failed
-            if action.role is not None:
-                record = request.get(_RECORD)
-                self._facts.publish(
-                    AdminActed(
-                        action.value,
-                        result,
-                        loop.time() - began,
-                        None if record is None else record.identity.operation_id,
-                        0 if record is None else record.attempts,
-                        None if record is None else trace_of_attempt(record),
-                    )
-                )
-        if request.get(FORGED):
+        action, is_change = self._action_of(request), request.method == "POST"
+        refused = AdminResult.FAILED if response.status >= 500 else AdminResult.REFUSED
+        result = AdminResult.DONE if response.status < 400 else refused
+        if is_change and action is not None and action.role is not None and response.status not in (401, 429):
+            about: tuple[UUID | None, int, str | None] = (None, 0, None)
+            if (record := request.get(_RECORD)) is not None:
+                about = record.identity.operation_id, record.attempts, trace_of_attempt(record)
+            self._facts.publish(AdminActed(action.value, result, loop.time() - began, *about))
+        if request.get(access.FORGED):
             self._facts.publish(SignedIn(AdminResult.REFUSED))
-        elif request.method == "POST" and request.path == SIGN_IN_PATH:
+        elif is_change and request.path == access.SIGN_IN_PATH:
             self._facts.publish(SignedIn(AdminResult.DONE if response.status < 400 else AdminResult.REFUSED))
         return response
 
@@ -198,7 +177,7 @@ class AdminApi:
         exists."""
         action = self._action_of(request)
         if action is None or action.role is not None:
-            person = request[PERSON] = await self.authentication.person_of(request)
+            person = request[access.PERSON] = await self.authentication.person_of(request)
             if action is not None:
                 person.require(action)
         return await handler(request)
@@ -222,10 +201,10 @@ class AdminApi:
             if change.path.startswith("/operations/"):
                 # What is no id is said before anything about the body.
                 operation_id_of(request.match_info)
-            asked = actions.parsed(change.asked, actions.json_object(await _body(request)))
-            audit = asked.audit_as(request[PERSON])
+            asked = await _asked(request, change.asked)
+            audit = asked.audit_as(request[access.PERSON])
             if isinstance(asked, actions.ResolveAsked) and asked.force:
-                request[PERSON].require(FORCE)
+                request[access.PERSON].require(access.FORCE)
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
             verb = change.path.rpartition("/")[2]
             if isinstance(result, Changed | Refused):
@@ -240,18 +219,18 @@ class AdminApi:
         return carry_out
 
     async def _find(self, request: web.Request) -> web.Response:
-        asked = actions.parsed(actions.FindAsked, actions.json_object(await _body(request)))
-        return _json(200, await actions.found(self._operations, asked))
+        return _json(200, await actions.found(self._operations, await _asked(request, actions.FindAsked)))
 
     async def _reload_config(self, _: web.Request) -> web.Response:
         return _json(200, (await actions.reloaded(self._reload)).document)
 
 
-async def _body(request: web.Request) -> bytes:
+async def _asked(request: web.Request, model: type[M]) -> M:
+    """What the body of a request asks for. Raises `Malformed`, `web.HTTPException`."""
     is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
     if request.content_type != "application/json" or not is_plain:
         raise web.HTTPUnsupportedMediaType
-    return await request.read()
+    return actions.parsed(model, actions.json_object(await request.read()))
 
 
 # -- responses --------------------------------------------------------------------------------------------------------
@@ -272,19 +251,19 @@ def problem(
     return terse(status, body, PROBLEM_TYPE.decode(), {**after, **(headers or {})})
 
 
+_BY_STATUS: Final[Mapping[int, tuple[str, str]]] = {
+    404: ("no-such-path", "There is nothing here; see /operations."),
+    405: ("method", "Only {Allow} is allowed here."),
+    413: ("too-large", "The body is longer than any that can be recorded."),
+    415: ("unsupported", "Send application/json, without a content coding."),
+}
+
+
 def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:
     """The fault for what aiohttp refuses: a path, a method, a body, or invalid HTTP."""
-    match status:
-        case 404:
-            return Fault(404, "no-such-path", "There is nothing here; see /operations.")
-        case 405:
-            return Fault(405, "method", f"Only {headers['Allow']} is allowed here.", headers)
-        case 413:
-            return Fault(413, "too-large", "The body is longer than any that can be recorded.")
-        case 415:
-            return Fault(415, "unsupported", "Send application/json, without a content coding.")
-        case _:
-            return Fault(status, "failed" if status >= 500 else "malformed", "This request cannot be served.")
+    usual = "failed" if status >= 500 else "malformed", "This request cannot be served."
+    code, text = _BY_STATUS.get(status, usual)
+    return Fault(status, code, text.format(**headers), headers if status == 405 else None)
 
 
 def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:

@@ -14,50 +14,38 @@ import os
 import pwd
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
 from gateway.admin import reports
+from gateway.admin import resolution as rulings
 from gateway.admin.actions import CHANGES, Change, ListQuery, Result, states_named
-from gateway.admin.inspection import full_json, full_text, journal_table, json_line, operation_in, table_head, table_row
-from gateway.admin.journal import (
-    HEAD_BYTES_MAX,
-    REFUSED,
-    ResponseRefused,
-    acknowledge,
-    export,
-    kept,
-    notes,
-    read_response,
+from gateway.admin.journal import HEAD_BYTES_MAX, REFUSED, acknowledge, export, kept, notes, read_response
+from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Verb, dead_letters, listed, pages
+from gateway.admin.operations import Operations, audit_by
+from gateway.admin.reports import Report, moment
+from gateway.admin.resolution import Changed, Malformed, Refused
+from gateway.admin.view import (
+    described,
+    full_json,
+    full_text,
+    journal_table,
+    json_line,
+    operation_in,
+    table_head,
+    table_row,
 )
-from gateway.admin.operations import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Operations, Verb, audit_by, dead_letters, listed
-from gateway.admin.reports import Report
-from gateway.admin.resolution import (
-    Changed,
-    Happened,
-    Malformed,
-    NothingHappened,
-    Refusal,
-    Refused,
-    Ruling,
-    is_said_by,
-    moved,
-    no_such_route,
-)
-from gateway.admin.view import described, moment
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
-
-T = TypeVar("T")
 
 # The most that a route may store, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
@@ -113,11 +101,10 @@ def _telling(
     async def run(operations: Operations, _: HostJournals) -> int | None:
         result = await work(operations)
         if isinstance(result, Refused):
-            if result.reason is Refusal.UNSURE:
+            if result.reason is rulings.Refusal.UNSURE:
                 # The command line lacks --yes.
                 raise CommandWrong(result.text)
-            can_be_forced = result.reason in (Refusal.EARLY, Refusal.RESPONSE)
-            hint = " If you know more than the gateway, add --force." if can_be_forced else ""
+            hint = " If you know more than the gateway, add --force." if result.can_be_forced else ""
             raise CommandError(result.text + hint)
         print(result if isinstance(result, str) else result.text)
         if not isinstance(result, Changed):
@@ -127,6 +114,9 @@ def _telling(
         return EXIT_WORK_LEFT if result.purges_pending else None
 
     return Job(run, needs, changes)
+
+
+# -- one operation, and lists of them ----------------------------------------------------------------------------------
 
 
 def _inspect(chosen: argparse.Namespace) -> Job:
@@ -151,11 +141,12 @@ def _inspect(chosen: argparse.Namespace) -> Job:
             "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "
             "'Idempotency-Key: abc' --header 'X-Tenant-Id: acme'; or --list"
         )
-    headers = _headers(chosen.header)
-    body = None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX)
-    return Job(
-        lambda operations, _: _show(operations, operations.identify(chosen.route[0], headers, body), chosen.format)
+    about = (
+        chosen.route[0],
+        _headers(chosen.header),
+        None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX),
     )
+    return Job(lambda operations, _: _show(operations, operations.identify(*about), chosen.format))
 
 
 async def _show(operations: Operations, operation_id: UUID, form: str) -> None:
@@ -174,68 +165,16 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
         reason=chosen.reason,
         limit=PAGE_SIZE_MAX,
     )
-    is_table = chosen.format == "table"
-    count = 0
-    async for page in operations.pages(asked.query, chosen.limit):
-        if is_table and not count:
+    is_table, is_empty = chosen.format == "table", True
+    async for page in pages(operations, asked.query, chosen.limit or sys.maxsize):
+        if is_table and is_empty:
             print(table_head())
+        is_empty = False
         for snapshot in page:
             print(table_row(snapshot) if is_table else json_line(described(snapshot, has_body=False)))
-        count += len(page)
         sys.stdout.flush()
-    if is_table and not count:
+    if is_table and is_empty:
         print("No operation matches." if chosen.state or chosen.reason else "No matching operation is in doubt.")
-
-
-def _resolve(chosen: argparse.Namespace) -> Job:
-    audit = _audit(chosen)
-    if not chosen.never_happened:
-        in_file = "" if chosen.list is None else "; in the file, write it behind the line"
-        _refuse(chosen, f"is for --never-happened{in_file}", "--drop")
-    if chosen.list is not None:
-        return _resolve_list(chosen, audit)
-    if chosen.operation is None:
-        raise CommandWrong("say which operation: its id, as inspect --list shows it; or --from FILE for many")
-    ruling: Ruling = NothingHappened(drops=chosen.drop)
-    if chosen.completed is not None:
-        try:
-            ruling = Happened(*read_response(_read(chosen.completed, _FILE_BYTES_MAX)))
-        except ResponseRefused as error:
-            raise CommandWrong(f"{chosen.completed}: {error}") from None
-
-    return _telling(
-        lambda operations: operations.resolve(
-            chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token, is_dry_run=chosen.dry_run
-        ),
-        changes=not chosen.dry_run,
-    )
-
-
-def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
-    if chosen.operation is not None:
-        raise CommandWrong("an OPERATION_ID belongs in the file of --from")
-    _refuse(chosen, "belongs in the file of --from", "--token")
-    try:
-        lines = read_list(_read(chosen.list, LIST_BYTES_MAX), lambda name: _read(name, _FILE_BYTES_MAX))
-    except ListWrong as error:
-        raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
-
-    async def resolve(operations: Operations, _: HostJournals) -> int | None:
-        ends: Counter[End] = Counter()
-        found = resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run)
-        async for line, end, text in found:
-            ends[end] += 1
-            if end in (End.REFUSED, End.UNKNOWN):
-                _fail(f"{chosen.list}: line {line.number}: {line.operation_id}: {text}")
-            else:
-                print(f"{line.operation_id}  {end}", flush=True)
-        left = len(lines) - ends.total()
-        if ends[End.UNKNOWN]:
-            _fail(f"stopped there; {left} lines were not tried. Give the same command again")
-        print(", ".join(f"{count} {end}" for end, count in ends.items()))
-        return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else None
-
-    return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
 
 
 def _of_dead_letters(chosen: argparse.Namespace, verb: Verb) -> Job:
@@ -262,18 +201,17 @@ def _of_dead_letters(chosen: argparse.Namespace, verb: Verb) -> Job:
 
 async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, audit: Audit) -> None:
     without_route = [name for name in sorted(wanted.routes or ()) if operations.policies.named(name) is None]
-    if without_route:
-        # Dead letters outlive the name of their route.
-        waiting = (await operations.backlog()).waiting
-        for name in without_route:
-            if name not in waiting:
-                raise no_such_route(name, operations.policies)
-            _note(f"there is no route {name} in the configuration")
+    # Dead letters outlive the name of their route.
+    waiting = (await operations.backlog()).waiting if without_route else {}
+    for name in without_route:
+        if name not in waiting:
+            raise rulings.no_such_route(name, operations.policies)
+        _note(f"there is no route {name} in the configuration")
     bulk = await listed(operations, wanted, rate, verb)
     try:
         async for operation_id, outcome in bulk.run(operations, audit):
             is_done = isinstance(outcome, Changed) and not outcome.is_repeat
-            print(f"{operation_id}  {verb.done}" if is_done else f"{operation_id}  skipped: {outcome.text}", flush=True)
+            print(f"{operation_id}  {verb.done if is_done else f'skipped: {outcome.text}'}", flush=True)
     except asyncio.CancelledError:
         print(bulk, flush=True)
         raise
@@ -282,62 +220,65 @@ async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, au
     print(bulk)
 
 
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def _printed(form: str, rows: Iterable[Report], text: Callable[[Report], str], empty: str) -> None:
+    """Rows as lines or as JSON lines; as lines, what is said where there are none."""
+    lines = [text(row) if form == "table" else json_line(row) for row in rows]
+    if lines or form == "table":
+        print("\n".join(lines) or empty)
+
+
 def _pause(chosen: argparse.Namespace) -> Job:
     if chosen.route is not None:
         return _change(chosen, "a pause needs --why; it is recorded")
     _refuse(chosen, "is for a ROUTE", "--why", "--by")
-    return Job(_paused)
+
+    async def show(operations: Operations, _: HostJournals) -> None:
+        _printed("table", await operations.paused(), reports.paused_line, "Nothing is paused.")
+        if audits := await operations.pause_audits():
+            print("What was done:")
+            _printed("table", audits, reports.pause_audit_line, "")
+
+    return Job(show)
 
 
-async def _paused(operations: Operations, _: HostJournals) -> None:
-    paused = await operations.paused()
-    for each in paused:
-        print(reports.paused_line(each))
-    if not paused:
-        print("Nothing is paused.")
-    audits = await operations.pause_audits()
-    if audits:
-        print("What was done:")
-    for entry in audits:
-        print(reports.pause_audit_line(entry))
+def _observe(chosen: argparse.Namespace) -> Job:
+    async def show(operations: Operations, _: HostJournals) -> None:
+        routes = await operations.observed(chosen.route)
+        none = "No route is observed, and none was in the last 24 hours."
+        _printed(chosen.format, routes, lambda route: "\n".join(reports.observed_lines(route)), none)
+        if chosen.format == "table" and routes:
+            print(f"note: {reports.NO_MEMORY}")
 
-
-async def _observe(operations: Operations, chosen: argparse.Namespace) -> None:
-    routes = await operations.observed(chosen.route)
-    for each in routes:
-        _print(chosen.format, each, reports.observed_lines)
-    if chosen.format == "table":
-        print(f"note: {reports.NO_MEMORY}" if routes else "No route is observed, and none was in the last 24 hours.")
+    return Job(show)
 
 
 def _sinks(chosen: argparse.Namespace) -> Job:
     if _change_of(chosen) is not None:
         return _change(chosen, "--suspend and --resume need --why; it is recorded")
     _refuse(chosen, "is for --suspend and --resume", "--why", "--by")
-    return Job(lambda operations, _: _list_sinks(operations, chosen.format))
+
+    async def show(operations: Operations, _: HostJournals) -> None:
+        _printed(chosen.format, await operations.sinks(), reports.sink_line, "There are no sinks.")
+
+    return Job(show)
 
 
-async def _list_sinks(operations: Operations, form: str) -> None:
-    found = await operations.sinks()
-    for each in found:
-        _print(form, each, reports.sink_line)
-    if form == "table" and not found:
-        print("There are no sinks.")
+def _events(chosen: argparse.Namespace) -> Job:
+    async def show(operations: Operations, _: HostJournals) -> None:
+        left, after, none = chosen.limit, None, f"No event of {chosen.sink} is {chosen.state}."
+        while left > 0:
+            size = min(left, PAGE_SIZE_MAX)
+            page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
+            if page or after is None:
+                _printed(chosen.format, page, reports.event_line, none)
+            if len(page) < size:
+                break
+            after, left = page[-1]["id"], left - size
 
-
-async def _events(operations: Operations, chosen: argparse.Namespace) -> None:
-    left, after, count = chosen.limit, None, 0
-    while left > 0:
-        size = min(left, PAGE_SIZE_MAX)
-        page = await operations.events(chosen.sink, is_dead=chosen.state == "dead", after=after, limit=size)
-        for event in page:
-            _print(chosen.format, event, reports.event_line)
-        count, left = count + len(page), left - size
-        if len(page) < size:
-            break
-        after = page[-1]["id"]
-    if chosen.format == "table" and not count:
-        print(f"No event of {chosen.sink} is {chosen.state}.")
+    return Job(show)
 
 
 def _purge(chosen: argparse.Namespace) -> Job:
@@ -393,28 +334,7 @@ async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> i
     return EXIT_FAILED if view.faults else None
 
 
-_JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {
-    "inspect": _inspect,
-    "resolve": _resolve,
-    "requeue": lambda chosen: _of_dead_letters(chosen, REQUEUE),
-    "withdraw": lambda chosen: _of_dead_letters(chosen, WITHDRAW),
-    "pause": _pause,
-    "sinks": _sinks,
-    "events": lambda chosen: Job(lambda operations, _: _events(operations, chosen)),
-    "purge": _purge,
-    "memory": _memory,
-    "journal": _journal,
-    "observe": lambda chosen: Job(lambda operations, _: _observe(operations, chosen)),
-}
-"""Those that are more than one change."""
-
-
 # -- words and lines ---------------------------------------------------------------------------------------------------
-
-
-def _print(form: str, row: Report, text: Callable[[Report], str | Iterable[str]]) -> None:
-    lines = text(row) if form == "table" else json_line(row)
-    print(lines if isinstance(lines, str) else "\n".join(lines))
 
 
 def _note(text: str) -> None:
@@ -481,23 +401,19 @@ def _read(name: str, bytes_max: int) -> bytes:
     return data
 
 
-# -- the file of `resolve --from` --------------------------------------------------------------------------------------
+# -- resolving ---------------------------------------------------------------------------------------------------------
 #
-# One operation per line: `OPERATION_ID never-happened`, with ` drop` behind it if a kept request must not be delivered
-# again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one attempt. Empty lines and lines that
-# begin with `#` are skipped. A file with a mistake is refused as a whole, before anything is done; it may be given
-# again.
+# The file of `resolve --from` has one operation per line: `OPERATION_ID never-happened`, with ` drop` behind it if a
+# kept request must not be delivered again, or `OPERATION_ID completed FILE`. `OPERATION_ID@TOKEN` restricts it to one
+# attempt. Empty lines and lines that begin with `#` are skipped. A file with a mistake is refused as a whole, before
+# anything is done; it may be given again.
 
-LIST_BYTES_MAX: Final = 4 * 1024 * 1024
+_LIST_BYTES_MAX: Final = 4 * 1024 * 1024
 _LINES_MAX: Final = 10_000
 _MISTAKES_MAX: Final = 20
 # Of all responses together: they are in memory until the last line is done.
 _RESPONSES_BYTES_MAX: Final = 256 * 1024 * 1024
 _FORM: Final = "expected OPERATION_ID never-happened [drop], or OPERATION_ID completed FILE"
-
-
-class ListWrong(ValueError):
-    """The list cannot be read. The text names each line with a mistake, up to a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +422,7 @@ class Line:
 
     number: int
     operation_id: UUID
-    ruling: Ruling
+    ruling: rulings.Ruling
     token: int | None = None
 
 
@@ -518,9 +434,71 @@ class End(StrEnum):
     UNKNOWN = "not known"
 
 
+def _resolve(chosen: argparse.Namespace) -> Job:
+    audit = _audit(chosen)
+    if not chosen.never_happened:
+        in_file = "" if chosen.list is None else "; in the file, write it behind the line"
+        _refuse(chosen, f"is for --never-happened{in_file}", "--drop")
+    if chosen.list is not None:
+        return _resolve_list(chosen, audit)
+    if chosen.operation is None:
+        raise CommandWrong("say which operation: its id, as inspect --list shows it; or --from FILE for many")
+    ruling: rulings.Ruling = rulings.NothingHappened(drops=chosen.drop)
+    if chosen.completed is not None:
+        try:
+            ruling = _happened(chosen.completed, _read_file(chosen.completed))
+        except ValueError as error:
+            raise CommandWrong(str(error)) from None
+
+    return _telling(
+        lambda operations: operations.resolve(
+            chosen.operation, ruling, audit, is_forced=chosen.force, token=chosen.token, is_dry_run=chosen.dry_run
+        ),
+        changes=not chosen.dry_run,
+    )
+
+
+def _read_file(name: str) -> bytes:
+    return _read(name, _FILE_BYTES_MAX)
+
+
+def _happened(file: str, data: bytes) -> rulings.Happened:
+    """The response of this file. Raises `ValueError`."""
+    try:
+        return rulings.Happened(*read_response(data))
+    except Malformed as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
+    if chosen.operation is not None:
+        raise CommandWrong("an OPERATION_ID belongs in the file of --from")
+    _refuse(chosen, "belongs in the file of --from", "--token")
+    try:
+        lines = read_list(_read(chosen.list, _LIST_BYTES_MAX), _read_file)
+    except CommandWrong as error:
+        raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
+
+    async def resolve(operations: Operations, _: HostJournals) -> int | None:
+        ends: Counter[End] = Counter()
+        found = resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run)
+        async for line, end, text in found:
+            ends[end] += 1
+            if end in (End.REFUSED, End.UNKNOWN):
+                _fail(f"{chosen.list}: line {line.number}: {line.operation_id}: {text}")
+            else:
+                print(f"{line.operation_id}  {end}", flush=True)
+        if ends[End.UNKNOWN]:
+            _fail(f"stopped there; {len(lines) - ends.total()} lines were not tried. Give the same command again")
+        print(", ".join(f"{count} {end}" for end, count in ends.items()))
+        return EXIT_FAILED if ends[End.REFUSED] or ends[End.UNKNOWN] else None
+
+    return Job(resolve, Needs.TIERS, changes=not chosen.dry_run)
+
+
 def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
-    """The lines of a list, with the responses that they name. Raises `ListWrong`; a `ValueError` of `read_file` is a
-    mistake of its line."""
+    """The lines of a list, with the responses that they name. Raises `CommandWrong`, which names each line with a
+    mistake, up to a bound; a `ValueError` of `read_file` is a mistake of its line."""
     lines: list[Line] = []
     mistakes: list[str] = []
     responses_bytes = 0
@@ -529,7 +507,7 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
         if not text_line or text_line.startswith("#"):
             continue
         if len(lines) >= _LINES_MAX:
-            raise ListWrong(f"there are more than {_LINES_MAX} operations; split the file")
+            raise CommandWrong(f"there are more than {_LINES_MAX} operations; split the file")
         try:
             line, size = _read_line(number, text_line, read_file)
         except ValueError as error:
@@ -540,49 +518,44 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
         lines.append(line)
         responses_bytes += size
         if responses_bytes > _RESPONSES_BYTES_MAX:
-            raise ListWrong(f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file")
-    counts = Counter(line.operation_id for line in lines)
-    mistakes += [
-        f"line {line.number}: {line.operation_id} is listed {counts[line.operation_id]} times"
-        for line in lines
-        if counts[line.operation_id] > 1
-    ]
+            raise CommandWrong(
+                f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file"
+            )
+    mistakes += _listed_twice(lines)
     if mistakes:
-        raise ListWrong("\n".join(mistakes[:_MISTAKES_MAX]))
+        raise CommandWrong("\n".join(mistakes[:_MISTAKES_MAX]))
     if not lines:
-        raise ListWrong(f"it names no operation; {_FORM}")
+        raise CommandWrong(f"it names no operation; {_FORM}")
     return lines
+
+
+def _listed_twice(lines: Sequence[Line]) -> Iterator[str]:
+    counts = Counter(line.operation_id for line in lines)
+    for line in lines:
+        if (count := counts[line.operation_id]) > 1:
+            yield f"line {line.number}: {line.operation_id} is listed {count} times"
 
 
 def _read_line(number: int, text: str, read_file: Callable[[str], bytes]) -> tuple[Line, int]:
     """The line, and the bytes of its response. Raises `ValueError`."""
     which, _, rest = text.partition(" ")
     verb, _, file = rest.strip().partition(" ")
-    operation_id, token = _which(which)
-    match verb, file.strip():
-        case "never-happened", "" | "drop" as drop:
-            return Line(number, operation_id, NothingHappened(drops=bool(drop)), token), 0
-        case "completed", file if file:
-            data = read_file(file)
-            try:
-                return Line(number, operation_id, Happened(*read_response(data)), token), len(data)
-            except ResponseRefused as error:
-                raise ValueError(f"{file}: {error}") from None
-        case _:
-            raise ValueError(_FORM)
-
-
-def _which(text: str) -> tuple[UUID, int | None]:
-    name, at, token = text.partition("@")
+    name, at, given = which.partition("@")
     try:
         operation_id = UUID(name)
     except ValueError:
         raise ValueError(_FORM) from None
-    if not at:
-        return operation_id, None
-    if not (token.isascii() and token.isdecimal() and 1 <= len(token) <= 18 and int(token) > 0):
+    if at and not (given.isascii() and given.isdecimal() and 1 <= len(given) <= 18 and int(given) > 0):
         raise ValueError("expected a token behind @: a whole number above 0")
-    return operation_id, int(token)
+    token = int(given) if at else None
+    match verb, file.strip():
+        case "never-happened", "" | "drop" as drop:
+            return Line(number, operation_id, rulings.NothingHappened(drops=bool(drop)), token), 0
+        case "completed", file if file:
+            data = read_file(file)
+            return Line(number, operation_id, _happened(file, data), token), len(data)
+        case _:
+            raise ValueError(_FORM)
 
 
 async def resolve_all(
@@ -600,26 +573,41 @@ async def resolve_all(
         except StoreError as error:
             yield line, End.REFUSED, str(error)
             continue
-        match outcome:
-            case Refused(_, text):
-                yield line, End.REFUSED, text
-            case Changed(text, is_repeat=True):
-                yield line, End.ALREADY, text
-            case Changed(text):
-                yield line, End.POSSIBLE if is_dry_run else End.RESOLVED, text
+        end = End.POSSIBLE if is_dry_run else End.RESOLVED
+        if isinstance(outcome, Refused):
+            end = End.REFUSED
+        elif outcome.is_repeat:
+            end = End.ALREADY
+        yield line, end, outcome.text
 
 
 async def _done_before(operations: Operations, line: Line, audit: Audit) -> Changed | Refused | None:
     """What became of a line that was applied before; None if it was not. A list may be given again long afterwards.
     "Nothing happened" frees the key, so the operation may have run since then: the line counts as done. If it is in
     doubt again, the list was not about this attempt, and resolves it only by naming its token."""
-    if not isinstance(line.ruling, NothingHappened):
+    if not isinstance(line.ruling, rulings.NothingHappened):
         return None
     audits = await operations.audits(line.operation_id)
-    earlier = next((entry for entry in reversed(audits) if is_said_by(entry, audit)), None)
+    earlier = next((entry for entry in reversed(audits) if rulings.is_said_by(entry, audit)), None)
     if earlier is None:
         return None
     snapshot = await operations.read(line.operation_id)
     if snapshot.state is not State.IN_DOUBT or line.token == earlier.token:
         return Changed(f"Resolved already, {moment(earlier.at_us)}.", snapshot, is_repeat=True)
-    return moved(earlier.token, snapshot) if line.token is None else None
+    return rulings.moved(earlier.token, snapshot) if line.token is None else None
+
+
+_JOBS: Final[Mapping[str, Callable[[argparse.Namespace], Job]]] = {
+    "inspect": _inspect,
+    "resolve": _resolve,
+    "requeue": lambda chosen: _of_dead_letters(chosen, REQUEUE),
+    "withdraw": lambda chosen: _of_dead_letters(chosen, WITHDRAW),
+    "pause": _pause,
+    "sinks": _sinks,
+    "events": _events,
+    "purge": _purge,
+    "memory": _memory,
+    "journal": _journal,
+    "observe": _observe,
+}
+"""Those that are more than one change."""

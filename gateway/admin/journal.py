@@ -1,4 +1,4 @@
-"""What operators see of the journals of this host, and do with one outcome in them.
+"""What operators see of the journals of this host, and do with one outcome in them; and responses as files.
 
 The journals hold outcomes that wait for the durable store, and those that it refused. A response can be exported, and a
 refused outcome acknowledged once it was dealt with. Times are of this host's clock, and only for display.
@@ -16,13 +16,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID, uuid4
 
 import orjson
 
+from gateway.admin.reports import Report, at_ago, moment, present, printable
 from gateway.admin.resolution import Malformed, OutcomeRefused
-from gateway.admin.view import ago, moment, present, printable
 from gateway.core.message import (
     Headers,
     IndexedHeaders,
@@ -44,7 +44,6 @@ UNENDED: Final = (State.CLAIMED, State.IN_DOUBT)
 WAITING: Final = "waiting"
 REFUSED: Final = "refused"
 
-_WHY_WAITING: Final = "the durable store has not taken it yet"
 TO_WAIT: Final = (
     "a gateway that runs with this state_dir records it as soon as the durable store takes it; start one if none is "
     "running"
@@ -72,12 +71,21 @@ def state_of(entry: KeptEntry) -> str:
     return WAITING if entry.refused_us is None else REFUSED
 
 
-def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
-    about: dict[str, Any] = {
+def kept_since_us(entry: KeptEntry) -> int:
+    """Since when it has been in its state."""
+    return entry.journaled_us if entry.refused_us is None else entry.refused_us
+
+
+def why_of(entry: KeptEntry) -> str:
+    return "the durable store has not taken it yet" if entry.refused_us is None else entry.refused_why or ""
+
+
+def kept(entry: KeptEntry, now_us: int) -> Report:
+    about = {
         "operation_id": str(entry.operation_id),
         "state": state_of(entry),
-        "since": moment(since_us(entry)),
-        "age_seconds": max(0, now_us - since_us(entry)) // MICROSECONDS,
+        "since": moment(kept_since_us(entry)),
+        "age_seconds": max(0, now_us - kept_since_us(entry)) // MICROSECONDS,
         "event": entry.event,
         "token": entry.token,
         "route": entry.route,
@@ -89,7 +97,7 @@ def kept(entry: KeptEntry, now_us: int) -> dict[str, Any]:
     return present(about)
 
 
-def listed(view: JournalView) -> dict[str, Any]:
+def listed(view: JournalView) -> Report:
     return {
         "journal": [kept(entry, view.now_us) for entry in view.entries],
         "strangers": [{"file": name, "belongs_to": owner} for name, owner in view.strangers],
@@ -102,8 +110,7 @@ def listed(view: JournalView) -> dict[str, Any]:
 def sentence(entry: KeptEntry, now_us: int) -> str:
     response = "" if entry.status is None else f" {entry.status}"
     body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
-    at_us = since_us(entry)
-    when = f"{state_of(entry)} since {moment(at_us)} ({ago(at_us, now_us)})"
+    when = f"{state_of(entry)} since {at_ago(kept_since_us(entry), now_us)}"
     return f"{entry.event}{response} under token {entry.token}{body}, {when}: {why_of(entry)}"
 
 
@@ -111,9 +118,8 @@ def advice_of(record: Record | None, view: JournalView) -> str | None:
     """What to do about an operation whose outcome is in the journal; None where the journal does not matter."""
     if record is None or record.state not in UNENDED:
         return None
-    for entry in view.entries:
-        if entry.refused_us is None and entry.token == record.token:
-            return f"Wait: its outcome is in the journal of this host; {TO_WAIT}."
+    if any(entry.refused_us is None and entry.token == record.token for entry in view.entries):
+        return f"Wait: its outcome is in the journal of this host; {TO_WAIT}."
     return why_it_happened(record.identity.operation_id, view)
 
 
@@ -122,18 +128,17 @@ def why_it_happened(operation_id: UUID, view: JournalView) -> str | None:
     read. None otherwise. `view` is of this operation."""
     if view.faults:
         return f"The journals of this host may have its response, and cannot be read: {view.faults[0]}."
-    for entry in view.entries:
-        if entry.event != Event.COMPLETE:
-            continue
-        what = f"It happened, and the journal of this host has its response: {sentence(entry, view.now_us)}."
-        export = f"write it to a file with journal {operation_id} --export FILE, and give that to resolve --completed"
-        if entry.refused_us is None:
-            return f"{what} Wait: {TO_WAIT}. If the store never takes it, {export}."
-        return (
-            f"{what} To record it, {export}. If it is of an earlier attempt, of which you know that it had no effect, "
-            "take it out first with --acknowledge."
-        )
-    return None
+    entry = next((entry for entry in view.entries if entry.event == Event.COMPLETE), None)
+    if entry is None:
+        return None
+    what = f"It happened, and the journal of this host has its response: {sentence(entry, view.now_us)}."
+    export = f"write it to a file with journal {operation_id} --export FILE, and give that to resolve --completed"
+    if entry.refused_us is None:
+        return f"{what} Wait: {TO_WAIT}. If the store never takes it, {export}."
+    return (
+        f"{what} To record it, {export}. If it is of an earlier attempt, of which you know that it had no effect, "
+        "take it out first with --acknowledge."
+    )
 
 
 def notes(view: JournalView) -> Iterator[str]:
@@ -148,20 +153,10 @@ def notes(view: JournalView) -> Iterator[str]:
         yield "there is more: give a larger --limit"
 
 
-def since_us(entry: KeptEntry) -> int:
-    """Since when it has been in its state."""
-    return entry.journaled_us if entry.refused_us is None else entry.refused_us
-
-
-def why_of(entry: KeptEntry) -> str:
-    return _WHY_WAITING if entry.refused_us is None else entry.refused_why or ""
-
+# -- exporting and acknowledging ---------------------------------------------------------------------------------------
 
 _ARCHIVE: Final = "acknowledged"
 """The directory beside the journals that keeps acknowledged outcomes until an operator deletes them."""
-
-
-# -- exporting --------------------------------------------------------------------------------------------------------
 
 
 async def export(journals: HostJournals, operation_id: UUID, token: int | None, file: Path) -> str:
@@ -174,12 +169,10 @@ async def export(journals: HostJournals, operation_id: UUID, token: int | None, 
         raise OutcomeRefused(f"{file} exists already, and is not overwritten") from None
     except OSError as error:
         raise OutcomeRefused(f"{file} cannot be written: {error.strerror}") from error
-    text = (
-        f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes, is in {file}."
-    )
+    response = f"The response {entry.status} under token {entry.token}, with a body of {entry.body_bytes} bytes,"
     if entry.refused_us is None:
-        return f"{text} It is waiting: {TO_WAIT}."
-    return f"{text} If the record is in doubt: resolve {operation_id} --completed {file}"
+        return f"{response} is in {file}. It is waiting: {TO_WAIT}."
+    return f"{response} is in {file}. If the record is in doubt: resolve {operation_id} --completed {file}"
 
 
 async def exported(journals: HostJournals, operation_id: UUID, token: int | None) -> tuple[KeptEntry, bytes]:
@@ -206,14 +199,11 @@ def _readable(outcome: KeptOutcome) -> bytes:
     response, data = command.response, written(command.response)
     try:
         head, body = read_response(data)
-    except ResponseRefused as error:
+    except Malformed as error:
         raise OutcomeRefused(f"this response cannot be given to resolve: {error}") from None
     if StoredResponse(head.status, head.reason, head.headers, body, response.version) != response:
         raise OutcomeRefused("this response cannot be written to a file exactly; resolve it over the admin API")
     return data
-
-
-# -- acknowledging ----------------------------------------------------------------------------------------------------
 
 
 async def acknowledge(
@@ -237,14 +227,13 @@ async def acknowledge(
         )
     record = (await read(operation_id)).record
     _check_known(record, chosen)
-    lines = []
+    directory, lines = journals.directory / _ARCHIVE, []
     for outcome in chosen:
         try:
-            place = await asyncio.to_thread(_keep, journals.directory / _ARCHIVE, outcome, audit, record)
+            place = await asyncio.to_thread(_keep, directory, outcome, audit, record)
         except OSError as error:
-            raise OutcomeRefused(f"it cannot be kept in {journals.directory / _ARCHIVE}: {error.strerror}") from error
-        is_ours = await asyncio.to_thread(journals.drop, outcome.entry_id)
-        already = "" if is_ours else " already"
+            raise OutcomeRefused(f"it cannot be kept in {directory}: {error.strerror}") from error
+        already = "" if await asyncio.to_thread(journals.drop, outcome.entry_id) else " already"
         lines.append(
             f"Acknowledged: {outcome.entry.event} under token {outcome.entry.token} is out of the journal{already} "
             f"and kept in {place}. A running gateway stops counting it within a few seconds."
@@ -265,14 +254,29 @@ def _check_known(record: Record | None, chosen: Sequence[KeptOutcome]) -> None:
         )
 
 
+def _one_attempt(outcomes: Sequence[KeptOutcome], operation_id: UUID, token: int | None) -> list[KeptOutcome]:
+    """The outcomes of one attempt; several when several journal files have it."""
+    chosen = [each for each in outcomes if token in (None, each.entry.token)]
+    if not chosen:
+        under = "" if token is None else f" under token {token}"
+        raise OutcomeRefused(
+            f"the journals of this host have no such outcome of operation {operation_id}{under}: it was recorded or "
+            "acknowledged meanwhile, or is on another host; list what there is with: journal"
+        )
+    tokens = sorted({each.entry.token for each in chosen})
+    if len(tokens) > 1:
+        several = f"there are several attempts of operation {operation_id}: choose one with --token"
+        raise OutcomeRefused(f"{several}: {', '.join(map(str, tokens))}")
+    return chosen
+
+
 def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | None) -> Path:
     """Write an outcome to files in `directory`; returns the path. Raises `OSError`."""
     directory.mkdir(mode=0o700, exist_ok=True)
     _give_to_owner(directory, directory.parent)
     sync_directory(directory.parent)
-    now_us = wall_clock_us()
-    entry = outcome.entry
-    note: dict[str, Any] = {
+    now_us, entry = wall_clock_us(), outcome.entry
+    note: Report = {
         "acknowledged_at": moment(now_us),
         "by": audit.who,
         "why": audit.why,
@@ -281,17 +285,18 @@ def _keep(directory: Path, outcome: KeptOutcome, audit: Audit, record: Record | 
         "outcome": kept(entry, now_us),
     }
     place = directory / f"{entry.operation_id}-{entry.token}-{uuid4().hex[:8]}.json"
+    files = {}
     if isinstance(outcome.command, Complete):
         response = outcome.command.response
         if response.body is None:
             note["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
         else:
-            file = place.with_suffix(".http")
-            _write_whole(file, written(response))
-            _give_to_owner(file, directory.parent)
-            note["response"] = file.name
-    _write_whole(place, orjson.dumps(note, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    _give_to_owner(place, directory.parent)
+            files[place.with_suffix(".http")] = written(response)
+            note["response"] = place.with_suffix(".http").name
+    files[place] = orjson.dumps(note, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    for path, data in files.items():
+        _write_whole(path, data)
+        _give_to_owner(path, directory.parent)
     return place
 
 
@@ -300,28 +305,6 @@ def _give_to_owner(path: Path, journals: Path) -> None:
     if os.geteuid() == 0:
         owner = journals.stat()
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-# -- both -------------------------------------------------------------------------------------------------------------
-
-
-def _one_attempt(outcomes: Sequence[KeptOutcome], operation_id: UUID, token: int | None) -> list[KeptOutcome]:
-    """The outcomes of one attempt; several when several journal files have it."""
-    if token is not None:
-        outcomes = [each for each in outcomes if each.entry.token == token]
-    if not outcomes:
-        under = "" if token is None else f" under token {token}"
-        raise OutcomeRefused(
-            f"the journals of this host have no such outcome of operation {operation_id}{under}: it was recorded or "
-            "acknowledged meanwhile, or is on another host; list what there is with: journal"
-        )
-    tokens = sorted({each.entry.token for each in outcomes})
-    if len(tokens) > 1:
-        named = ", ".join(map(str, tokens))
-        raise OutcomeRefused(
-            f"there are several attempts of operation {operation_id}: choose one with --token: {named}"
-        )
-    return list(outcomes)
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -357,19 +340,15 @@ _CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(?:;[^\r\n]*)?\r\n")
 _KNOWN_CODINGS: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd"))
 
 
-class ResponseRefused(Malformed):
-    """This is not a response that may be recorded. The text says why and what to do, and quotes no body."""
-
-
 def read_response(data: bytes) -> tuple[ResponseHead, bytes]:
     """Status line, headers, an empty line, body: the output of `curl -i`. Skips interim responses before it. Lines end
-    in CRLF, or all of them in LF. Raises `ResponseRefused`."""
+    in CRLF, or all of them in LF. Raises `Malformed`, which says why and what to do, and quotes no body."""
     for _ in range(_INTERIM_RESPONSES_MAX):
         head, data = _read_head(data)
         if head.status >= 200 or head.status == 101:
             _check_response(head, data)
             return head, data
-    raise ResponseRefused(f"more than {_INTERIM_RESPONSES_MAX} interim responses come before the response")
+    raise Malformed(f"more than {_INTERIM_RESPONSES_MAX} interim responses come before the response")
 
 
 def written(response: StoredResponse) -> bytes:
@@ -382,47 +361,38 @@ def written(response: StoredResponse) -> bytes:
 
 
 def response_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> tuple[ResponseHead, bytes]:
-    found: list[tuple[bytes, bytes]] = []
-    for name, value in headers:
-        try:
-            line = f"{name}: {value}".encode("latin-1")
-        except UnicodeEncodeError:
-            raise ResponseRefused("a header has characters outside of Latin-1") from None
-        found.append(_header(line, len(found) + 1))
-    head = ResponseHead(status, b"", IndexedHeaders(found))
+    try:
+        lines = [f"{name}: {value}".encode("latin-1") for name, value in headers]
+    except UnicodeEncodeError:
+        raise Malformed("a header has characters outside of Latin-1") from None
+    head = ResponseHead(status, b"", IndexedHeaders(_header(line, number) for number, line in enumerate(lines, 1)))
     _check_response(head, body)
     return head, body
 
 
 def _check_response(head: ResponseHead, body: bytes) -> None:
-    """Raises `ResponseRefused` if it is not final, not complete, or not in the content coding that it names."""
+    """Raises `Malformed` if it is not final, not complete, or not in the content coding that it names."""
     if not 200 <= head.status <= 599:
-        raise ResponseRefused(f"{head.status} is not the status of a final response")
+        raise Malformed(f"{head.status} is not the status of a final response")
     if asks_upgrade(head.headers):
-        raise ResponseRefused("the response upgrades the connection to another protocol")
+        raise Malformed("the response upgrades the connection to another protocol")
     if len(head.headers) > _HEADERS_MAX:
-        raise ResponseRefused(f"it has more than {_HEADERS_MAX} headers")
+        raise Malformed(f"it has more than {_HEADERS_MAX} headers")
     if _SEVERAL.match(body):
-        raise ResponseRefused("there are several responses; save only the last one (curl without -L and --proxy)")
+        raise Malformed("there are several responses; save only the last one (curl without -L and --proxy)")
     if body and head.status in (204, 304):
-        raise ResponseRefused(f"a response with status {head.status} has no body, but this one has {len(body)} bytes")
-    is_chunked = b"chunked" in list_members(header_values(head.headers, b"transfer-encoding"))
-    if is_chunked and _CHUNK.match(body) and body.endswith(b"0\r\n\r\n"):
-        raise ResponseRefused("the body is still in chunks; save it without curl's --raw")
-    _check_length(head, body)
-    _check_coding(head.headers, body)
-
-
-def _check_length(head: ResponseHead, body: bytes) -> None:
+        raise Malformed(f"a response with status {head.status} has no body, but this one has {len(body)} bytes")
+    transfer = header_values(head.headers, b"transfer-encoding")
+    if b"chunked" in list_members(transfer) and _CHUNK.match(body) and body.endswith(b"0\r\n\r\n"):
+        raise Malformed("the body is still in chunks; save it without curl's --raw")
     lengths = set(list_members(header_values(head.headers, b"content-length")))
-    if not lengths or head.status == 304 or header_values(head.headers, b"transfer-encoding"):
-        return
-    if lengths != {b"%d" % len(body)}:
+    if lengths and lengths != {b"%d" % len(body)} and head.status != 304 and not transfer:
         declared = b", ".join(sorted(lengths))[:40].decode("latin-1")
-        raise ResponseRefused(
+        raise Malformed(
             f"Content-Length says {declared}, but the body has {len(body)} bytes: it was cut, an editor added a line "
             "ending, or curl decoded it (--compressed); save it again unchanged"
         )
+    _check_coding(head.headers, body)
 
 
 def _check_coding(headers: Headers, body: bytes) -> None:
@@ -432,8 +402,8 @@ def _check_coding(headers: Headers, body: bytes) -> None:
     # A body that cannot be decoded comes back unchanged.
     plain = tuple(header for header in headers if header[0].lower() not in (b"cache-control", b"content-range"))
     if decode_unaccepted(plain, body, [b"identity"])[0] == plain:
-        named = ", ".join(sorted(coding.decode("latin-1") for coding in codings))
-        raise ResponseRefused(
+        named = b", ".join(sorted(codings)).decode("latin-1")
+        raise Malformed(
             f"Content-Encoding says {named}, but the body is not complete in that coding, or decodes to more than "
             "16 MiB; save it without curl's --compressed, or leave out the header if the body is not encoded"
         )
@@ -443,16 +413,14 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
     line_end = b"\r\n" if data[: data.find(b"\n") + 1].endswith(b"\r\n") else b"\n"
     end = data.find(line_end * 2, 0, HEAD_BYTES_MAX)
     if end < 0:
-        raise ResponseRefused(
+        raise Malformed(
             f"no empty line ends the headers within {HEAD_BYTES_MAX // 1024} KiB; expected a status line, "
             "headers, an empty line and the body, as curl -i prints them"
         )
     first, *lines = data[:end].split(line_end)
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
-        raise ResponseRefused(
-            "line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i"
-        )
+        raise Malformed("line 1 is not a status line such as HTTP/1.1 201 Created; save the response with curl -i")
     headers = IndexedHeaders(_header(line, number) for number, line in enumerate(lines, 2))
     return ResponseHead(int(status[1]), (status[2] or b"").rstrip(b" "), headers), data[end + 2 * len(line_end) :]
 
@@ -460,5 +428,5 @@ def _read_head(data: bytes) -> tuple[ResponseHead, bytes]:
 def _header(line: bytes, number: int) -> tuple[bytes, bytes]:
     found = _FIELD.fullmatch(line)
     if found is None:
-        raise ResponseRefused(f"line {number} is not a header such as Content-Type: application/json")
+        raise Malformed(f"line {number} is not a header such as Content-Type: application/json")
     return found[1], found[2]

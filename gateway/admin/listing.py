@@ -1,4 +1,5 @@
-"""Work lists for people: in their words, sorted, and filtered by what a record says; and a key of a caller unknown.
+"""Many operations: found, filtered by what a record says, sorted, and dead letters decided about one after another; and
+a key of a caller unknown.
 
 The store finds by what it has an index of. What is compared here is read first, so there is a bound on it, and whoever
 is shown a part is told so. No index is kept for this: it would cost every request.
@@ -7,24 +8,28 @@ is shown a part is told so. No index is kept for this: it would cost every reque
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.admin.operations import EVERY, INDEXED, PAGE_SIZE_MAX, Operations
-from gateway.admin.resolution import Malformed, Policies
-from gateway.admin.view import doubt_text, since_us, span
+from gateway.admin.operations import Operations, last_id
+from gateway.admin.reports import Report
+from gateway.admin.resolution import Changed, Malformed, Policies, Refusal, Refused
+from gateway.admin.view import caller, did, since_us, subject, then
 from gateway.core.identity.key import Key, derive_operation_id, stored_digest
-from gateway.core.operation import Delivery, Record, State
-from gateway.core.recovery import Hold, Probe, Resend, doubted_status, probe_target
+from gateway.core.operation import Audit, Record, Snapshot, State
+from gateway.core.recovery import doubted_status
+from gateway.store.base import Unreadable
 from gateway.store.operations import Query
 
+PAGE_SIZE_MAX: Final = 500
 # So many are put in order.
 SORTED_MAX: Final = PAGE_SIZE_MAX
+_INDEXED: Final = (frozenset((State.IN_DOUBT,)), frozenset((State.DEAD_LETTER,)))
+_EVERY: Final = frozenset(State) - {State.ABSENT}
 # A page is not kept waiting for longer, however many records there are to be read.
 _LOOK_SECONDS: Final = 0.12
 # So many callers are asked after with one key.
@@ -33,117 +38,89 @@ _TOGETHER: Final = 200
 _TEXT_MAX: Final = 200
 
 
-# -- in a person's words ----------------------------------------------------------------------------------------------
+# -- finding ----------------------------------------------------------------------------------------------------------
 
 
-def subject(record: Record) -> str:
-    """What was asked for: method and path, or the operation name where the request is not stored."""
-    request = record.request
-    return record.identity.operation if request is None else f"{request.method} {request.path}"
+class Looked(NamedTuple):
+    """What was found among so many records that were read; `after` is where to go on, None where these are all."""
+
+    found: list[Snapshot]
+    number: int
+    after: UUID | None
 
 
-def caller(record: Record) -> str:
-    """Who asked, as a digest: the same one on every operation of one caller."""
-    return record.identity.scope_digest.hex()
+async def looked(operations: Operations, query: Query) -> AsyncIterator[Looked]:
+    """The matches, page by page, ordered by operation id. `query.limit` is the page size.
+
+    The store has an index of what is in doubt and of dead letters. For other states all records are read, many at once,
+    and left out here: the store would look through as many as there are before it says that there is none.
+    """
+    asked = query
+    if query.states not in _INDEXED and query.reason is None:
+        asked = replace(query, states=_EVERY, routes=None, limit=PAGE_SIZE_MAX)
+    while True:
+        page = await operations.page(asked)
+        after = last_id(page) if len(page) == asked.limit else None
+        yield Looked(
+            [each for each in page if each.record is not None and _is_of(query, each.record)], len(page), after
+        )
+        if after is None:
+            return
+        asked = replace(asked, after=after)
 
 
-def status_of(record: Record) -> int | None:
-    """What the service responded with last, as far as the record has it."""
-    if record.response is not None:
-        return record.response.status
-    failure = None if record.delivery is None else record.delivery.failure
-    return doubted_status(record.doubt) or doubted_status(failure)
+def _is_of(query: Query, record: Record) -> bool:
+    return record.state in query.states and (query.routes is None or record.identity.route in query.routes)
 
 
-def did(record: Record) -> str:
-    if record.response is not None:
-        return f"responded with {record.response.status}"
-    if record.doubt is not None:
-        return doubt_text(record.doubt)
-    delivery = record.delivery
-    if delivery is not None and (said := _said(delivery)):
-        return said
-    match record.state:
-        case State.RELEASED:
-            return "did nothing of it"
-        case State.ACCEPTED | State.DEAD_LETTER:
-            return "was not asked"
-        case _:
-            return "has not responded"
+async def pages(operations: Operations, query: Query, limit: int) -> AsyncIterator[list[Snapshot]]:
+    """What is found of it, up to `limit` in all."""
+    async for found, *_ in looked(operations, replace(query, limit=min(query.limit, limit))):
+        if found:
+            yield found[:limit]
+        limit -= len(found)
+        if limit <= 0:
+            return
 
 
-def _said(delivery: Delivery) -> str:
-    reasons = (delivery.failure, delivery.reason)
-    return "; ".join(dict.fromkeys(doubt_text(reason) for reason in reasons if reason is not None))
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`after` is where to go on; None where these are all. `looked` records were read."""
+
+    records: list[Record]
+    now_us: int = 0
+    after: UUID | None = None
+    looked: int = 0
 
 
-def then(record: Record, now_us: int, policies: Policies) -> str:
-    """What happens to it next, if nobody does anything."""
-    delivery = record.delivery
-    match record.state:
-        case State.IN_DOUBT:
-            return _then_in_doubt(record, policies)
-        case State.CLAIMED:
-            return f"its attempt ends, or is in doubt in {span(record.lease_until_us - now_us)}"
-        case State.DEAD_LETTER:
-            return "waits for a decision"
-        case State.ACCEPTED if delivery is not None:
-            if delivery.is_behind:
-                return "waits for others of its lane"
-            is_due = delivery.next_attempt_us <= now_us
-            return "is due" if is_due else f"is tried in {span(delivery.next_attempt_us - now_us)}"
-        case State.COMPLETED:
-            return f"repeats get its response for {span(record.replay_until_us - now_us)}"
-        case State.RELEASED:
-            return "a repeat runs"
-        case _:
-            return f"a repeat is refused for {span(record.remember_until_us - now_us)}"
+async def gathered(
+    operations: Operations, query: Query, fits: Callable[[Record], object] = bool, records_max: int | None = None
+) -> Found:
+    """At most `records_max` records of the query that fit, of those that can be read in a moment; `SORTED_MAX` by
+    default."""
+    records_max = SORTED_MAX if records_max is None else records_max
+    found: list[Record] = []
+    until, number, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
+    async for page, read, after in looked(operations, replace(query, limit=records_max)):
+        number += read
+        for snapshot in page:
+            if (record := snapshot.record) is not None and fits(record):
+                found.append(record)
+                now_us = snapshot.now_us
+        if len(found) > records_max:
+            return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, number)
+        is_enough = len(found) == records_max or time.monotonic() >= until
+        if is_enough and after is not None:
+            return Found(found, now_us, after, number)
+    return Found(found, now_us, None, number)
 
 
-def _then_in_doubt(record: Record, policies: Policies) -> str:
-    if not policies.is_own(record):
-        return "waits for its own service"
-    match policies.treatment_of(record).recovery:
-        case Probe() as probe if probe_target(probe, record) is not None:
-            return "the service is asked about it"
-        case Resend():
-            return "is sent again" if record.delivery is not None else "a repeat is sent again"
-        case Hold() | Probe():
-            return "waits for a decision"
+# -- order and filters ------------------------------------------------------------------------------------------------
 
 
-class AsRequest(NamedTuple):
-    """A request, as far as it is stored: query, body and what names the caller never are."""
-
-    method: str
-    url: str
-    header: str
-
-
-def as_request(record: Record, policies: Policies) -> AsRequest | None:
-    """None where nothing of it is stored, or its route is no more."""
-    request, route = record.request, policies.route_of(record)
-    if request is None or not request.host or route is None:
-        return None
-    name = next(iter(sorted(route.key.headers)), b"idempotency-key").decode()
-    key = record.identity.key or "THE SAME KEY"
-    return AsRequest(request.method, f"https://{request.host}{request.path}", f"{name}: {key}")
-
-
-def repeat(record: Record, policies: Policies) -> str:
-    """A command that repeats the request; empty where it is not stored. Whoever repeats it adds what is missing."""
-    found = as_request(record, policies)
-    return "" if found is None else shlex.join(["curl", "-i", "-X", found.method, found.url, "-H", found.header])
-
-
-# -- order ------------------------------------------------------------------------------------------------------------
-
-Order = Callable[[Record], Any]
-
-
-def orders(states: frozenset[State], now_us: int, policies: Policies) -> dict[str, tuple[str, Order]]:
+def orders(states: frozenset[State], now_us: int, policies: Policies) -> dict[str, tuple[str, Callable[[Record], Any]]]:
     """What a list of these states can be sorted by: the columns, each with its head."""
-    since = {INDEXED[0]: "In doubt since", INDEXED[1]: "Given up"}.get(states, "Since")
+    since = {_INDEXED[0]: "In doubt since", _INDEXED[1]: "Given up"}.get(states, "Since")
     return {
         "subject": ("Operation", subject),
         "route": ("Route", lambda record: record.identity.route),
@@ -153,9 +130,6 @@ def orders(states: frozenset[State], now_us: int, policies: Policies) -> dict[st
         "did": ("The service last", did),
         "then": ("Next", lambda record: then(record, now_us, policies)),
     }
-
-
-# -- filters ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,65 +153,36 @@ class Wanted:
         status = texts["status"].lower().removesuffix("xx")
         if status and not (status.isascii() and status.isdigit() and len(status) <= 3):
             raise Malformed("status: a status such as 502, or 5xx")
-        texts |= {"status": status, "caller": _digits(texts["caller"]), "path": texts["path"].casefold()}
-        return cls(**{**texts, "why": texts["why"].casefold()})
+        path, why, who = texts["path"].casefold(), texts["why"].casefold(), _digits(texts["caller"])
+        return cls(path, who, why, status, texts["request_id"])
 
     def fits(self, record: Record) -> bool:
-        request = record.request
-        places = [record.identity.operation]
+        request, delivery, response = record.request, record.delivery, record.response
+        places, ids = [record.identity.operation], [""]
         if request is not None:
             places += [subject(record), f"{request.host}{request.path}"]
-        if self.path not in "\n".join(places).casefold():
-            return False
-        if self.request_id and (request is None or self.request_id not in (request.request_id, request.trace_id)):
-            return False
-        delivery = record.delivery
-        codes = (record.doubt, *((delivery.failure, delivery.reason) if delivery is not None else ()))
-        if self.why not in f"{did(record)}\n{codes}".casefold():
-            return False
-        if self.status and not str(status_of(record) or "").startswith(self.status):
-            return False
-        return caller(record).startswith(self.caller)
+            ids += [request.request_id or "", request.trace_id or ""]
+        failure, reason = (None, None) if delivery is None else (delivery.failure, delivery.reason)
+        status = doubted_status(record.doubt) or doubted_status(failure) if response is None else response.status
+        return (
+            self.path in "\n".join(places).casefold()
+            and self.request_id in ids
+            and self.why in f"{did(record)}\n{(record.doubt, failure, reason)}".casefold()
+            and str(status or "").startswith(self.status)
+            and caller(record).startswith(self.caller)
+        )
 
 
 def _digits(text: str) -> str:
     """Hexadecimal digits, as a digest is shown. Raises `Malformed`."""
     found = text.lower().rstrip("…")
-    if not all(each in "0123456789abcdef" for each in found):
+    if not _is_hexadecimal(found):
         raise Malformed("caller: the digest of a caller, or its beginning, as the lists show it")
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`after` is where to go on; None where these are all. `looked` records were read."""
-
-    records: list[Record]
-    now_us: int = 0
-    after: UUID | None = None
-    looked: int = 0
-
-
-async def gathered(
-    operations: Operations, query: Query, fits: Callable[[Record], object] = bool, records_max: int | None = None
-) -> Found:
-    """At most `records_max` records of the query that fit, of those that can be read in a moment; `SORTED_MAX` by
-    default."""
-    records_max = SORTED_MAX if records_max is None else records_max
-    found: list[Record] = []
-    until, number, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
-    async for looked in operations.looked(replace(query, limit=records_max), PAGE_SIZE_MAX):
-        number += looked.number
-        for snapshot in looked.found:
-            if (record := snapshot.record) is not None and fits(record):
-                found.append(record)
-                now_us = snapshot.now_us
-        if len(found) > records_max:
-            return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, number)
-        is_enough = len(found) == records_max or time.monotonic() >= until
-        if is_enough and looked.after is not None:
-            return Found(found, now_us, looked.after, number)
-    return Found(found, now_us, None, number)
+def _is_hexadecimal(text: str) -> bool:
+    return all(each in "0123456789abcdef" for each in text)
 
 
 # -- a key of a caller unknown ----------------------------------------------------------------------------------------
@@ -251,14 +196,13 @@ class Holder(NamedTuple):
     operation_id: UUID
 
 
-@dataclass(slots=True)
-class Held:
+class Held(NamedTuple):
     """Who has the key, among so many callers. `digest` is that of the key, to be noted in its place."""
 
     digest: str
-    holders: list[Holder] = field(default_factory=list)
-    callers: int = 0
-    is_whole: bool = True
+    holders: list[Holder]
+    callers: int
+    is_whole: bool
 
 
 async def holders(operations: Operations, key: str, of_caller: str = "") -> Held:
@@ -266,38 +210,36 @@ async def holders(operations: Operations, key: str, of_caller: str = "") -> Held
     caller, too, and no index has a key alone. The callers of what is in doubt or dead, and of as many other operations
     as fit in a moment, are asked after; ids are as good as random, so these are a fair sample. With the whole digest of
     a caller, it is that one alone."""
-    policies = operations.policies
-    by_operation = _digests(policies, key.strip())
-    held = Held(next(iter(by_operation.values()))[0].hex()[:16])
-    of_caller = _digits(of_caller.strip())
+    by_operation = _key_digests(operations.policies, key.strip())
+    of_caller, is_whole = _digits(of_caller.strip()), True
     if len(of_caller) == 64:
         callers = [bytes.fromhex(of_caller)]
     else:
-        callers = await _callers(operations, of_caller, held)
-    held.callers = len(callers)
-    ids = {
-        derive_operation_id(policies.service, operation, scope, digest): Holder(scope.hex(), operation, UUID(int=0))
-        for operation, digests in by_operation.items()
-        for scope in callers
-        for digest in digests
-    }
-    wanted = [*ids]
-    for begin in range(0, len(wanted), _TOGETHER):
-        some = wanted[begin : begin + _TOGETHER]
-        for operation_id, snapshot in zip(some, await asyncio.gather(*map(operations.read, some)), strict=True):
-            if snapshot.record is not None:
-                held.holders.append(ids[operation_id]._replace(operation_id=operation_id))
-    return held
+        callers, is_whole = await _callers(operations, of_caller)
+    asked = [
+        *dict.fromkeys(
+            Holder(scope.hex(), operation, derive_operation_id(operations.policies.service, operation, scope, digest))
+            for operation, digests in by_operation.items()
+            for scope in callers
+            for digest in digests
+        )
+    ]
+    found = []
+    for begin in range(0, len(asked), _TOGETHER):
+        some = asked[begin : begin + _TOGETHER]
+        snapshots = await asyncio.gather(*(operations.read(each.operation_id) for each in some))
+        found += [each for each, snapshot in zip(some, snapshots, strict=True) if snapshot.record is not None]
+    return Held(next(iter(by_operation.values()))[0].hex()[:16], found, len(callers), is_whole)
 
 
-def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
+def _key_digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
     """The digests that the key may have, by operation name."""
     found: dict[str, list[bytes]] = {}
     if not key or len(key) > _TEXT_MAX:
         raise Malformed(f"give a key of at most {_TEXT_MAX} characters, or its digest")
     for route in policies.routes:
         digests = found.setdefault(route.operation, [])
-        if len(key) == 64 and all(each in "0123456789abcdef" for each in key.lower()):
+        if len(key) == 64 and _is_hexadecimal(key.lower()):
             digests.append(bytes.fromhex(key))
         values = {name: [key.encode("utf-8", "replace")] for name in route.key.headers}
         parsed = None if route.key.needs_body else route.key.find_key(values, None)
@@ -309,14 +251,141 @@ def _digests(policies: Policies, key: str) -> dict[str, list[bytes]]:
     return found
 
 
-async def _callers(operations: Operations, beginning: str, held: Held) -> list[bytes]:
-    """The callers of the operations that are looked at, first those of what is in doubt or dead."""
+async def _callers(operations: Operations, beginning: str) -> tuple[list[bytes], bool]:
+    """The callers of the operations that are looked at, first those of what is in doubt or dead; and whether these are
+    all."""
+    stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in _INDEXED)
     others: list[Record] = []
-    stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in INDEXED)
-    looking = gathered(operations, Query(EVERY), others.append)
-    looked, pages = await asyncio.gather(looking, asyncio.gather(*stopped))
+    seen, pages = await asyncio.gather(gathered(operations, Query(_EVERY), others.append), asyncio.gather(*stopped))
     records = [each.record for each in chain.from_iterable(pages) if each.record is not None] + others
     digests = [each.identity.scope_digest for each in records if caller(each).startswith(beginning)]
-    found = dict.fromkeys(digest for digest in digests if len(digest) == 32)
-    held.is_whole = looked.after is None and len(found) <= _CALLERS_MAX
-    return [*found][:_CALLERS_MAX]
+    found = [*dict.fromkeys(digest for digest in digests if len(digest) == 32)]
+    return found[:_CALLERS_MAX], seen.after is None and len(found) <= _CALLERS_MAX
+
+
+# -- many dead letters -------------------------------------------------------------------------------------------------
+#
+# They are listed first, up to a limit, and then requeued or withdrawn at a rate. Each is done in order, as a single one
+# would be: fenced, audited, and not twice by the same person for the same reason. So it may be done again.
+
+# Matches beyond the limit are counted up to this.
+_COUNT_MAX: Final = 100_000
+# How many a preview shows, and how many of those that were skipped a result names.
+_SHOWN_MAX: Final = 10
+
+
+class Verb(NamedTuple):
+    """What is decided about each of many dead letters."""
+
+    name: str
+    did: str
+    done: str
+    decide: Callable[[Operations, UUID, Audit], Awaitable[Changed | Refused]]
+
+
+REQUEUE: Final = Verb("requeue", "requeued", "requeued", Operations.requeue)
+WITHDRAW: Final = Verb("withdraw", "withdrew", "withdrawn", Operations.withdraw)
+
+
+def dead_letters(routes: frozenset[str] | None, reason: str | None, age_us: int, limit: int) -> Query:
+    """At most `limit` dead letters: of these routes (None: all), for this reason (None: any), dead for `age_us`."""
+    return Query(frozenset((State.DEAD_LETTER,)), routes, age_us, reason=reason, limit=limit)
+
+
+@dataclass(slots=True)
+class Bulk:
+    """One decision about many. The counts hold at any time; one that is under way, or ended unknown, counts as left.
+    `first` has the beginning of those that match."""
+
+    verb: Verb
+    rate: int
+    operation_ids: list[UUID] = field(default_factory=list)
+    first: list[Record] = field(default_factory=list)
+    now_us: int = 0
+    beyond: int = 0
+    done: int = 0
+    skipped: int = 0
+    why_skipped: list[str] = field(default_factory=list)
+
+    @property
+    def matching(self) -> int:
+        return len(self.operation_ids) + self.beyond
+
+    @property
+    def left(self) -> int:
+        """Matches that were not tried, those beyond the limit included."""
+        return self.matching - self.done - self.skipped
+
+    def __str__(self) -> str:
+        return f"{self.done} {self.verb.done}, {self.skipped} skipped, {self.left} left"
+
+    @property
+    def text(self) -> str:
+        return f"{self}."
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.why_skipped, *(["Those that are left need another step."] if self.left else [])]
+
+    @property
+    def document(self) -> Report:
+        return {"detail": self.text, **self.counts}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {self.verb.done: self.done, "skipped": self.skipped, "left": self.left}
+
+    async def run(
+        self,
+        operations: Operations,
+        audit: Audit,
+        *,
+        seconds_max: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> AsyncIterator[tuple[UUID, Changed | Refused]]:
+        """Decide about them in order, and yield what became of each; none begins later than `seconds_max` from now.
+        Raises as `Operations.requeue`, except for a record that is unreadable: that is skipped."""
+        started = due = clock()
+        for operation_id in self.operation_ids:
+            if due > clock():
+                await sleep(due - clock())
+            now = clock()
+            if seconds_max is not None and now - started >= seconds_max:
+                return
+            # Counted from the later one, so that a slow store is not followed by a burst.
+            due = max(due, now) + 1 / self.rate
+            try:
+                outcome = await self.verb.decide(operations, operation_id, audit)
+            except Unreadable as error:
+                outcome = Refused(Refusal.STATE, f"The record cannot be read: {error}", Snapshot(None, 0))
+            if isinstance(outcome, Changed) and not outcome.is_repeat:
+                self.done += 1
+            else:
+                self.skipped += 1
+                if len(self.why_skipped) < _SHOWN_MAX:
+                    self.why_skipped.append(f"Skipped `{operation_id}`: {outcome.text}")
+            yield operation_id, outcome
+
+
+async def listed(operations: Operations, wanted: Query, rate: int, verb: Verb = REQUEUE) -> Bulk:
+    """The decision about the dead letters that match now, about `rate` a second. Raises `NotApplied`."""
+    found = Bulk(verb, rate)
+    async for page, *_ in looked(operations, replace(wanted, limit=PAGE_SIZE_MAX)):
+        for snapshot in page:
+            record = snapshot.record
+            if record is None or record.delivery is None or not operations.policies.is_own(record):
+                continue
+            # The query's age is since the acceptance.
+            if record.delivery.since_us > snapshot.now_us - wanted.age_us:
+                continue
+            if len(found.first) < _SHOWN_MAX:
+                found.first.append(record)
+                found.now_us = snapshot.now_us
+            if len(found.operation_ids) < wanted.limit:
+                found.operation_ids.append(record.identity.operation_id)
+            else:
+                found.beyond += 1
+        if found.beyond >= _COUNT_MAX:
+            break
+    return found

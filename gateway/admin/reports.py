@@ -1,4 +1,5 @@
-"""What operators see of pauses, sinks, their events, and observed routes: as JSON values, and these as text. Pure.
+"""How operators are told of times, and of pauses, sinks, their events, observed routes and the store's memory: as JSON
+values, and these as text.
 
 What a sink answered is shown here alone: it may hold a part of a response. The numbers of observed routes are those of
 the last day. A gateway that was just switched to `enforce` remembers none of them: an observed key is a new key.
@@ -8,23 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.admin.resolution import NoSuch, Policies, named
-from gateway.admin.view import moment, printable, span
-from gateway.core.operation import Audit, Record, microseconds
+from gateway.core.operation import MICROSECONDS, Audit, Record, microseconds
 from gateway.store.memory.epoch import Amnesia, amnesia_of, memo_of
-from gateway.store.operations import (
-    Agreements,
-    KeptEvent,
-    ObservationStore,
-    ObservedCount,
-    Pause,
-    PauseAudit,
-    Publications,
-    SinkBacklog,
-)
+from gateway.store.operations import Agreements, KeptEvent, ObservedCount, Pause, PauseAudit, Publications, SinkBacklog
 
 Report = dict[str, Any]
 
@@ -37,11 +28,64 @@ NO_MEMORY: Final = "Enforcing starts with no memory: an observed key is a new ke
 """What an operator has to know before the switch."""
 
 
+# -- times and texts ---------------------------------------------------------------------------------------------------
+
+
+def moment(at_us: int) -> str:
+    """A store's time in RFC 3339, to the second."""
+    return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span(duration_us: int) -> str:
+    """A duration in its two largest units: `3d 4h`, `12m 5s`, `0s`."""
+    seconds = max(0, duration_us) // MICROSECONDS
+    parts: list[str] = []
+    for unit, factor in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= factor or parts:
+            parts.append(f"{seconds // factor}{unit}")
+            seconds %= factor
+    parts.append(f"{seconds}s")
+    return " ".join(part for part in parts[:2] if part[0] != "0" or len(parts) == 1)
+
+
+def ago(at_us: int, now_us: int) -> str:
+    return f"{span(now_us - at_us)} ago" if at_us <= now_us else f"in {span(at_us - now_us)}"
+
+
+def at_ago(at_us: int, now_us: int) -> str:
+    return f"{moment(at_us)} ({ago(at_us, now_us)})"
+
+
+def lasted(duration_us: int) -> str:
+    """A duration, to the millisecond if it is short."""
+    if duration_us < MICROSECONDS:
+        return f"{max(0, duration_us) // 1000} ms"
+    return f"{duration_us / MICROSECONDS:.1f} s" if duration_us < 60 * MICROSECONDS else span(duration_us)
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def present(about: Mapping[str, Any]) -> Report:
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def _because(separator: str, about: Report) -> str:
+    return f"{separator}{printable(about['last_error'])}" if about["last_error"] else ""
+
+
 # -- pauses -----------------------------------------------------------------------------------------------------------
 
 
+def named(operation: str, routes: Sequence[str]) -> str:
+    """An operation name, with the routes that have it."""
+    if tuple(routes) == (operation,):
+        return operation
+    return f"{operation} ({', '.join(routes) if routes else 'no route of this configuration'})"
+
+
 def paused(operation: str, routes: Sequence[str], pause: Pause) -> Report:
-    """An operation name that is paused, with the routes that have it."""
     since = moment(pause.since_us)
     return {"operation": operation, "routes": routes, "since": since, "by": pause.who, "why": pause.why}
 
@@ -66,21 +110,19 @@ def pause_audit_line(entry: Report) -> str:
 
 def sinks(kinds: Mapping[str, str], backlogs: Mapping[str, SinkBacklog]) -> list[Report]:
     """Those of the configuration (kinds by name) first, and then those that have events left."""
-    removed = sorted(backlogs.keys() - kinds.keys())
-    return [_sink(name, kinds.get(name), backlogs.get(name, SinkBacklog())) for name in (*kinds, *removed)]
-
-
-def _sink(name: str, kind: str | None, backlog: SinkBacklog) -> Report:
-    """`kind` is None where the configuration has it no more."""
-    return {
-        "name": name,
-        "kind": kind,
-        "state": _state(kind, backlog),
-        "pending": backlog.pending,
-        "oldest_seconds": round(backlog.oldest_seconds, 3),
-        "dead": backlog.dead,
-        "last_error": backlog.suspended_why or backlog.last_error or None,
-    }
+    return [
+        {
+            "name": name,
+            "kind": kinds.get(name),
+            "state": _state(kinds.get(name), backlog),
+            "pending": backlog.pending,
+            "oldest_seconds": round(backlog.oldest_seconds, 3),
+            "dead": backlog.dead,
+            "last_error": backlog.suspended_why or backlog.last_error or None,
+        }
+        for name in (*kinds, *sorted(backlogs.keys() - kinds.keys()))
+        for backlog in (backlogs.get(name, SinkBacklog()),)
+    ]
 
 
 def _state(kind: str | None, backlog: SinkBacklog) -> str:
@@ -97,10 +139,8 @@ def _state(kind: str | None, backlog: SinkBacklog) -> str:
 
 def sink_line(sink: Report) -> str:
     oldest = f", oldest {span(microseconds(sink['oldest_seconds']))}" if sink["pending"] else ""
-    return (
-        f"{sink['name']}  {sink['kind'] or '-'}  {sink['state']}, {sink['pending']} wait{oldest}, {sink['dead']} dead"
-        f"{_because(': ', sink)}"
-    )
+    waits = f"{sink['pending']} wait{oldest}, {sink['dead']} dead"
+    return f"{sink['name']}  {sink['kind'] or '-'}  {sink['state']}, {waits}{_because(': ', sink)}"
 
 
 def event(kept: KeptEvent) -> Report:
@@ -146,42 +186,34 @@ def event_line(event: Report) -> str:
     return f"{about}  {event['tries']} tries{_because('  ', event)}"
 
 
-def _because(separator: str, about: Report) -> str:
-    return f"{separator}{printable(about['last_error'])}" if about["last_error"] else ""
-
-
 # -- observed routes --------------------------------------------------------------------------------------------------
 
 
-def _observed(name: str, mode: str | None, share: float, counts: Sequence[ObservedCount]) -> Report:
+def observed(name: str, mode: str | None, share: float, counts: Sequence[ObservedCount]) -> Report:
     """What was observed of one route. `mode` is `enforce`, `observe`, or None where the configuration has it no more;
     `share` is the enforced share of its keys. `counts` are by verdict, with examples of what would be refused."""
-    about = {
-        "requests": sum(each.number for each in counts),
-        "refused": sum(each.number for each in counts if each.is_refused),
-        "repeats": sum(each.repeats for each in counts),
-        "rekeyed": sum(each.rekeyed for each in counts),
-    }
+    requests, repeats, rekeyed = (
+        sum(getattr(each, name) for each in counts) for name in ("number", "repeats", "rekeyed")
+    )
+    refused = sum(each.number for each in counts if each.is_refused)
     verdicts = [
         {
             "verdict": each.verdict.value,
             "refused": each.is_refused,
             "requests": each.number,
-            "share": round(each.number / about["requests"], 6),
+            "share": round(each.number / requests, 6),
             "operations": [str(operation_id) for operation_id in each.operations],
         }
         for each in sorted(counts, key=lambda each: (not each.is_refused, -each.number))
     ]
-    route = {"route": name, "mode": mode, "enforce_share": share, **about, "verdicts": verdicts}
-    return {**route, "readiness": _readiness(**about), "note": NO_MEMORY if mode == "observe" else None}
-
-
-def _readiness(requests: int, refused: int, repeats: int, rekeyed: int) -> str:
-    """Whether it is ready to be enforced, in a sentence."""
-    if not requests:
-        return "Nothing was observed in the last 24 hours."
-    more = f" {rekeyed:,} came under a new key each: fix that client first." if rekeyed else ""
-    return f"{refused:,} of {requests:,} would have been refused; {repeats:,} would not have run again.{more}"
+    readiness = "Nothing was observed in the last 24 hours."
+    if requests:
+        more = f" {rekeyed:,} came under a new key each: fix that client first." if rekeyed else ""
+        would = f"{refused:,} of {requests:,} would have been refused"
+        readiness = f"{would}; {repeats:,} would not have run again.{more}"
+    about = {"requests": requests, "refused": refused, "repeats": repeats, "rekeyed": rekeyed, "verdicts": verdicts}
+    note = NO_MEMORY if mode == "observe" else None
+    return {"route": name, "mode": mode, "enforce_share": share, **about, "readiness": readiness, "note": note}
 
 
 def observed_lines(route: Report) -> Iterator[str]:
@@ -192,29 +224,7 @@ def observed_lines(route: Report) -> Iterator[str]:
     for each in route["verdicts"]:
         refused, number = ", refused" if each["refused"] else "", each["requests"]
         yield f"  {each['verdict'].ljust(20)} {number:>10,}  {number / route['requests']:7.2%}{refused}"
-        for operation_id in each["operations"]:
-            yield f"      {operation_id}"
-
-
-async def observed(store: ObservationStore, policies: Policies, route: str | None = None) -> list[Report]:
-    """The observed routes, and those that were in the last day, by name. Raises as the store's verbs, and
-    `NoSuch` for a route that neither the configuration nor the store knows."""
-    configured = {each.name: each for each in policies.routes}
-    by_route: dict[str, list[ObservedCount]] = {
-        name: [] for name, each in configured.items() if each.mode == "observe" and route in (None, name)
-    }
-    for count in await store.count_observed(policies.service, route):
-        by_route.setdefault(count.route, []).append(count)
-    if route is not None and route not in by_route:
-        if route not in configured:
-            raise NoSuch("unknown", f"there is no route {route}; there are {', '.join(sorted(configured))}")
-        by_route[route] = []
-    found = []
-    for name, counts in sorted(by_route.items()):
-        policy = configured.get(name)
-        mode, share = (None, 0.0) if policy is None else (policy.mode, policy.enforce_share)
-        found.append(_observed(name, mode, share, counts))
-    return found
+        yield from (f"      {operation_id}" for operation_id in each["operations"])
 
 
 # -- the store's memory ------------------------------------------------------------------------------------------------
@@ -225,12 +235,12 @@ async def observed(store: ObservationStore, policies: Policies, route: str | Non
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """What the store knows of its memory, as of `now_us` of its clock."""
+    """What the store knows of its memory, as of `now_us` of its clock. `is_unproven`: a standby was promoted, and the
+    gateways have yet to find out whether it lost anything."""
 
     amnesia: Amnesia
     now_us: int
     is_unproven: bool = False
-    """A standby was promoted, and the gateways have yet to find out whether it lost anything."""
 
     @property
     def is_lost(self) -> bool:
@@ -246,7 +256,7 @@ class MemoryState:
         return self.told(is_page=False)
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Report:
         return {"is_lost": self.is_lost, "detail": self.text}
 
     def told(self, *, is_page: bool) -> str:
@@ -258,12 +268,11 @@ class MemoryState:
                 "for store.promotion_wait; their logs name who has not spoken. Then it counts as a lost memory."
             )
         if self.is_lost:
-            left = span(amnesia.until_us - self.now_us)
             accept = "accept the loss" if is_page else "memory --accept-loss --why TEXT"
             return (
                 f"The store lost its memory: {amnesia.why}. First requests with a key that it does not have are "
-                f"refused until {moment(amnesia.until_us)}, for {left} more, because the key may have been used. "
-                "If it is the right store, and keys that it lost may run again: "
+                f"refused until {moment(amnesia.until_us)}, for {span(amnesia.until_us - self.now_us)} more, because "
+                "the key may have been used. If it is the right store, and keys that it lost may run again: "
                 f"{accept}."
             )
         if amnesia.by:

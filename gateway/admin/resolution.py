@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
-from gateway.admin.view import ago, moment, span
+from gateway.admin.reports import ago, at_ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity import key as scopes
@@ -40,7 +40,6 @@ from gateway.core.operation import (
     Snapshot,
     State,
     Withdraw,
-    delivery_of,
 )
 from gateway.core.outcome import (
     CONFLICT,
@@ -225,13 +224,10 @@ def asserted_value(part: scopes.VerifiedSpec, headers: Headers) -> bytes | None:
     asserted: None."""
     match part:
         case scopes.JwtScope(issuers):
-            credential = bearer_credential(headers)
-            token = None if credential is None else read_token(credential)
-            for issuer in issuers:
-                if isinstance(token, Token) and token.issuer == issuer.issuer:
-                    value = claims_value(issuer, token.payload)
-                    return None if isinstance(value, TokenFault) else value
-            return None
+            token = read_token(bearer_credential(headers) or b"")
+            issuer = next((each for each in issuers if isinstance(token, Token) and token.issuer == each.issuer), None)
+            value = claims_value(issuer, token.payload) if issuer and isinstance(token, Token) else None
+            return None if isinstance(value, TokenFault) else value
         case scopes.ForwardAuthScope():
             values = header_values(headers, part.principal.lower())
             return part.value_of(values[0].strip(b" \t")) if len(values) == 1 else None
@@ -294,6 +290,10 @@ class Refused:
     def status(self) -> int:
         """The status of a response that says so."""
         return 404 if self.reason is Refusal.UNKNOWN else 409
+
+    @property
+    def can_be_forced(self) -> bool:
+        return self.reason in (Refusal.EARLY, Refusal.RESPONSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,18 +422,15 @@ def would_resolve(command: Resolution, record: Record) -> str:
     """The text for a doubt that this command would end, in the record as it is before."""
     match command:
         case Prove(response=response):
-            return f"It would be resolved: it completed with status {response.status}."
+            what = f"it completed with status {response.status}."
         case Reinstate():
-            return (
-                "It would be resolved: nothing happened. Its kept request would be delivered again; to drop it "
-                "instead, say so (drop)."
-            )
-        case Disprove() if record.delivery is not None:
-            return "It would be resolved: nothing happened. Its kept request would be dropped, and not delivered."
+            what = "nothing happened. Its kept request would be delivered again; to drop it instead, say so (drop)."
         case Disprove():
-            return "It would be resolved: nothing happened."
+            dropped = " Its kept request would be dropped, and not delivered."
+            what = f"nothing happened.{'' if record.delivery is None else dropped}"
         case _:
             assert_never(command)
+    return f"It would be resolved: {what}"
 
 
 def resolved(command: Resolution, before: Record, snapshot: Snapshot) -> str:
@@ -441,16 +438,16 @@ def resolved(command: Resolution, before: Record, snapshot: Snapshot) -> str:
     record = snapshot.record
     match command:
         case Reinstate():
-            return f"Resolved: nothing happened. Its kept request is delivered again{_delivered_until(snapshot)}."
+            what = f"nothing happened. Its kept request is delivered again{_delivered_until(snapshot)}."
         case Disprove():
             dropped = "" if before.delivery is None else " Its kept request is dropped, and not delivered."
-            return f"Resolved: nothing happened.{dropped} The next request with this key runs."
-        case Prove():
-            pass
+            what = f"nothing happened.{dropped} The next request with this key runs."
+        case Prove(response=response):
+            until = "" if record is None else f" until {moment(record.replay_until_us)}"
+            what = f"it completed with status {response.status}. Repeats get this response{until}."
         case _:
             assert_never(command)
-    until = "" if record is None else f" until {moment(record.replay_until_us)}"
-    return f"Resolved: it completed with status {command.response.status}. Repeats get this response{until}."
+    return f"Resolved: {what}"
 
 
 def _delivered_until(snapshot: Snapshot) -> str:
@@ -459,7 +456,7 @@ def _delivered_until(snapshot: Snapshot) -> str:
         return ""
     until_us = record.delivery.deliver_until_us
     if until_us > snapshot.now_us:
-        return f", until {moment(until_us)} ({ago(until_us, snapshot.now_us)})"
+        return f", until {at_ago(until_us, snapshot.now_us)}"
     return f" only after a requeue: its time for that ended at {moment(until_us)}, so it is a dead letter"
 
 
@@ -478,45 +475,98 @@ def moved(token: int, snapshot: Snapshot) -> Refused:
     return Refused(Refusal.MOVED, text, snapshot)
 
 
-_BY_EVENT: Final[Mapping[Event, str]] = {
-    Event.PROVE: "It was resolved already",
-    Event.COMPLETE: "It completed already",
-    Event.DISPROVE: "It was resolved already, as never happened",
-    Event.RELEASE: "It is known already that nothing happened",
-    Event.FORGET: "It is known already that nothing happened",
-    Event.WITHDRAW: "It was withdrawn",
-}
-
-
-def nothing_to_resolve(snapshot: Snapshot) -> Refused:
-    record = snapshot.record
-    if record is None:
-        raise ValueError("there is no record: use `unknown`")
-    done = _BY_EVENT.get(record.last_event, "It completed already")
-    match record.state:
-        case State.CLAIMED:
-            lease_us = record.lease_until_us - snapshot.now_us
-            text = (
-                f"{record.holder} is executing it now, under token {record.token}. Wait for its response; when its "
-                f"lease ends without one, in {span(lease_us)} unless renewed, it is in doubt and can be resolved."
-            )
-        case State.COMPLETED | State.TOMBSTONE:
-            text = f"{done}, {when(snapshot)}; there is nothing to resolve."
-        case State.ACCEPTED | State.DEAD_LETTER:
-            is_dead = record.state is State.DEAD_LETTER
-            next_ = "is a dead letter: requeue or withdraw it" if is_dead else "is delivered by itself, or withdraw it"
-            text = f"It is not in doubt: nothing happened, and its request is kept. It {next_}."
-        case _:
-            text = f"{done}; the next request with this key runs. There is nothing to resolve."
-    return Refused(Refusal.STATE, text, snapshot)
-
-
 def when(snapshot: Snapshot) -> str:
     record = snapshot.record
     if record is None or record.completed_us is None:
         return "before"
     status = "" if record.response is None else f", with status {record.response.status}"
-    return f"at {moment(record.completed_us)} ({ago(record.completed_us, snapshot.now_us)}){status}"
+    return f"at {at_ago(record.completed_us, snapshot.now_us)}{status}"
+
+
+_S = State
+_ITS_REQUEST_WAITS: Final = "It is not in doubt: nothing happened, and its request is kept. It "
+_COMPLETED: Final = "{done}, {when}; there is nothing to resolve."
+_NOT_DELIVERED: Final = "It was not delivered, and has no response to purge. To drop its request, withdraw it."
+_KEPT: Final = "Its request is kept, to be delivered: withdraw it first."
+_DECIDED_ELSEWHERE: Final = "It completed {when}; there is nothing to {verb}."
+
+_NOTHING_TO_DECIDE: Final = {
+    _S.ACCEPTED: "It is no dead letter{by}. Its next attempt is due at {next_attempt}.",
+    _S.DEAD_LETTER: "It changed meanwhile{by}. Inspect it again.",
+    _S.CLAIMED: "{holder} is {doing} it now, under token {token}{by}. Wait for the outcome.",
+    _S.IN_DOUBT: "It is in doubt: it was sent, and may have had its effect. Find that out, and resolve it.",
+    _S.COMPLETED: _DECIDED_ELSEWHERE,
+    _S.TOMBSTONE: _DECIDED_ELSEWHERE,
+    _S.RELEASED: "It waits for nothing{by}: nothing happened, and the next request with its key runs.",
+}
+_NOTHING_TO: Final[Mapping[str, Mapping[State, str]]] = {
+    "resolve": {
+        _S.CLAIMED: (
+            "{holder} is executing it now, under token {token}. Wait for its response; when its lease ends without "
+            "one, in {lease} unless renewed, it is in doubt and can be resolved."
+        ),
+        _S.COMPLETED: _COMPLETED,
+        _S.TOMBSTONE: _COMPLETED,
+        _S.ACCEPTED: f"{_ITS_REQUEST_WAITS}is delivered by itself, or withdraw it.",
+        _S.DEAD_LETTER: f"{_ITS_REQUEST_WAITS}is a dead letter: requeue or withdraw it.",
+        _S.RELEASED: "{done}; the next request with this key runs. There is nothing to resolve.",
+    },
+    "requeue": _NOTHING_TO_DECIDE,
+    "withdraw": _NOTHING_TO_DECIDE,
+    "purge": {
+        _S.TOMBSTONE: (
+            "Its response is not replayed any more, and will be deleted by itself; there is nothing to purge."
+        ),
+        _S.RELEASED: "It has no response: nothing happened. To forget the key as well, erase it.",
+        _S.CLAIMED: "It is being executed by {holder}; there is no response to purge yet.",
+        _S.ACCEPTED: _NOT_DELIVERED,
+        _S.DEAD_LETTER: _NOT_DELIVERED,
+        _S.IN_DOUBT: "It is in doubt and has no response to purge. Doubt cannot be purged: resolve it.",
+    },
+    "erase": {
+        _S.COMPLETED: "It still has a response: purge it first.",
+        _S.CLAIMED: "It is being executed, and cannot be erased.",
+        _S.IN_DOUBT: "It is in doubt, and doubt cannot be erased: resolve it first.",
+        _S.ACCEPTED: _KEPT,
+        _S.DEAD_LETTER: _KEPT,
+    },
+}
+"""Why there is nothing to do so about an operation in this state."""
+
+_DONE: Final[Mapping[Event, str]] = {
+    Event.PROVE: "It was resolved already",
+    Event.DISPROVE: "It was resolved already, as never happened",
+    Event.RELEASE: "It is known already that nothing happened",
+    Event.FORGET: "It is known already that nothing happened",
+    Event.WITHDRAW: "It was withdrawn",
+}
+_DECIDED: Final = {Event.REQUEUE: "requeued", Event.WITHDRAW: "withdrew", Event.REINSTATE: "resolved"}
+
+
+def nothing_to(verb: str, snapshot: Snapshot, audits: Sequence[AuditEntry] = ()) -> Refused:
+    """The refusal where the record is in no state for this. Names who last decided about its request, if somebody
+    did."""
+    record, now_us = snapshot.record, snapshot.now_us
+    if record is None:
+        raise ValueError("there is no record: use `unknown`")
+    last = next((entry for entry in reversed(audits) if entry.event in _DECIDED), None)
+    by = "" if last is None else f": {last.who} {_DECIDED[last.event]} it {ago(last.at_us, now_us)} ({last.why})"
+    text = (
+        _NOTHING_TO[verb]
+        .get(record.state, "It changed meanwhile; look again.")
+        .format(
+            verb=verb,
+            by=by,
+            holder=record.holder,
+            token=record.token,
+            doing="executing" if record.delivery is None else "delivering",
+            done=_DONE.get(record.last_event, "It completed already"),
+            when=when(snapshot),
+            lease=span(record.lease_until_us - now_us),
+            next_attempt="" if record.delivery is None else moment(record.delivery.next_attempt_us),
+        )
+    )
+    return Refused(Refusal.STATE, text, snapshot)
 
 
 # -- kept requests ----------------------------------------------------------------------------------------------------
@@ -525,20 +575,13 @@ Decision = Requeue | Withdraw
 """The same person with the same reason means the same decision, also after the operation has changed again: a repeated
 one reports what became of the first."""
 
-_DONE: Final = {Event.REQUEUE: "requeued", Event.WITHDRAW: "withdrew", Event.REINSTATE: "resolved"}
 
-
-def requeueing(record: Record, audit: Audit, treatment: Treatment) -> Requeue:
-    """The command that delivers a dead letter after all."""
-    resolution_id = resolution_id_of(record, Event.REQUEUE, _content(audit))
-    operation_id = record.identity.operation_id
-    return Requeue(operation_id, record.token, resolution_id, treatment.deliver_within_us, audit)
-
-
-def withdrawal(record: Record, audit: Audit, treatment: Treatment) -> Withdraw:
-    """The command that calls off what is not delivered yet."""
-    resolution_id = resolution_id_of(record, Event.WITHDRAW, _content(audit))
-    return Withdraw(record.identity.operation_id, record.token, resolution_id, treatment.remember_us, audit)
+def decision(event: Event, record: Record, audit: Audit, treatment: Treatment) -> Decision:
+    """The command that delivers a dead letter after all, or calls off what is not delivered yet."""
+    about = record.identity.operation_id, record.token, resolution_id_of(record, event, _content(audit))
+    if event is Event.REQUEUE:
+        return Requeue(*about, treatment.deliver_within_us, audit)
+    return Withdraw(*about, treatment.remember_us, audit)
 
 
 def _content(audit: Audit) -> list[bytes]:
@@ -550,10 +593,8 @@ def decided(command: Decision, snapshot: Snapshot) -> str:
     record = snapshot.record
     if isinstance(command, Withdraw) or record is None or record.delivery is None:
         return "Withdrawn: its request is dropped, and nothing happened. If its caller sends it again, it runs."
-    until_us = record.delivery.deliver_until_us
-    return (
-        f"Requeued: it is delivered as soon as possible, until {moment(until_us)} ({ago(until_us, snapshot.now_us)})."
-    )
+    until = at_ago(record.delivery.deliver_until_us, snapshot.now_us)
+    return f"Requeued: it is delivered as soon as possible, until {until}."
 
 
 def earlier(audits: Sequence[AuditEntry], command: Decision) -> AuditEntry | None:
@@ -566,7 +607,7 @@ def earlier(audits: Sequence[AuditEntry], command: Decision) -> AuditEntry | Non
 def decided_before(entry: AuditEntry, snapshot: Snapshot) -> str:
     """The text for a decision that was given before, and what became of it."""
     record = snapshot.record
-    text = f"The same command was given already, at {moment(entry.at_us)} ({ago(entry.at_us, snapshot.now_us)})"
+    text = f"The same command was given already, at {at_ago(entry.at_us, snapshot.now_us)}"
     match entry.event, snapshot.state:
         case Event.REQUEUE, State.DEAD_LETTER:
             again = "is a dead letter again"
@@ -576,47 +617,6 @@ def decided_before(entry: AuditEntry, snapshot: Snapshot) -> str:
             return f"{text}; the operation is {snapshot.state} now."
     token = "" if record is None else f", or its token, {record.token}"
     return f"{text}, but the operation {again}. To do it once more, give another reason{token}."
-
-
-def nothing_to_decide(command: Decision, snapshot: Snapshot, audits: Sequence[AuditEntry]) -> Refused:
-    """The refusal when the record is in no state for this decision. Names who changed it, if somebody did."""
-    record = snapshot.record
-    if record is None:
-        raise ValueError("there is no record: use `unknown`")
-    match record.state:
-        case State.ACCEPTED:
-            at_us = delivery_of(record).next_attempt_us
-            text = f"It is no dead letter{_by(audits, snapshot)}. Its next attempt is due at {moment(at_us)}."
-        case State.DEAD_LETTER:
-            text = f"It changed meanwhile{_by(audits, snapshot)}. Inspect it again."
-        case State.CLAIMED:
-            doing = "executing" if record.delivery is None else "delivering"
-            text = (
-                f"{record.holder} is {doing} it now, under token {record.token}{_by(audits, snapshot)}. Wait "
-                "for the outcome."
-            )
-        case State.IN_DOUBT:
-            text = "It is in doubt: it was sent, and may have had its effect. Find that out, and resolve it."
-        case State.COMPLETED | State.TOMBSTONE:
-            text = f"It completed {when(snapshot)}; there is nothing to {EVENT_OF[type(command)]}."
-        case State.RELEASED:
-            text = (
-                f"It waits for nothing{_by(audits, snapshot)}: nothing happened, and the next request with its "
-                "key runs."
-            )
-        case State.ABSENT:
-            raise ValueError("a record is never in the state absent")
-        case _:
-            assert_never(record.state)
-    return Refused(Refusal.STATE, text, snapshot)
-
-
-def _by(audits: Sequence[AuditEntry], snapshot: Snapshot) -> str:
-    """Who last decided about its request, and when."""
-    last = next((entry for entry in reversed(audits) if entry.event in _DONE), None)
-    if last is None:
-        return ""
-    return f": {last.who} {_DONE[last.event]} it {ago(last.at_us, snapshot.now_us)} ({last.why})"
 
 
 def operation_named(name: str, policies: Policies, paused: Iterable[str] = ()) -> str:
@@ -632,9 +632,3 @@ def operation_named(name: str, policies: Policies, paused: Iterable[str] = ()) -
 def no_such_route(name: str, policies: Policies) -> NoSuch:
     names = ", ".join(sorted(route.name for route in policies.routes))
     return NoSuch("no-such-route", f"there is no route {name!r}; the configuration has {names}")
-
-
-def named(operation: str, routes: Sequence[str]) -> str:
-    if tuple(routes) == (operation,):
-        return operation
-    return f"{operation} ({', '.join(routes) if routes else 'no route of this configuration'})"

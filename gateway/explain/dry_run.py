@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 
 import orjson
 
+from gateway import CommandWrong
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.scope import ForwardAuth, TokenIssuer
@@ -48,10 +49,6 @@ from gateway.upstream import Upstream, UpstreamSettings
 
 _SECONDS_MAX: Final = 30.0
 _EMPTY: Final = Reply(204, b"", (), b"")
-
-
-class Incomplete(Exception):
-    """The bytes end before the request does."""
 
 
 @dataclass(slots=True)
@@ -160,7 +157,7 @@ class _Table(RouteTable[Route]):
 
 
 async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
-    """What becomes of the request, as if it came over this hop. Its body stays open. Raises `Incomplete`, and
+    """What becomes of the request, as if it came over this hop. Its body stays open. Raises `CommandWrong`, and
     `StartError` where a file that the configuration names cannot be used."""
     found = Found()
     events = Events(lambda fact: _note_refusal(found, config_routes, fact))
@@ -238,7 +235,7 @@ async def dry_run(config: Config, wire: bytes, hop: Hop) -> Found:
         await callers.close()
         await upstream.close()
     if not response:
-        raise Incomplete(
+        raise CommandWrong(
             "the request is not complete: its body is shorter than its headers say, or its head has no end"
         )
     is_ours = not (found.keyed or found.unasked or found.is_forwarded or found.is_own)
@@ -294,10 +291,6 @@ _HEAD: Final = re.compile(rb"(.*?)(?:\r?\n\r?\n|\Z)", re.DOTALL)
 _FRAMING: Final = re.compile(rb"^(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
 
-class RequestWrong(ValueError):
-    """There is no request in this. The text says what to write."""
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """A request as it is on the wire, which may be as wrong as that. `is_secure`: it comes over TLS."""
@@ -308,7 +301,7 @@ class Given:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RequestWrong(f"behind --: {message}; these words of curl are known: {self._known()}")
+        raise CommandWrong(f"behind --: {message}; these words of curl are known: {self._known()}")
 
     def _known(self) -> str:
         return ", ".join(action.option_strings[-1] for action in self._actions if action.option_strings)
@@ -338,11 +331,11 @@ class _Data(argparse.Action):
 
 def from_words(words: Sequence[str]) -> Given:
     """What curl sends, but that a path stays as it is written. The command may stand before its words. Raises
-    `RequestWrong`."""
+    `CommandWrong`."""
     given = _parser().parse_args(list(words[1:] if words[:1] == ["curl"] else words))
     scheme, authority, target = _URL.match(given.url).groups()  # type: ignore[union-attr]
     if not authority or "@" in authority:
-        raise RequestWrong("expected a URL such as http://host/path; credentials are given by -H or -u")
+        raise CommandWrong("expected a URL such as http://host/path; credentials are given by -H or -u")
     bodies = [_content(option, text) for option, text in given.data]
     is_json = any(option == "--json" for option, _ in given.data)
     headers = {"Host": authority, "Accept": "application/json" if is_json else "*/*"}
@@ -358,7 +351,7 @@ def from_words(words: Sequence[str]) -> Given:
         if not separator and text.endswith(";"):
             name, separator = text[:-1], ":"
         if not name.strip() or not separator or "\n" in text or "\r" in text:
-            raise RequestWrong("behind --: a header is written 'Name: value'")
+            raise CommandWrong("behind --: a header is written 'Name: value'")
         for own in [own for own in headers if own.lower() == name.strip().lower()]:
             del headers[own]
         if value or text.endswith(";"):
@@ -369,12 +362,12 @@ def from_words(words: Sequence[str]) -> Given:
     try:
         wire = "\r\n".join(head).encode("latin-1") + body
     except UnicodeEncodeError:
-        raise RequestWrong("behind --: a URL and headers are ASCII; escape other characters of the URL") from None
+        raise CommandWrong("behind --: a URL and headers are ASCII; escape other characters of the URL") from None
     return Given(wire, is_secure=(scheme or "").lower() == "https")
 
 
 def from_file(path: Path) -> Given:
-    """A request line, headers, an empty line, and the body to its last byte. Raises `RequestWrong`. The lines of the
+    """A request line, headers, an empty line, and the body to its last byte. Raises `CommandWrong`. The lines of the
     head may end as in any text file. What is not written is added: the version, and `Host` of a URL in the request
     line; the length of a body."""
     return from_text(_content_of(path), str(path))
@@ -388,7 +381,7 @@ def from_text(content: bytes, name: str) -> Given:
     lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
     first = lines[0].split(b" ")
     if len(first) < 2 or not all(first[:2]):
-        raise RequestWrong(f"{name}: expected a request line such as POST /v1/payments HTTP/1.1")
+        raise CommandWrong(f"{name}: expected a request line such as POST /v1/payments HTTP/1.1")
     is_secure = False
     if len(first) == 2:
         scheme, authority, target = _URL.match(first[1].decode("latin-1")).groups()  # type: ignore[union-attr]
@@ -404,7 +397,7 @@ def from_text(content: bytes, name: str) -> Given:
 
 
 def hop_of(request: Given, peer: str, certificate: Path | None) -> Hop:
-    """Where the request comes from. Raises `RequestWrong`."""
+    """Where the request comes from. Raises `CommandWrong`."""
     hop = hop_from(peer, is_secure=request.is_secure or certificate is not None)
     if certificate is None:
         return hop
@@ -413,7 +406,7 @@ def hop_of(request: Given, peer: str, certificate: Path | None) -> Hop:
     except ValueError:
         read = None
     if read is None:
-        raise RequestWrong(f"{certificate}: expected one certificate as PEM")
+        raise CommandWrong(f"{certificate}: expected one certificate as PEM")
     return replace(hop, certificate=read)
 
 
@@ -434,7 +427,7 @@ def _content_of(path: Path) -> bytes:
             with path.open("rb") as stream:
                 content = stream.read(_BYTES_MAX + 1)
     except OSError as error:
-        raise RequestWrong(f"{path} cannot be read: {error.strerror}") from None
+        raise CommandWrong(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > _BYTES_MAX:
-        raise RequestWrong(f"{path} is longer than {_BYTES_MAX // 1024 // 1024} MiB")
+        raise CommandWrong(f"{path} is longer than {_BYTES_MAX // 1024 // 1024} MiB")
     return content

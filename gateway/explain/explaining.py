@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from gateway import CommandWrong
 from gateway.admin.commands import Job
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Malformed
@@ -29,21 +30,20 @@ from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault, home_of
 from gateway.core.identity.peer import Hop
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
-from gateway.core.operation import Event, OutcomeCommand, Snapshot
+from gateway.core.operation import Event, Snapshot
 from gateway.core.outcome import conclude_answered, stored_response
 from gateway.core.recovery import Probe
 from gateway.core.routing import Miss
 from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
-from gateway.explain.dry_run import Found, Incomplete, RequestWrong, dry_run, from_text, hop_of
+from gateway.explain.dry_run import Found, dry_run, from_text, hop_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
 from gateway.protect.inbox import repeated
 from gateway.protect.journaling import UNENDED, anticipated
-from gateway.protect.reply import Reply
 from gateway.protect.request import Request, scope_name
 from gateway.protect.route import Route
 from gateway.store.base import NotApplied
-from gateway.store.journal import HostJournals, KeptOutcome
+from gateway.store.journal import HostJournals
 
 _V = Verdict
 _OF_KEY: Final = frozenset(
@@ -101,13 +101,13 @@ class _Way:
 
     def go(self) -> None:
         found, route = self._found, self._found.route
-        is_refused = found.head is None or (route is None and found.status is not None)
-        is_refused = is_refused or found.verdict is _V.REQUEST_INVALID
+        is_invalid = found.verdict is _V.REQUEST_INVALID
+        is_refused = found.head is None or (route is None and found.status is not None) or is_invalid
         self.add("http", f"refused: {found.detail}" if is_refused else "there is one way to read it")
         if found.head is None:
             return
         self._route(found.head)
-        if route is None or found.verdict is _V.REQUEST_INVALID:
+        if route is None or is_invalid:
             return
         if route.authorize is not None:
             self.add("authorize", f"would ask {found.unasked or route.authorize.url}", (), [self.own("authorize")])
@@ -156,38 +156,33 @@ class _Way:
     def _key(self, route: Route) -> None:
         found, keyed = self._found, self._found.keyed
         digest = [] if keyed is None else [f"digest: {keyed.identity.key_digest.hex()[:12]}"]
+        is_refused, refused = found.verdict in _OF_KEY, f"refused: {found.detail}"
         if route.inbox is not None:
-            settings = [self.own("inbox", "preset")]
-            if found.verdict in _OF_KEY:
-                return self.add("key", f"refused: {found.detail}", (), settings)
-            signed = "signed by its sender, who names the event"
-            return self.add("key", signed if digest else "not a message that has to be signed", digest, settings)
-        settings = self.written(("key",))
-        found_key: Key | KeyFault | None = None
-        if found.request is not None and (keyed is not None or not route.key.needs_body):
-            body = keyed.taken.content if keyed is not None else None
-            content = body if isinstance(body, bytes) else None
-            found_key = route.key.find_key(found.request.head.headers.by_name, content)
-        facts = []
+            signed = "signed by its sender, who names the event" if digest else "not a message that has to be signed"
+            facts = [] if is_refused else digest
+            return self.add("key", refused if is_refused else signed, facts, [self.own("inbox", "preset")])
+        settings, facts = self.written(("key",)), []
         if isinstance(route.key, HeaderKey):
             settings.append(self.own("key", "format"))
             facts.append(f"format: {route.key.format}")
         if found.verdict in (_V.KEY_MISSING, _V.UNKEYED):
             settings.append(self.own("key", "required"))
-        match found_key:
-            case _ if found.verdict in _OF_KEY:
-                decision = f"refused: {found.detail}"
-            case _ if found.verdict is _V.UNKEYED:
-                decision = f"{route.key.places} is missing: the request is not protected"
-            case Key(text=text):
-                decision = f"taken from {route.key.places}"
-                facts += digest + ([f"key: {text}"] if self._show else [])
-            case KeyFault(detail):
-                decision = f"malformed: {detail}"
-            case None:
-                decision = f"would be taken from {route.key.places}"
-            case _:
-                assert_never(found_key)
+        key: Key | KeyFault | None = None
+        if found.request is not None and (keyed is not None or not route.key.needs_body):
+            content = keyed.taken.content if keyed is not None else None
+            by_name = found.request.head.headers.by_name
+            key = route.key.find_key(by_name, content if isinstance(content, bytes) else None)
+        if is_refused:
+            decision = refused
+        elif found.verdict is _V.UNKEYED:
+            decision = f"{route.key.places} is missing: the request is not protected"
+        elif isinstance(key, KeyFault):
+            decision = f"malformed: {key.detail}"
+        elif key is None:
+            decision = f"would be taken from {route.key.places}"
+        else:
+            decision = f"taken from {route.key.places}"
+            facts += digest + ([f"key: {key.text}"] if self._show else [])
         return self.add("key", decision, facts, settings)
 
     def _scope(self, route: Route) -> None:
@@ -308,12 +303,9 @@ class Explanation:
         for step in self.steps:
             lines.append(f"{step.name:<12} {step.decision}")
             lines += [f"{'':<14} {fact}" for fact in step.facts]
-            lines += [f"{'':<14} by {_place(setting, file)}" for setting in step.settings]
+            for path, line in ((each.path, each.line) for each in step.settings):
+                lines.append(f"{'':<14} by {f'{path} (default)' if line is None else f'{file}:{line} {path}'}")
         return lines
-
-
-def _place(setting: Setting, file: str) -> str:
-    return f"{setting.path} (default)" if setting.line is None else f"{file}:{setting.line} {setting.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +328,7 @@ async def explain(
     show: bool = False,
 ) -> Explanation:
     """Explain the request of these bytes. `response`: what the service would respond, as a status. `look` reads the
-    record, to compare it. Raises `Incomplete`, `StartError`, and as `look`."""
+    record, to compare it. Raises `CommandWrong`, `StartError`, and as `look`."""
     found = await dry_run(config, wire, hop)
     try:
         way = _Way(found, config, document, show=show)
@@ -439,15 +431,11 @@ async def read_record(operations: Operations, journals: HostJournals, operation_
     kept = await asyncio.to_thread(journals.outcomes, operation_id)
     # Read again: an outcome may have left the journal for the store meanwhile.
     snapshot = await operations.read(operation_id)
-    commands = [_readable(each) for each in kept]
+    commands = [each.command for each in kept if each.command is not None]
+    if len(commands) < len(kept):
+        raise NotApplied("a journal of this host has an outcome that cannot be read here: inspect OPERATION_ID")
     after = None if snapshot.record is None else anticipated(snapshot.record, commands, snapshot.now_us)
     return Known(after or snapshot, is_lost, is_journaled=after is not None)
-
-
-def _readable(outcome: KeptOutcome) -> OutcomeCommand:
-    if outcome.command is None:
-        raise NotApplied("a journal of this host has an outcome that cannot be read here: inspect OPERATION_ID")
-    return outcome.command
 
 
 def look_by(operate: Callable[[Job], Awaitable[int]]) -> Look:
@@ -488,22 +476,18 @@ def _compared(keyed: Request, way: _Way, known: Known) -> _End | None:
     else:
         comparison = "of the same request"
     way.add("record", comparison, facts)
+    unless = ""
     if keyed.route.inbox is not None:
         reply = repeated(judgement, keyed, keyed.route.inbox).reply
-        return _by_reply(reply)
-    if isinstance(judgement, Claimable):
+    elif isinstance(judgement, Claimable):
         return None
-    reply = reply_by_judgement(judgement, snapshot, keyed)
-    if reply.to_fetch is not None:
-        return _End(Verdict.FETCHED, None, f"{Verdict.FETCHED}: the service is asked for it again")
-    end = _by_reply(reply)
-    if isinstance(judgement, Doubt) and isinstance(keyed.route.recovery, Probe):
-        end = _End(end.verdict, end.status, f"{end.decision}, unless a probe ends the doubt")
-    return end
-
-
-def _by_reply(reply: Reply) -> _End:
-    return _End(reply.verdict, reply.status, f"{reply.status} {reply.verdict}; nothing is executed")
+    else:
+        reply = reply_by_judgement(judgement, snapshot, keyed)
+        if reply.to_fetch is not None:
+            return _End(Verdict.FETCHED, None, f"{Verdict.FETCHED}: the service is asked for it again")
+        if isinstance(judgement, Doubt) and isinstance(keyed.route.recovery, Probe):
+            unless = ", unless a probe ends the doubt"
+    return _End(reply.verdict, reply.status, f"{reply.status} {reply.verdict}; nothing is executed{unless}")
 
 
 class Explainer:
@@ -534,5 +518,5 @@ class Explainer:
             given = from_text(request, "the request")
             hop = hop_of(given, peer, None)
             return (await explain(config, document, given.wire, hop, response=response, look=look)).document()
-        except (RequestWrong, Incomplete, StartError) as error:
+        except (CommandWrong, StartError) as error:
             raise Malformed(str(error)) from None

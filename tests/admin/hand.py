@@ -1,7 +1,9 @@
-"""Operations of every state on the model store, under a clock that only the test moves."""
+"""Operations of every state on the model store, under a clock that only the test moves; and a program on the port."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from itertools import count
 from uuid import UUID, uuid4
 
@@ -28,6 +30,8 @@ from gateway.core.operation import (
     microseconds,
 )  # fmt: skip
 from gateway.core.outcome import KeepPolicy, Preset, StatusPolicy
+from tests.support import http
+from tests.support.http import Response
 from tests.support.memory_store import Memory, MemoryStore
 
 SETTLE_SECONDS = 600.0
@@ -134,3 +138,20 @@ def changed(outcome: Changed | Refused) -> Changed:
 def declined(outcome: Changed | Refused) -> Refused:
     assert isinstance(outcome, Refused), outcome
     return outcome
+
+
+@dataclass
+class Admin:
+    """The admin port, and whoever holds this token."""
+
+    port: int
+    token: str | None = "0123456789abcdef-admin"
+
+    async def __call__(
+        self, method: str, target: str, asked: object = None, *, headers: tuple[tuple[str, str], ...] = ()
+    ) -> Response:
+        fields = [*headers, *([("Authorization", f"Bearer {self.token}")] if self.token is not None else [])]
+        if asked is not None and not any(name == "Content-Type" for name, _ in headers):
+            fields.append(("Content-Type", "application/json"))
+        body = asked if isinstance(asked, bytes) else b"" if asked is None else json.dumps(asked).encode()
+        return await http.request(self.port, method, target, fields, body)

@@ -7,9 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from time import time
 from typing import Any
 from uuid import UUID
 
@@ -17,23 +15,20 @@ import apsw
 import pytest
 
 from gateway import EXIT_WORK_LEFT
-from gateway.admin.access import Authentication, People
-from gateway.admin.api import AdminApi
 from gateway.core.delivery import REASONS
 from gateway.core.operation import State
-from gateway.observe.facts import Events
-from tests.admin.hand import Desk
+from tests.admin.hand import Admin
 from tests.admin.shell import doubt
+from tests.admin.test_pages import TOKENS, Port, port
 from tests.observe.scrape import scrape
-from tests.support import http
 from tests.support.house import House, house, status_of
-from tests.support.http import Response
-from tests.support.memory_store import ManualClock
 from tests.support.redis import RedisServer
 from tests.support.upstream import Answer
 
+__all__ = ["Admin", "port"]
+
 Store = dict[str, Any]
-TOKEN = "0123456789abcdef-admin"
+TOKEN = TOKENS["ada"]
 NO_SUCH = "00000000-0000-8000-8000-000000000000"
 COMPLETED = {
     "status": 201,
@@ -42,53 +37,23 @@ COMPLETED = {
 }
 
 
-@dataclass
-class Admin:
-    """The admin port, and whoever holds its token."""
-
-    port: int
-    token: str | None = TOKEN
-    desk: Desk = field(default_factory=Desk)
-    """Its model store, where it has none of a gateway."""
-    clock: ManualClock = field(default_factory=lambda: ManualClock(0))
-    """Of the throttle, in microseconds."""
-
-    async def __call__(
-        self, method: str, target: str, asked: object = None, *, headers: tuple[tuple[str, str], ...] = ()
-    ) -> Response:
-        fields = [*headers, *([("Authorization", f"Bearer {self.token}")] if self.token is not None else [])]
-        if asked is not None and not any(name == "Content-Type" for name, _ in headers):
-            fields.append(("Content-Type", "application/json"))
-        body = asked if isinstance(asked, bytes) else b"" if asked is None else json.dumps(asked).encode()
-        return await http.request(self.port, method, target, fields, body)
-
-
 @asynccontextmanager
 async def served(store: Store, directory: Path, /, **changes: Any) -> AsyncIterator[tuple[House, Admin]]:
     """A gateway with its admin port."""
     admin = {"listen": "127.0.0.1:0", "token": TOKEN}
     async with house(store, directory, admin=admin, **changes) as running:
-        yield running, Admin(running.gateway.admin_address[1])
+        yield running, Admin(running.gateway.admin_address[1], TOKEN)
 
 
 @pytest.fixture
-async def admin() -> AsyncIterator[Admin]:
-    """An admin port on the model store."""
-    admin = Admin(0)
-    await admin.desk.store.start()
-    people = People([("token", TOKEN, "admin")])
-    authentication = Authentication(people, (), clock=lambda: admin.clock() / 1_000_000, wall_clock=time)
-    api = AdminApi(admin.desk.operations, authentication, Events(), response_bytes_max=1000)
-    admin.port = await api.port.start("127.0.0.1", 0)
-    try:
-        yield admin
-    finally:
-        await api.port.stop()
+def admin(port: Port) -> Admin:
+    """An admin port on the model store, and an admin's program."""
+    return Admin(port.port, TOKEN)
 
 
-async def test_completed(store: Store, tmp_path: Path) -> None:
+async def test_completed(sqlite: Store, tmp_path: Path) -> None:
     """An operation in doubt is listed, looked at and resolved over the API; the client's retry gets the response."""
-    async with served(store, tmp_path) as (running, admin):
+    async with served(sqlite, tmp_path) as (running, admin):
         operation_id = await doubt(running)
         listed = await admin("GET", "/operations?state=in_doubt&route=charge&older_than=0s")
         assert listed.status == 200
@@ -117,23 +82,6 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert len(running.upstream.requests) == 1
         (audit,) = (await admin("GET", f"/operations/{operation_id}")).json()["audits"]
         assert (audit["who"], audit["why"], audit["event"]) == ("token for alice", "seen in the ledger", "prove")
-
-
-async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
-    """Before the settle time is over it takes force; then the retry runs."""
-    async with served(sqlite, tmp_path) as (running, admin):
-        path = f"/operations/{await doubt(running)}/resolve"
-        asked = {"never_happened": True, "why": "asked them"}
-        early = await admin("POST", path, asked)
-        assert (early.status, early.json()["code"]) == (409, "early")
-        assert early.header("Content-Type") == "application/problem+json"
-        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
-        assert early.json()["operation"]["state"] == "in_doubt"
-        forced = await admin("POST", path, {**asked, "force": True})
-        assert (forced.status, forced.json()["operation"]["state"]) == (200, "released")
-        assert status_of(await running.send()) == (201, "stored")
-        late = await admin("POST", path, {**asked, "force": True, "token": 1})
-        assert (late.status, late.json()["code"]) == (409, "moved")
 
 
 async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
@@ -176,9 +124,9 @@ async def test_off_without_a_token(tmp_path: Path) -> None:
         assert running.gateway.admin_address == ("", 0)
 
 
-async def test_pages(admin: Admin) -> None:
+async def test_pages(admin: Admin, port: Port) -> None:
     """A full page names the last of it, which the next page begins behind."""
-    ids = sorted([str((await admin.desk.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)])
+    ids = sorted([str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)])
     found: list[str] = []
     after: str | None = ""
     while after is not None:
@@ -211,7 +159,7 @@ async def test_token_given_twice(admin: Admin) -> None:
     assert response.status in (400, 401)
 
 
-async def test_wrong_too_often(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wrong_too_often(admin: Admin, port: Port, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever is wrong ten times in a minute is not listened to for the rest of it; the log names no token."""
     stranger = Admin(admin.port, "guess-guess-guess-guess")
     for _ in range(10):
@@ -219,7 +167,7 @@ async def test_wrong_too_often(admin: Admin, caplog: pytest.LogCaptureFixture) -
     for _ in range(3):
         throttled = await admin("GET", "/operations")
         assert (throttled.status, throttled.header("Retry-After")) == (429, "60")
-    admin.clock.advance(60)
+    port.now += 60
     assert (await admin("GET", "/operations")).status == 200
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10
@@ -322,9 +270,9 @@ async def test_methods(admin: Admin) -> None:
         assert response.header("Access-Control-Allow-Origin") is None
 
 
-async def test_store_that_is_away(admin: Admin) -> None:
+async def test_store_that_is_away(admin: Admin, port: Port) -> None:
     """A store that cannot be reached is told as such, and as passing."""
-    await admin.desk.store.close()
+    await port.desk.store.close()
     for response, what in (
         (await admin("GET", "/operations"), "nothing could be read"),
         (await admin("POST", f"/operations/{NO_SUCH}/purge", {"why": "x"}), "nothing was changed"),
@@ -347,9 +295,9 @@ async def test_record_that_cannot_be_shown(tmp_path: Path) -> None:
             assert "another version of this program" in response.json()["detail"]
 
 
-async def test_memory_that_a_newer_program_wrote_down(admin: Admin) -> None:
+async def test_memory_that_a_newer_program_wrote_down(admin: Admin, port: Port) -> None:
     """It cannot be told what was lost, nor accepted, and the response says whose verdict is needed."""
-    await admin.desk.store.cold.begin_epoch(b'{"version": 2}', 0)
+    await port.desk.store.cold.begin_epoch(b'{"version": 2}', 0)
     accepted = await admin("POST", "/memory/accept-loss", {"by": "ops", "why": "a restore"})
     for answer in (await admin("GET", "/memory"), accepted):
         assert (answer.status, answer.json()["code"]) == (503, "store-unavailable")
@@ -359,10 +307,10 @@ async def test_memory_that_a_newer_program_wrote_down(admin: Admin) -> None:
 # -- kept requests ----------------------------------------------------------------------------------------------------
 
 
-async def test_requeue_and_withdraw(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+async def test_requeue_and_withdraw(admin: Admin, port: Port, caplog: pytest.LogCaptureFixture) -> None:
     """A dead letter is requeued once, whoever asks and how often; what waits is called off; both are in the log."""
     caplog.set_level(logging.INFO, "gateway")
-    operation_id = (await admin.desk.kept(State.DEAD_LETTER)).identity.operation_id
+    operation_id = (await port.desk.kept(State.DEAD_LETTER)).identity.operation_id
     path, asked = f"/operations/{operation_id}", {"why": "token rotated", "by": "alice"}
     listed = (await admin("GET", "/operations?reason=unauthorized")).json()["operations"]
     assert [(each["operation_id"], each["state"]) for each in listed] == [(str(operation_id), "dead_letter")]
@@ -374,35 +322,23 @@ async def test_requeue_and_withdraw(admin: Admin, caplog: pytest.LogCaptureFixtu
     assert (misspelt.status, misspelt.json()["detail"]) == (400, f"reason: it is one of {', '.join(REASONS)}")
     late = await admin("POST", f"{path}/requeue", {"why": "me too", "by": "bob"})
     assert (late.status, late.json()["code"]) == (409, "state")
-    assert "token for alice requeued it" in late.json()["detail"]
+    assert "ada for alice requeued it" in late.json()["detail"]
     moved = await admin("POST", f"{path}/withdraw", {**asked, "token": 7})
     assert (moved.status, moved.json()["code"]) == (409, "moved")
     gone = await admin("POST", f"{path}/withdraw", asked)
     assert (gone.status, gone.json()["operation"]["state"]) == (200, "released")
     assert [audit["event"] for audit in (await admin("GET", path)).json()["audits"]] == ["requeue", "withdraw"]
     for verb in ("requeue", "withdraw"):
-        line = f"the admin API did a {verb} of operation {operation_id}, by token for alice: token rotated"
+        line = f"the admin API did a {verb} of operation {operation_id}, by ada for alice: token rotated"
         assert line in caplog.messages
         unknown = await admin("POST", f"/operations/{NO_SUCH}/{verb}", asked)
         assert (unknown.status, unknown.json()["code"]) == (404, "unknown")
 
 
-async def test_requeue_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter, a limit and a rate; the response counts, and so does the log."""
-    caplog.set_level(logging.INFO, "gateway")
-    for reason in ("unauthorized", "unauthorized", "unauthorized", "unreadable"):
-        await admin.desk.kept(State.DEAD_LETTER, reason=reason)
-    asked = {"reason": "unauthorized", "older_than": "0s", "limit": 2, "rate": 1000, "why": "rotated"}
-    done = (await admin("POST", "/requeue", asked)).json()
-    assert done == {"detail": "2 requeued, 0 skipped, 1 left.", "requeued": 2, "skipped": 0, "left": 1}
-    assert "the admin API requeued dead letters: 2 requeued, 0 skipped, 1 left, by token: rotated" in (caplog.messages)
-    assert (await admin("POST", "/requeue", asked)).json()["requeued"] == 1
-
-
-async def test_withdraw_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+async def test_withdraw_many(admin: Admin, port: Port, caplog: pytest.LogCaptureFixture) -> None:
     """Counted first, and then only if so many still match."""
     caplog.set_level(logging.INFO, "gateway")
-    dead = [await admin.desk.kept(State.DEAD_LETTER) for _ in range(3)]
+    dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(3)]
     found = (await admin("GET", "/dead-letters?reason=unauthorized&limit=2")).json()
     assert (found["matching"], len(found["operations"])) == (3, 2)
     asked = {"reason": "unauthorized", "limit": 2, "rate": 1000, "why": "cancelled"}
@@ -411,9 +347,11 @@ async def test_withdraw_many(admin: Admin, caplog: pytest.LogCaptureFixture) -> 
     assert late.json()["detail"] == "Nothing was changed: not 4, but 3 dead letters match by now."
     done = (await admin("POST", "/withdraw", {**asked, "matching": 3})).json()
     assert done == {"detail": "2 withdrawn, 0 skipped, 1 left.", "withdrawn": 2, "skipped": 0, "left": 1}
-    assert "the admin API withdrew dead letters: 2 withdrawn, 0 skipped, 1 left, by token: cancelled" in caplog.messages
-    states = sorted(admin.desk.record(each.identity.operation_id).state for each in dead)
-    assert states == sorted([State.RELEASED, State.RELEASED, State.DEAD_LETTER])
+    assert "the admin API withdrew dead letters: 2 withdrawn, 0 skipped, 1 left, by ada: cancelled" in caplog.messages
+    again = (await admin("POST", "/requeue", {**asked, "older_than": "0s", "reason": "unauthorized"})).json()
+    assert again == {"detail": "1 requeued, 0 skipped, 0 left.", "requeued": 1, "skipped": 0, "left": 0}
+    states = sorted(port.desk.record(each.identity.operation_id).state for each in dead)
+    assert states == sorted([State.RELEASED, State.RELEASED, State.ACCEPTED])
     assert (await admin("GET", "/dead-letters")).status == 400
 
 
@@ -441,7 +379,7 @@ async def test_pause_and_resume(admin: Admin, caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "gateway")
     asked = {"route": "charge", "why": "their outage", "by": "alice"}
     assert (await admin("POST", "/pause", asked)).json()["detail"].startswith("Paused: charge.")
-    entry = {"operation": "charge", "by": "token for alice", "why": "their outage"}
+    entry = {"operation": "charge", "by": "ada for alice", "why": "their outage"}
     began = {"at": "2027-01-15T08:00:00Z", "event": "pause", **entry}
     assert (await admin("GET", "/paused")).json() == {
         "paused": [{"routes": ["charge"], "since": "2027-01-15T08:00:00Z", **entry}],
@@ -452,14 +390,17 @@ async def test_pause_and_resume(admin: Admin, caplog: pytest.LogCaptureFixture) 
     assert (await admin("GET", "/paused")).json() == {"paused": [], "audits": [began, {**began, "event": "resume"}]}
     wrong = await admin("POST", "/pause", {**asked, "route": "nothing"})
     assert (wrong.status, wrong.json()["code"]) == (404, "no-such-route")
-    assert f"the admin API did a resume, by token for alice: their outage: {resumed}" in caplog.messages
+    assert f"the admin API did a resume, by ada for alice: their outage: {resumed}" in caplog.messages
 
 
-async def test_never_happened_with_a_kept_request(admin: Admin) -> None:
+async def test_never_happened_with_a_kept_request(admin: Admin, port: Port) -> None:
     """It is delivered again, or with `drop` dropped; `drop` means nothing beside a response."""
     wish = {"never_happened": True, "force": True, "why": "asked them"}
     for more, state in (({}, "accepted"), ({"drop": True}, "released")):
-        operation_id = (await admin.desk.kept(State.IN_DOUBT)).identity.operation_id
+        operation_id = (await port.desk.kept(State.IN_DOUBT)).identity.operation_id
+        early = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, "force": False})
+        assert (early.status, early.json()["code"], early.json()["operation"]["state"]) == (409, "early", "in_doubt")
+        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
         done = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, **more})
         assert (done.status, done.json()["operation"]["state"]) == (200, state)
     wrong = await admin("POST", f"/operations/{NO_SUCH}/resolve", {"completed": COMPLETED, "drop": True, "why": "x"})

@@ -83,11 +83,10 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (await shell("inspect", "--list")).out == "No matching operation is in doubt.\n"
 
 
-@pytest.mark.parametrize("recovery", ["hold", "resend"])
-async def test_since_when_it_is_in_doubt(store: Store, tmp_path: Path, recovery: str) -> None:
+async def test_since_when_it_is_in_doubt(sqlite: Store, tmp_path: Path) -> None:
     """Since its first attempt ended without a response: not since the claim, nor since it was sent again."""
-    async with house(store, tmp_path, route={"recovery": recovery}) as running:
-        shell, ended = shell_for(running, store, tmp_path, route={"recovery": recovery}), asyncio.Event()
+    async with house(sqlite, tmp_path, route={"recovery": "resend"}) as running:
+        shell, ended = shell_for(running, sqlite, tmp_path, route={"recovery": "resend"}), asyncio.Event()
         running.upstream.on("/charges", replace(CUT, hold=ended))
         request = asyncio.create_task(running.send())
         await running.upstream.wait_for_requests(1)
@@ -97,7 +96,7 @@ async def test_since_when_it_is_in_doubt(store: Store, tmp_path: Path, recovery:
         after = await next_second()
         running.upstream.on("/charges", CUT)
         assert status_of(await running.send())[1] == "in-doubt"
-        assert len(running.upstream.requests) == (2 if recovery == "resend" else 1)
+        assert len(running.upstream.requests) == 2
 
         (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
         since = about["in_doubt_since"]
@@ -200,10 +199,10 @@ async def test_by_request(sqlite: Store, tmp_path: Path) -> None:
         assert (missing.code, missing.err) == (1, "idempotency-gateway: these headers have no key for route charge\n")
 
 
-async def test_lists(store: Store, tmp_path: Path) -> None:
+async def test_lists(sqlite: Store, tmp_path: Path) -> None:
     """Lists are by state, route and age, in the order of ids, as long as asked for."""
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with house(sqlite, tmp_path) as running:
+        shell = shell_for(running, sqlite, tmp_path)
         doubtful = sorted([await doubt(running, f"d{number}") for number in range(3)])
         for number in range(2):
             assert (await running.send(f"c{number}")).status == 201
@@ -603,20 +602,3 @@ async def test_many_interrupted(sqlite: Store, tmp_path: Path) -> None:
         assert err == b"idempotency-gateway: interrupted; run the same command again to see what was done\n"
         rest = await shell(*words, "--rate", "1000")
         assert (rest.code, rest.out.splitlines()[-1]) == (0, f"{_MANY - done} requeued, 0 skipped, 0 left")
-
-
-async def test_many_withdrawn(sqlite: Store, tmp_path: Path) -> None:
-    """By a filter, each with its line; what is withdrawn runs if its caller sends it again."""
-    async with accepting(sqlite, tmp_path) as (running, admin, shell):
-        running.upstream.on("/charges", REFUSED)
-        ids = [await accept(running, f"k{number}") for number in range(2)]
-        for operation_id in ids:
-            await reach(running, admin, operation_id, "dead_letter")
-        words = ("withdraw", "--reason", "unauthorized", "--limit", "10", "--rate", "100", "--why", "cancelled")
-        done = await shell(*words)
-        assert sorted(done.out.splitlines()) == [
-            "2 withdrawn, 0 skipped, 0 left",
-            *sorted(f"{operation_id}  withdrawn" for operation_id in ids),
-        ]
-        running.upstream.on("/charges", DONE)
-        assert status_of(await running.send("k0")) == (201, "stored")

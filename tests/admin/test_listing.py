@@ -10,9 +10,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.commands import End, Line, ListWrong, read_list, resolve_all
-from gateway.admin.journal import ResponseRefused, read_response, response_of, written
-from gateway.admin.resolution import Happened, NothingHappened
+from gateway import CommandWrong
+from gateway.admin.commands import End, Line, read_list, resolve_all
+from gateway.admin.journal import read_response, response_of, written
+from gateway.admin.resolution import Happened, Malformed, NothingHappened
 from gateway.core.message import StoredResponse
 from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk
@@ -61,7 +62,7 @@ def test_a_list() -> None:
 )  # fmt: skip
 def test_a_list_with_a_mistake(text: str, said: str) -> None:
     """It is refused as a whole, and each mistake is named with its line."""
-    with pytest.raises(ListWrong) as refused:
+    with pytest.raises(CommandWrong) as refused:
         read(text)
     assert said in str(refused.value)
 
@@ -186,7 +187,7 @@ def test_interim_answers() -> None:
     """What curl prints before the response is passed over, within bounds."""
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
     assert read_response(interim + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + CREATED_HEAD)[0].status == 201
-    with pytest.raises(ResponseRefused, match="more than 32 interim responses"):
+    with pytest.raises(Malformed, match="more than 32 interim responses"):
         read_response(interim * 33 + CREATED_HEAD)
 
 
@@ -226,7 +227,7 @@ def test_interim_answers() -> None:
 )  # fmt: skip
 def test_refused(data: bytes, why: str) -> None:
     """What is no whole final response is refused, and the reason says what it was."""
-    with pytest.raises(ResponseRefused) as caught:
+    with pytest.raises(Malformed) as caught:
         read_response(data)
     assert why in str(caught.value)
 
@@ -245,7 +246,7 @@ def test_from_values() -> None:
     head, body = response_of(201, [("Content-Type", "text/plain"), ("X", "é")], b"x")
     assert (head.status, head.headers[1], body) == (201, (b"X", "é".encode("latin-1")), b"x")
     for headers in ([("A b", "c")], [("A", "b\r\nC: d")], [("A", "€")]):
-        with pytest.raises(ResponseRefused):
+        with pytest.raises(Malformed):
             response_of(200, headers, b"")
 
 

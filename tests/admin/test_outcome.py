@@ -6,13 +6,15 @@ import asyncio
 import json
 import os
 import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from gateway.admin.journal import read_response
-from gateway.admin.view import moment
+from gateway.admin.reports import moment
 from gateway.app.stores import name_of
 from gateway.config import parse
 from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
@@ -40,12 +42,10 @@ def shell(tmp_path: Path) -> Shell:
 
 async def left(shell: Shell, *outcomes: OutcomeCommand, waiting: tuple[OutcomeCommand, ...] = ()) -> None:
     """What a gateway left that has gone: these were refused, those wait."""
-    journal = journal_of(shell)
-    await journal.start()
-    ids = await keep(journal, *outcomes)
-    await journal.refuse([(each, "the record is completed without it") for each in ids])
-    await keep(journal, *waiting)
-    await journal.close()
+    async with journal_of(shell) as journal:
+        ids = await keep(journal, *outcomes)
+        await journal.refuse([(each, "the record is completed without it") for each in ids])
+        await keep(journal, *waiting)
 
 
 def archive(shell: Shell) -> Path:
@@ -239,13 +239,14 @@ async def test_what_root_keeps_is_the_gateways(shell: Shell) -> None:
 
 
 async def test_another_gateways_outcomes(shell: Shell) -> None:
-    """Those of another service or store are left to its operators."""
+    """Those of another service or store are listed, with whose they are, and left to its operators."""
     await shell("migrate")
     outcome = complete()
-    journal = journal_of(shell, owner="service other, postgresql other")
-    await journal.start()
-    await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
-    await journal.close()
+    async with journal_of(shell, owner="service other, postgresql other") as journal:
+        await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
+    listed = await shell("journal")
+    assert (listed.code, len(listed.out.splitlines())) == (0, 2)
+    assert "belongs to service other, postgresql other: a gateway with those settings records" in listed.err
     said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
     assert (said.code, "no such outcome" in said.err) == (1, True)
     assert await states(shell) == ["refused"]
@@ -253,30 +254,28 @@ async def test_another_gateways_outcomes(shell: Shell) -> None:
 
 async def test_taken_out_under_its_owner(shell: Shell) -> None:
     """An owner that writes all the time, and operators who take out all the time, lose nothing else."""
-    journal = journal_of(shell)
-    await journal.start()
-    desk = HostJournals(parse(shell.config.read_text()).state_dir / "journal", journal._belongs_to)
-    gone = [complete() for _ in range(20)]
-    await journal.refuse([(each, "no") for each in await keep(journal, *gone)])
     stays = [complete(b"x" * 5_000) for _ in range(100)]
+    gone = [complete() for _ in range(20)]
+    async with journal_of(shell) as journal:
+        desk = HostJournals(parse(shell.config.read_text()).state_dir / "journal", journal._belongs_to)
+        await journal.refuse([(each, "no") for each in await keep(journal, *gone)])
 
-    def take_out() -> int:
-        taken = 0
-        for outcome in gone:
-            (found,) = desk.outcomes(outcome.operation_id)
-            taken += desk.drop(found.entry_id)
-            taken += desk.drop(found.entry_id)
-        return taken
+        def take_out() -> int:
+            taken = 0
+            for outcome in gone:
+                (found,) = desk.outcomes(outcome.operation_id)
+                taken += desk.drop(found.entry_id)
+                taken += desk.drop(found.entry_id)
+            return taken
 
-    taking = asyncio.create_task(asyncio.to_thread(take_out))
-    for outcome in stays:
-        await keep(journal, outcome)
-    assert await taking == 20
-    (waits,) = await asyncio.to_thread(desk.outcomes, stays[0].operation_id)
-    assert not await asyncio.to_thread(desk.drop, waits.entry_id)
-    await journal.adopt()
-    assert (journal.tally.waiting, journal.tally.refused) == (100, 0)
-    await journal.close()
+        taking = asyncio.create_task(asyncio.to_thread(take_out))
+        for outcome in stays:
+            await keep(journal, outcome)
+        assert await taking == 20
+        (waits,) = await asyncio.to_thread(desk.outcomes, stays[0].operation_id)
+        assert not await asyncio.to_thread(desk.drop, waits.entry_id)
+        await journal.adopt()
+        assert (journal.tally.waiting, journal.tally.refused) == (100, 0)
     rows = (await shell("journal", "--format", "jsonl")).rows()
     assert sorted(row["operation_id"] for row in rows) == sorted(str(each.operation_id) for each in stays)
 
@@ -284,24 +283,19 @@ async def test_taken_out_under_its_owner(shell: Shell) -> None:
 async def test_a_file_that_was_emptied_goes(shell: Shell) -> None:
     """A file beside its owner's own, adopted for what was refused in it, is removed when that was taken out."""
     outcomes = complete(), complete()
-    journals = journal_of(shell), journal_of(shell)
-    for journal, outcome in zip(journals, outcomes, strict=True):
-        await journal.start()
-        await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
-    for journal in journals:
-        await journal.close()
-    heir = journal_of(shell)
-    await heir.start()
+    async with journal_of(shell) as first, journal_of(shell) as second:
+        for journal, outcome in zip((first, second), outcomes, strict=True):
+            await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
     directory = parse(shell.config.read_text()).state_dir / "journal"
-    assert len(list(directory.glob("*.db"))) == heir.tally.refused == 2
-    desk = HostJournals(directory, heir._belongs_to)
-    for outcome in outcomes:
-        (found,) = desk.outcomes(outcome.operation_id)
-        assert desk.drop(found.entry_id)
-    await heir.adopt()
-    assert len(list(directory.glob("*.db"))) == 1
-    assert heir.tally.refused == 0
-    await heir.close()
+    async with journal_of(shell) as heir:
+        assert len(list(directory.glob("*.db"))) == heir.tally.refused == 2
+        desk = HostJournals(directory, heir._belongs_to)
+        for outcome in outcomes:
+            (found,) = desk.outcomes(outcome.operation_id)
+            assert desk.drop(found.entry_id)
+        await heir.adopt()
+        assert len(list(directory.glob("*.db"))) == 1
+        assert heir.tally.refused == 0
     assert not list(directory.iterdir())
 
 
@@ -319,11 +313,19 @@ def lone(tmp_path: Path) -> Shell:
     return Shell(tmp_path, config_text("http://127.0.0.1:1", STORE, tmp_path))
 
 
-def journal_of(lone: Shell, clock: ManualClock | None = None, owner: str | None = None) -> SqliteJournal:
-    """A journal where the gateway of this shell has it."""
+@asynccontextmanager
+async def journal_of(
+    lone: Shell, clock: ManualClock | None = None, owner: str | None = None
+) -> AsyncIterator[SqliteJournal]:
+    """A journal where the gateway of this shell has it, in use."""
     config = parse(lone.config.read_text())
     at = {} if clock is None else {"clock_us": clock}
-    return SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
+    journal = SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
+    await journal.start()
+    try:
+        yield journal
+    finally:
+        await journal.close()
 
 
 async def keep(journal: SqliteJournal, *outcomes: OutcomeCommand) -> list[EntryId]:
@@ -334,16 +336,16 @@ async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
     """Both are listed with since when and why, from a journal that is in use and from one whose owner has gone."""
     clock = ManualClock()
     first, second, third = complete(), Release(uuid4(), 2, uuid4(), 30), Abandon(uuid4(), 3, uuid4(), "timeout")
-    journal = journal_of(lone, clock)
-    await journal.start()
+    owner = AsyncExitStack()
+    journal = await owner.enter_async_context(journal_of(lone, clock))
     ids = await keep(journal, first)
     clock.advance(60)
     ids += await keep(journal, second, third)
     clock.advance(60)
     await journal.refuse([(ids[1], "the record is tombstone without it")])
-    for owner in ("in use", "gone"):
-        if owner == "gone":
-            await journal.close()
+    for is_gone in (False, True):
+        if is_gone:
+            await owner.aclose()
         said = await lone("journal")
         assert said.code == 0
         head, *rows = said.out.splitlines()
@@ -385,8 +387,6 @@ async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
 
 async def test_looking_disturbs_nobody(lone: Shell) -> None:
     """A journal that is looked into all the time takes outcomes, gives them up, and goes away when it is empty."""
-    journal = journal_of(lone)
-    await journal.start()
     done = asyncio.Event()
 
     async def look() -> int:
@@ -396,19 +396,18 @@ async def test_looking_disturbs_nobody(lone: Shell) -> None:
             looks += 1
         return looks
 
-    looking = asyncio.create_task(look())
-    for _ in range(30):
-        ids = await keep(journal, *[complete(b"x" * 20_000) for _ in range(5)])
-        assert journal.tally.waiting == 5
-        await journal.refuse([(ids[0], "rejected")])
-        await journal.forget(ids)
-    await journal.close()
+    async with journal_of(lone) as journal:
+        looking = asyncio.create_task(look())
+        for _ in range(30):
+            ids = await keep(journal, *[complete(b"x" * 20_000) for _ in range(5)])
+            assert journal.tally.waiting == 5
+            await journal.refuse([(ids[0], "rejected")])
+            await journal.forget(ids)
     done.set()
     assert await looking > 0
     assert (await lone("journal")).out == "The journal is empty.\n"
-    other = journal_of(lone)
-    await other.start()
-    await other.close()
+    async with journal_of(lone):
+        pass
 
 
 @pytest.mark.parametrize("given", [(), (NO_SUCH,), ("--state", "refused")], ids=["all", "operation", "state"])
@@ -419,24 +418,10 @@ async def test_nothing_there(lone: Shell, given: tuple[str, ...]) -> None:
     assert said.out == ("No outcome in the journal matches.\n" if given else "The journal is empty.\n")
 
 
-async def test_another_gateways_outcomes_are_listed(lone: Shell) -> None:
-    """What is of another service or store is listed too, and it is said whose it is."""
-    journal = journal_of(lone, owner="service other, postgresql other")
-    await journal.start()
-    await keep(journal, complete())
-    await journal.close()
-    said = await lone("journal")
-    assert (said.code, len(said.out.splitlines())) == (0, 2)
-    assert "belongs to service other, postgresql other: a gateway with those settings records" in said.err
-
-
 async def test_what_cannot_be_read_hides_nothing(lone: Shell) -> None:
     """A damaged file is named and makes the command fail; what the others hold is listed all the same."""
-    journal = journal_of(lone)
-    await journal.start()
     kept = complete()
-    await keep(journal, kept)
-    await journal.close()
+    await left(lone, waiting=(kept,))
     directory = parse(lone.config.read_text()).state_dir / "journal"
     (directory / "0000.db").write_bytes(b"not a database" * 100)
     said = await lone("journal", "--format", "jsonl")
@@ -495,11 +480,8 @@ async def test_over_http(tmp_path: Path) -> None:
     """The admin API lists the same, for those with the token, and tells it of one operation too."""
     store = sqlite_store(tmp_path)
     lone = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
-    journal = journal_of(lone)
-    await journal.start()
     outcome = complete()
-    await keep(journal, outcome)
-    await journal.close()
+    await left(lone, waiting=(outcome,))
     # The gateway adopts what lies there, and its store refuses what it never claimed.
     async with served(store, tmp_path) as (_, admin):
         why = "the record is absent without it"

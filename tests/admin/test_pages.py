@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -25,7 +24,7 @@ from gateway.core.outcome import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournals
-from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Desk
+from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Admin, Desk
 from tests.admin.shell import doubt
 from tests.support import http
 from tests.support.house import house
@@ -73,12 +72,13 @@ class Page(HTMLParser):
 
 @dataclass
 class Browser:
-    """A browser with one cookie."""
+    """A browser with one cookie; a proxy before it may have `added` headers."""
 
     port: int
     cookie: str = ""
     host: str = "localhost"
     extra: dict[str, str] = field(default_factory=dict)
+    added: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def origin(self) -> str:
@@ -97,7 +97,7 @@ class Browser:
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._send("POST", path, given, urlencode(form).encode())
 
-    async def upload(self, path: str, body: bytes, content_type: str) -> Page:
+    async def upload(self, path: str, body: bytes, content_type: str = "multipart/form-data; boundary=B") -> Page:
         """Send a form that may have a file."""
         return await self._send("POST", path, {"Origin": self.origin}, body, content_type)
 
@@ -109,7 +109,8 @@ class Browser:
         body: bytes = b"",
         content_type: str = "application/x-www-form-urlencoded",
     ) -> Page:
-        headers = [("Host", f"{self.host}:{self.port}"), *((name, value) for name, value in given.items() if value)]
+        headers = [("Host", f"{self.host}:{self.port}"), *self.added]
+        headers += [(name, value) for name, value in given.items() if value]
         if self.cookie:
             headers.append(("Cookie", self.cookie))
         if body:
@@ -121,7 +122,11 @@ class Browser:
         return Page(response)
 
     async def sign_in(self, name: str) -> Page:
-        response = await self.post("/ui/sign-in", {"token": TOKENS.get(name, name)})
+        return await self.go_on({"token": TOKENS.get(name, name)})
+
+    async def go_on(self, form: dict[str, str] | None = None, **headers: str) -> Page:
+        """Sign in, without a form as whom a proxy or a token names."""
+        response = await self.post("/ui/sign-in", {"vouched": "yes"} if form is None else form, **headers)
         if response.status == 303:
             self.cookie = (response.header("Set-Cookie") or "").partition(";")[0]
         return response
@@ -130,6 +135,14 @@ class Browser:
         """Fill in the form of a page, and send it."""
         page = await self.page(path)
         return await self.post(path, {**page.forms[path], **form})
+
+
+def multipart(fields: dict[str, str], file: bytes) -> bytes:
+    """A form with these fields and a file."""
+    parts = [(f'name="{name}"', value.encode()) for name, value in fields.items()]
+    parts.append(('name="file"; filename="f"', file))
+    head = b"--B\r\nContent-Disposition: form-data; "
+    return b"".join(head + name.encode() + b"\r\n\r\n" + value + b"\r\n" for name, value in parts) + b"--B--\r\n"
 
 
 @dataclass
@@ -147,6 +160,9 @@ class Port:
         browser = self.browser()
         assert (await browser.sign_in(name)).status == 303
         return browser
+
+    def program(self, name: str) -> Admin:
+        return Admin(self.port, TOKENS[name])
 
     async def opened(
         self, name: str, state: State = State.IN_DOUBT, verb: str = "resolve"
@@ -301,8 +317,7 @@ async def test_sign_in_is_throttled(port: Port) -> None:
         assert (await browser.sign_in("wrong")).status == 401
     response = await browser.sign_in("ada")
     assert (response.status, response.header("Set-Cookie")) == (429, None)
-    bearer = [("Authorization", f"Bearer {TOKENS['ada']}")]
-    assert (await http.request(port.port, "GET", "/operations", bearer)).status == 429
+    assert (await port.program("ada")("GET", "/operations")).status == 429
 
 
 async def test_a_session_is_not_for_the_api(port: Port) -> None:
@@ -380,9 +395,8 @@ async def test_force_needs_an_admin(port: Port) -> None:
     """An operator resolves, but does not overrule a refusal, over the API or the page."""
     record = await port.desk.in_state(State.IN_DOUBT)
     operation_id = record.identity.operation_id
-    asked = b'{"never_happened": true, "force": true, "why": "sure"}'
-    bearer = [("Authorization", f"Bearer {TOKENS['olga']}"), ("Content-Type", "application/json")]
-    assert (await http.request(port.port, "POST", f"/operations/{operation_id}/resolve", bearer, asked)).status == 403
+    asked = {"never_happened": True, "force": True, "why": "sure"}
+    assert (await port.program("olga")("POST", f"/operations/{operation_id}/resolve", asked)).status == 403
     browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
     early = await browser.submit(path, {"way": "never_happened", "why": "sure of it"})
     assert early.status == 409
@@ -403,16 +417,12 @@ async def test_a_change_needs_its_role(tmp_path: Path) -> None:
     async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
         operation_id = await doubt(running)
         port = running.gateway.admin_address[1]
-        path, asked = f"/operations/{operation_id}/resolve", b'{"never_happened": true, "why": "seen", "by": "bob"}'
-        viewer, admin = (
-            [("Authorization", f"Bearer {TOKENS[name]}"), ("Content-Type", "application/json")]
-            for name in ("vera", "ada")
-        )
-        refused = await http.request(port, "POST", path, viewer, asked)
+        path, asked = f"/operations/{operation_id}/resolve", {"never_happened": True, "why": "seen", "by": "bob"}
+        viewer, admin = Admin(port, TOKENS["vera"]), Admin(port, TOKENS["ada"])
+        refused = await viewer("POST", path, asked)
         assert (refused.status, refused.json()["code"]) == (403, "forbidden")
-        forced = asked.replace(b"true,", b'true, "force": true,')
-        assert (await http.request(port, "POST", path, admin, forced)).status == 200
-        (audit,) = (await http.request(port, "GET", f"/operations/{operation_id}", viewer)).json()["audits"]
+        assert (await admin("POST", path, {**asked, "force": True})).status == 200
+        (audit,) = (await viewer("GET", f"/operations/{operation_id}")).json()["audits"]
         assert audit["who"] == "ada for bob"
         browser = Browser(port)
         await browser.sign_in("vera")
@@ -514,11 +524,8 @@ async def test_a_body_that_is_no_text(port: Port) -> None:
     _, browser, path = await port.opened("olga")
     fields = (await browser.page(path)).forms[path]
     for body, text in ((b"\xff\xfe", "It is no text"), (b"x" * 1001, "the response was not kept")):
-        parts = {**fields, "way": "happened", "why": "seen"}
-        lines = [f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in parts.items()]
-        file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'
-        whole = "".join(lines).encode() + file + body + b"\r\n--b--\r\n"
-        preview = await browser.upload(path, whole, "multipart/form-data; boundary=b")
+        form = multipart({**fields, "way": "happened", "why": "seen"}, b"HTTP/1.1 200 OK\r\n\r\n" + body)
+        preview = await browser.upload(path, form)
         assert text in preview.text
         assert "xxxx" not in preview.text
 
@@ -656,27 +663,6 @@ async def test_a_hostile_filter(port: Port) -> None:
         assert "Nothing was changed" in refused.text
 
 
-async def test_pages_of_a_list(port: Port) -> None:
-    """A list goes on where the last page ended, with the same filters, the oldest first."""
-    ids = []
-    for _ in range(5):
-        ids.append(str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id))
-        port.desk.memory.clock.advance(60)
-    browser, path, found = await port.signed_in("vera"), "/ui/operations?state=in_doubt&route=charge&limit=2", []
-    for _ in range(3):
-        page = await browser.page(path)
-        found += [link.rpartition("/")[2] for link in page.links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)]
-        (path,) = [link for link in page.links if "page=" in link] or [""]
-    assert (found, path) == (ids, "")
-    overview = await browser.page("/ui/")
-    assert [link for link in overview.links if re.fullmatch(r"/ui/operations/[0-9a-f-]{36}", link)] == [
-        f"/ui/operations/{each}" for each in ids[:3]
-    ]
-    assert "In doubt, the oldest first, 3 of 5" in overview.text
-    assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
-    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
-
-
 async def test_the_oldest_doubt_is_first(port: Port) -> None:
     """Not the first attempt: one that was sent early may have come into doubt late."""
     late, early = await port.desk.in_state(State.CLAIMED), await port.desk.in_state(State.CLAIMED)
@@ -685,6 +671,9 @@ async def test_the_oldest_doubt_is_first(port: Port) -> None:
         port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, "timeout"))
     ids = [str(record.identity.operation_id) for record in (early, late)]
     browser = await port.signed_in("vera")
+    assert "In doubt, the oldest first" in (await browser.page("/ui/")).text
+    assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
+    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
     for path in ("/ui/", "/ui/operations?state=in_doubt"):
         page = await browser.page(path)
         assert [found for link in page.links if (found := link.rpartition("/")[2]) in ids] == ids
@@ -696,26 +685,18 @@ async def test_the_oldest_doubt_is_first(port: Port) -> None:
 
 
 async def test_finding(port: Port) -> None:
-    """By the request, in the body of a form; the key is in no address."""
+    """By the id alone, or by the request, in the body of a form; the key is in no address."""
     record = await port.desk.in_state(State.COMPLETED, key="k-1")
     browser = await port.signed_in("vera")
+    assert "Never ask a caller for a credential" in (await browser.page("/ui/find")).text
     form = {"route": "charge", "headers": "Idempotency-Key: k-1\r\nX-Tenant: t1"}
-    found = await browser.submit("/ui/find", form)
-    assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
+    for given in (form, {"id": f" {record.identity.operation_id} "}):
+        found = await browser.submit("/ui/find", given)
+        assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
     none = await browser.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
     assert none.status == 404
     assert "A request with it would run." in none.text
     assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
-
-
-async def test_finding_by_id(port: Port) -> None:
-    """The id alone is enough, and nobody needs a caller's credential for that."""
-    record = await port.desk.in_state(State.COMPLETED)
-    operation_id, browser = record.identity.operation_id, await port.signed_in("vera")
-    assert "Never ask a caller for a credential" in (await browser.page("/ui/find")).text
-    found = await browser.submit("/ui/find", {"id": f" {operation_id} "})
-    assert (found.status, found.header("Location")) == (303, f"/ui/operations/{operation_id}")
-    assert (await browser.submit("/ui/find", {"id": "4711"})).status == 400
 
 
 async def test_a_link_survives_the_sign_in(port: Port) -> None:
@@ -793,95 +774,43 @@ async def test_the_store_goes_away_in_an_action(port: Port, monkeypatch: pytest.
 
 
 _ID = "00000000-0000-8000-8000-000000000000"
-# As `METHOD path: least role`.
-PATHS = f"""
-GET /operations: viewer
-GET /operations/{_ID}: viewer
-POST /operations/{_ID}/resolve: operator
-POST /operations/{_ID}/requeue: operator
-POST /operations/{_ID}/withdraw: operator
-POST /find: viewer
-POST /requeue: operator
-POST /withdraw: operator
-GET /dead-letters: viewer
-GET /paused: viewer
-POST /pause: operator
-POST /resume: operator
-GET /sinks: viewer
-POST /sinks/s/suspend: operator
-POST /sinks/s/resume: operator
-GET /events: viewer
-POST /events/e/redeliver: operator
-POST /operations/{_ID}/purge: admin
-POST /operations/{_ID}/erase: admin
-GET /memory: viewer
-POST /memory/accept-loss: admin
-GET /journal: viewer
-GET /observed: viewer
-GET /activity: viewer
-POST /config/reload: admin
-GET /ui: viewer
-GET /ui/: viewer
-POST /ui/sign-out: viewer
-GET /ui/operations: viewer
-GET /ui/operations/{_ID}: viewer
-GET /ui/operations/{_ID}/response: operator
-GET /ui/operations/{_ID}/resolve: operator
-POST /ui/operations/{_ID}/resolve: operator
-GET /ui/operations/{_ID}/requeue: operator
-POST /ui/operations/{_ID}/requeue: operator
-GET /ui/operations/{_ID}/withdraw: operator
-POST /ui/operations/{_ID}/withdraw: operator
-GET /ui/operations/{_ID}/purge: admin
-POST /ui/operations/{_ID}/purge: admin
-GET /ui/operations/{_ID}/erase: admin
-POST /ui/operations/{_ID}/erase: admin
-GET /ui/find: viewer
-POST /ui/find: viewer
-GET /ui/dead-letters: viewer
-GET /ui/dead-letters/requeue: operator
-POST /ui/dead-letters/requeue: operator
-GET /ui/dead-letters/withdraw: operator
-POST /ui/dead-letters/withdraw: operator
-GET /ui/sinks: viewer
-GET /ui/sinks/s: viewer
-GET /ui/sinks/s/suspend: operator
-POST /ui/sinks/s/suspend: operator
-GET /ui/sinks/s/resume: operator
-POST /ui/sinks/s/resume: operator
-GET /ui/events/e/redeliver: operator
-POST /ui/events/e/redeliver: operator
-GET /ui/pauses: viewer
-GET /ui/pauses/charge/pause: operator
-POST /ui/pauses/charge/pause: operator
-GET /ui/pauses/charge/resume: operator
-POST /ui/pauses/charge/resume: operator
-GET /ui/journal: viewer
-GET /ui/journal/{_ID}/1/response: operator
-GET /ui/journal/{_ID}/1/acknowledge: operator
-POST /ui/journal/{_ID}/1/acknowledge: operator
-GET /ui/memory: viewer
-GET /ui/memory/accept-loss: admin
-POST /ui/memory/accept-loss: admin
-GET /ui/audit: viewer
-GET /ui/routes: viewer
-GET /ui/observe: viewer
-GET /ui/explain: viewer
-POST /ui/explain: viewer
-GET /ui/configuration: viewer
-GET /ui/configuration/reload: admin
-POST /ui/configuration/reload: admin
-""".split("\n")[1:-1]
+# By least role: the methods, and the paths that know them all.
+PATHS = {
+    "viewer": {
+        "GET": "/operations /operations/ID /dead-letters /paused /sinks /events /memory /journal /observed /activity "
+        "/ui /ui/ /ui/operations /ui/operations/ID /ui/dead-letters /ui/sinks /ui/sinks/s /ui/pauses /ui/journal "
+        "/ui/memory /ui/audit /ui/routes /ui/observe /ui/configuration",
+        "POST": "/find /ui/sign-out",
+        "GET POST": "/ui/find /ui/explain",
+    },
+    "operator": {
+        "GET": "/ui/operations/ID/response /ui/journal/ID/1/response",
+        "POST": "/operations/ID/resolve /operations/ID/requeue /operations/ID/withdraw /requeue /withdraw /pause "
+        "/resume /sinks/s/suspend /sinks/s/resume /events/e/redeliver",
+        "GET POST": "/ui/operations/ID/resolve /ui/operations/ID/requeue /ui/operations/ID/withdraw "
+        "/ui/dead-letters/requeue /ui/dead-letters/withdraw /ui/sinks/s/suspend /ui/sinks/s/resume "
+        "/ui/events/e/redeliver /ui/pauses/charge/pause /ui/pauses/charge/resume /ui/journal/ID/1/acknowledge",
+    },
+    "admin": {
+        "POST": "/operations/ID/purge /operations/ID/erase /memory/accept-loss /config/reload",
+        "GET POST": "/ui/operations/ID/purge /ui/operations/ID/erase /ui/memory/accept-loss /ui/configuration/reload",
+    },
+}
+EACH_PATH = [
+    (least, method, path)
+    for least, by_methods in PATHS.items()
+    for methods, paths in by_methods.items()
+    for path in paths.split()
+    for method in methods.split()
+]
 
 
-@pytest.mark.parametrize("line", PATHS)
-async def test_a_path_and_its_role(port: Port, line: str) -> None:
+@pytest.mark.parametrize(("least", "method", "path"), EACH_PATH)
+async def test_a_path_and_its_role(port: Port, least: str, method: str, path: str) -> None:
     """It is there for its role and for those above, and forbidden to those below."""
-    request, _, least = line.rpartition(": ")
-    method, _, path = request.partition(" ")
     ranks = [role for _, _, role in PEOPLE]
-    for name, token, role in PEOPLE:
-        response = await http.request(port.port, method, path, [("Authorization", f"Bearer {token}")])
+    for name, _, role in PEOPLE:
+        response = await port.program(name)(method, path.replace("ID", _ID))
         is_refused = ranks.index(role) < ranks.index(least)
         assert (response.status == 403) is is_refused, (name, response.status)
         assert response.status != 405, name
@@ -903,9 +832,7 @@ BODIES = {
 @pytest.mark.parametrize("verb", BODIES)
 async def test_the_members_of_a_body(port: Port, verb: str) -> None:
     """A body with another name is refused, and told which names there are."""
-    headers = [("Authorization", f"Bearer {TOKENS['ada']}"), ("Content-Type", "application/json")]
-    body = json.dumps({"why": "x", "other": 1}).encode()
-    refused = await http.request(port.port, "POST", f"/operations/{uuid4()}/{verb}", headers, body)
+    refused = await port.program("ada")("POST", f"/operations/{uuid4()}/{verb}", {"why": "x", "other": 1})
     assert refused.status == 400
     _, _, names = refused.json()["detail"].partition("known here: ")
     assert set(names.partition(";")[0].split(", ")) == BODIES[verb]

@@ -10,10 +10,21 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gateway.admin.inspection import Inspected, full_json, full_text, json_line, table_head, table_row
 from gateway.admin.pages.pictures import strip
+from gateway.admin.reports import ago, lasted, moment, span
 from gateway.admin.resolution import Policies
-from gateway.admin.view import Told, advice, ago, described, lasted, moment, span, told
+from gateway.admin.view import (
+    Inspected,
+    Told,
+    advice,
+    described,
+    full_json,
+    full_text,
+    json_line,
+    table_head,
+    table_row,
+    told,
+)
 from gateway.core.history import FIRST, LAST, PROBE, Entry, appended
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -437,7 +448,7 @@ async def test_after_the_record() -> None:
     """Of an operation that is forgotten, the audits are left."""
     audit = AuditEntry(7, Event.PURGE, 3, "alice", "gdpr")
     assert [each.text for each in told(None, [audit]).happenings] == ["response dropped: alice: gdpr"]
-    assert strip(Told(), 0) == ""
+    assert strip(Told(), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -498,10 +509,8 @@ async def test_hostile_text_in_each_field(port: Port) -> None:
 
 async def test_the_strip_of_a_clock_that_was_set_back() -> None:
     """No bar ends before it begins, and nothing is drawn outside."""
-    desk = Desk()
-    record = await desk.in_state(State.CLAIMED)
+    record = await Desk().in_state(State.CLAIMED)
     drawn = strip(told(record, []), record.claimed_us - 10**12)
-    svg = ET.fromstring(str(drawn)[: str(drawn).index("</svg>") + len("</svg>")])
-    bars = svg.findall("./g/rect")
-    assert [float(each.attrib["width"]) > 0 for each in bars] == [True]
-    assert all(0 <= float(each.attrib["x"]) <= 960 for each in bars)
+    assert drawn is not None
+    ((kind, _, x, width),) = drawn.happenings
+    assert (kind, 0 <= x <= 960, width > 0) == ("attempt", True, True)

@@ -23,46 +23,22 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
-import aiohttp_jinja2
 import jinja2
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from markupsafe import Markup, escape
 
 from gateway import __version__
-from gateway.admin import access, actions, listing
+from gateway.admin import access, actions, listing, view
 from gateway.admin import resolution as rulings
-from gateway.admin.access import (
-    ENTER,
-    PERSON,
-    SESSION,
-    Authentication,
-    Disbelieved,
-    Endpoint,
-    Person,
-    Session,
-    form_of,
-    text_in,
-)
-from gateway.admin.actions import ACTIONS, CHANGES, Asked, Change, ManyAsked, Page, operation_id_of, parsed
-from gateway.admin.inspection import Inspected, full_json, next_step, operation_in
+from gateway.admin.access import PERSON, Endpoint, Form, form_of, text_in
+from gateway.admin.actions import ACTIONS, CHANGES, Asked, Change, ManyAsked, Place, Result, operation_id_of, parsed
 from gateway.admin.journal import acknowledge, exported, kept, read_response, written
-from gateway.admin.operations import Operations, audit_by, bounded, listed
+from gateway.admin.operations import Operations, audit_by, bounded
 from gateway.admin.pages.pictures import counted_part, counted_since_us, last_in_doubt, marks_in, pictures, strip
-from gateway.admin.reports import events_text
-from gateway.admin.resolution import (
-    Changed,
-    Fault,
-    Happened,
-    Malformed,
-    NotDead,
-    NothingHappened,
-    OutcomeRefused,
-    Refusal,
-    Refused,
-    Ruling,
-)
-from gateway.admin.view import ago, doubt_text, moment, since_us, span, times_of
+from gateway.admin.reports import ago, events_text, moment, span
+from gateway.admin.resolution import Changed, Malformed, Refused
+from gateway.admin.view import Inspected, described, doubt_text, since_us, times_of
 from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Record, Snapshot, State
@@ -73,9 +49,6 @@ from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError, wall_clock_us
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query, Tally
-
-_Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
-"""What a template names."""
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500
@@ -104,16 +77,10 @@ _FILTER: Final = ("route", "reason", "older_than")
 # The fields of the form that stay as they were written.
 _EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "with_record")
 
-_ACKNOWLEDGE: Final = Page(
-    "Acknowledge the refused outcome",
-    "It is taken out of the journal and kept in a file beside it, with its response. Do this when it was dealt with.",
-    "Acknowledge it",
-)
-_RELOAD: Final = Page(
-    "Reload the configuration",
-    "The file is read again, and put in force whole or not at all. Requests under way keep what they began with.",
-    "Reload it",
-)
+_Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
+"""What a template names."""
+Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]
+"""Says what the gateway would do with a request: see `explain.explaining`."""
 
 
 class Loaded(NamedTuple):
@@ -128,10 +95,6 @@ async def load(call: Awaitable[object]) -> Loaded:
         return Loaded(await call)
     except StoreError as error:
         return Loaded(None, str(error) or type(error).__name__)
-
-
-Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]
-"""Says what the gateway would do with a request: see `explain.explaining`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +116,30 @@ class Process:
 class Console:
     """On this admin port, about these operations, of this process."""
 
-    def __init__(self, operations: Operations, authentication: Authentication, process: Process) -> None:
+    def __init__(self, operations: Operations, authentication: access.Authentication, process: Process) -> None:
         self._operations = operations
         self._authentication = authentication
         self._process = process
+        self._static = _static_files()
+        urls = {url.rpartition(".")[2]: url for url in self._static}
         policies = operations.policies
-        self._site = Site(service=policies.service, policies=policies, process=process, reasons=REASONS)
-        self._page = self._site.page
+        self._always = {"service": policies.service, "policies": policies, "process": process, "static": urls}
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader(__package__),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= _FILTERS
         # By window, and until when they are shown.
         self._pictures: dict[str, tuple[float, dict[str, Any]]] = {}
         self._counting: asyncio.Task[Loaded] | None = None
         # The last count that succeeded, and when (µs).
         self._counted: tuple[Loaded, int] = Loaded(None), 0
 
-    def endpoints(self, app: web.Application) -> list[Endpoint]:
-        """Its paths in this application. The page of a change has the path of the change, and needs the same role."""
+    def endpoints(self) -> list[Endpoint]:
+        """Its paths. The page of a change has the path of the change, and needs the same role."""
         shown: dict[str, tuple[str, _Values]] = {
             "/ui/": ("overview", self._overview),
             "/ui/find": ("find", _nothing),
@@ -184,28 +156,45 @@ class Console:
             "/ui/observe": ("observe", self._looked_at("/observed")),
             "/ui/configuration": ("configuration", _nothing),
         }
-        confirmed: tuple[Change[Any], ...] = (
-            Change(access.RELOAD, "/configuration/reload", Asked, self._reload, _RELOAD),
-            Change(access.ACKNOWLEDGE, "/journal/{id}/{token}/acknowledge", Asked, self._acknowledge, _ACKNOWLEDGE),
-            *CHANGES,
+        own = (
+            Change(
+                access.RELOAD,
+                "/configuration/reload",
+                Asked,
+                self._reload,
+                "Reload the configuration",
+                "The file is read again, and put in force whole or not at all. Requests under way keep what they began "
+                "with.",
+                "Reload it",
+            ),
+            Change(
+                access.ACKNOWLEDGE,
+                "/journal/{id}/{token}/acknowledge",
+                Asked,
+                self._acknowledge,
+                "Acknowledge the refused outcome",
+                "It is taken out of the journal and kept in a file beside it, with its response. Do this when it was "
+                "dealt with.",
+                "Acknowledge it",
+            ),
         )
+        read, enter, resolve = access.READ, access.ENTER, ACTIONS["RESOLVE"]
         return [
-            Endpoint("GET", "/", access.READ, self._root),
-            Endpoint("GET", "/ui", access.READ, self._root),
-            Endpoint("GET", access.SIGN_IN_PATH, access.ENTER, self._sign_in_page),
-            Endpoint("POST", access.SIGN_IN_PATH, access.ENTER, self._sign_in),
-            Endpoint("POST", "/ui/sign-out", access.READ, self._sign_out),
-            *self._site.endpoints(app),
-            *(Endpoint("GET", path, access.READ, self._showing(*each)) for path, each in shown.items()),
-            Endpoint("GET", "/ui/operations/{id}", access.READ, self._operation),
+            Endpoint("GET", "/", read, self._root),
+            Endpoint("GET", "/ui", read, self._root),
+            Endpoint("GET", access.SIGN_IN_PATH, enter, self._sign_in_page),
+            Endpoint("POST", access.SIGN_IN_PATH, enter, self._sign_in),
+            Endpoint("POST", "/ui/sign-out", read, self._sign_out),
+            *(Endpoint("GET", url, enter, self._file) for url in self._static),
+            *(Endpoint("GET", path, read, self._showing(*each)) for path, each in shown.items()),
+            Endpoint("GET", "/ui/operations/{id}", read, self._operation),
             Endpoint("GET", "/ui/operations/{id}/response", access.READ_RESPONSE, self._response),
             Endpoint("GET", "/ui/journal/{id}/{token}/response", access.READ_RESPONSE, self._journaled_response),
-            Endpoint("POST", "/ui/find", access.READ, self._find),
-            Endpoint("POST", "/ui/explain", access.READ, self._explain),
-            Endpoint("GET", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolving),
-            Endpoint("POST", "/ui/operations/{id}/resolve", actions.ACTIONS["RESOLVE"], self._resolve),
-            *(endpoint for change in confirmed for endpoint in self._confirmed(change)),
-            *(endpoint for change in CHANGES if change.asked is ManyAsked for endpoint in self._of_many(change)),
+            Endpoint("POST", "/ui/find", read, self._find),
+            Endpoint("POST", "/ui/explain", read, self._explain),
+            Endpoint("GET", "/ui/operations/{id}/resolve", resolve, self._resolving),
+            Endpoint("POST", "/ui/operations/{id}/resolve", resolve, self._resolve),
+            *(endpoint for change in (*own, *CHANGES) if change.title for endpoint in self._confirmed(change)),
         ]
 
     def _looked_at(self, path: str, **given: list[str]) -> _Values:
@@ -220,9 +209,34 @@ class Console:
 
         return show
 
+    def _page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
+        """A page of a template. `values` are escaped where they stand."""
+        session = request.get(access.SESSION)
+        form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
+        always = {
+            **self._always,
+            "reasons": REASONS,
+            "mistake": None,
+            "version": __version__,
+            "navigation": NAVIGATION,
+            "entry": _entry_of(request.path),
+            "path": request.path,
+            "person": request.get(PERSON),
+            "form_token": form_token,
+            "Action": ACTIONS,
+            "asked_at": moment(time_ns() // 1000),
+        }
+        text = self._templates.get_template(f"{template}.html").render({**always, **values})
+        return terse(status, text.encode(), "text/html; charset=utf-8")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        content, media_type = self._static[request.path]
+        forever = {"Cache-Control": "public, max-age=31536000, immutable"}
+        return terse(200, content, media_type, forever)
+
     # -- signing in and out, and what fails -------------------------------------------------------------------------
 
-    def fault(self, request: web.Request, fault: Fault) -> web.Response:
+    def fault(self, request: web.Request, fault: rulings.Fault) -> web.Response:
         """The page for a request that is not carried out."""
         if fault.code == "signed-out" and request.method == "GET":
             asked = "" if request.path_qs == "/ui/" else "?" + urlencode({"next": request.path_qs})
@@ -236,7 +250,7 @@ class Console:
 
     async def _root(self, request: web.Request) -> web.Response:
         if not access.is_page(request):
-            raise Fault(404, "no-such-path", "There is nothing here; see /operations.")
+            raise rulings.Fault(404, "no-such-path", "There is nothing here; see /operations.")
         return see_other("/ui/")
 
     async def _sign_in_page(self, request: web.Request) -> web.Response:
@@ -246,7 +260,7 @@ class Console:
     def _asking(
         self,
         request: web.Request,
-        vouched: Person | Disbelieved | None,
+        vouched: access.Person | access.Disbelieved | None,
         status: int = 200,
         mistake: str | None = None,
         asked: str | None = None,
@@ -254,7 +268,8 @@ class Console:
         """`asked` is the page that was asked for; None takes that of the query."""
         target = _page_of(request.query.get("next", "") if asked is None else asked)
         values = {"host": request.headers.get("Host", ""), "next": target, "is_out": "out" in request.query}
-        named, why = (vouched, "") if isinstance(vouched, Person) else (None, "" if vouched is None else vouched.why)
+        named = vouched if isinstance(vouched, access.Person) else None
+        why = vouched.why if isinstance(vouched, access.Disbelieved) else ""
         return self._page(request, "sign_in", status, mistake=mistake, named=named, why=why, **values)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
@@ -264,13 +279,10 @@ class Console:
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         form = await form_of(request)
-        session: Session | Disbelieved | None
-        if "vouched" in form:
-            session = await self._authentication.sign_in_vouched(request)
-        else:
-            session = self._authentication.sign_in(request, text_in(form, "token"))
-        if not isinstance(session, Session):
-            mistake = "This token is not known here." if session is None else "Nobody is named whom this console knows."
+        token = None if "vouched" in form else text_in(form, "token")
+        session = await self._authentication.sign_in(request, token)
+        if session is None:
+            mistake = "Nobody is named whom this console knows." if token is None else "This token is not known here."
             vouched = await self._authentication.vouched(request)
             return self._asking(request, vouched, 401, mistake, text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))
@@ -282,7 +294,7 @@ class Console:
         response.del_cookie(access.COOKIE, path="/")
         return response
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # -- the overview -------------------------------------------------------------------------------------------------
 
     async def _overview(self, request: web.Request) -> dict[str, Any]:
         operations = self._operations
@@ -298,37 +310,34 @@ class Console:
             "memory": operations.memory(),
         }
         # At once: a store that does not respond is waited for once. The count last: the others would wait for it.
-        drawn, journal, loaded, tally = await asyncio.gather(
+        drawn, journal, loaded, (counted, _) = await asyncio.gather(
             self._drawn(window),
             operations.journal(limit=1),
             asyncio.gather(*map(load, asked.values())),
-            self._tally(),
+            asyncio.wait((self._count(),), timeout=_COUNT_SECONDS),
         )
-        counted_us = 0
-        if tally is None:
-            is_away = any(each.value is None for each in loaded)
-            tally, counted_us = (Loaded(None), 0) if is_away else self._counted_before(drawn["activity"])
-            if tally.value is None:
-                tally = await self._count()
+        # So many may be in doubt that a page would wait for the count: it goes on for the next.
+        tally, counted_us = counted.pop().result() if counted else Loaded(None), 0
+        if tally.value is None and not tally.why and not any(each.value is None for each in loaded):
+            tally, counted_us = self._counted_before(drawn["activity"])
+        if tally.value is None and not tally.why:
+            tally = await self._count()
         values = {"journal": journal, "tally": tally, "counted_us": counted_us, **drawn}
         sorted_max = _SORTED_MAX if read_max == _SORTED_MAX else 0
         return {"window": window.name, "sorted_max": sorted_max, **values, **dict(zip(asked, loaded, strict=True))}
 
-    async def _tally(self) -> Loaded | None:
-        """What is in doubt; None where so many are that a page would wait for the count, which goes on for the next."""
-        done, _ = await asyncio.wait((self._count(),), timeout=_COUNT_SECONDS)
-        return done.pop().result() if done else None
-
     def _count(self) -> asyncio.Task[Loaded]:
-        """One count serves all who wait for one."""
-        if self._counting is None or self._counting.done():
-            self._counting = asyncio.create_task(load(bounded(self._operations.store.cold.tally())))
-            self._counting.add_done_callback(self._note_count)
-        return self._counting
+        """Counts what is in doubt. One count serves all who wait for one."""
 
-    def _note_count(self, counting: asyncio.Task[Loaded]) -> None:
-        if not counting.cancelled() and counting.result().value is not None:
-            self._counted = counting.result(), wall_clock_us()
+        async def count() -> Loaded:
+            found = await load(bounded(self._operations.store.cold.tally()))
+            if found.value is not None:
+                self._counted = found, wall_clock_us()
+            return found
+
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(count())
+        return self._counting
 
     def _counted_before(self, activity: Activity) -> tuple[Loaded, int]:
         """What was in doubt for a page before, or as upkeep has counted it over all routes, and when."""
@@ -340,19 +349,21 @@ class Console:
     async def _drawn(self, window: Window) -> dict[str, Any]:
         """The pictures of a window, drawn anew no more often than their numbers change."""
         loop = asyncio.get_running_loop()
-        drawn = self._pictures.get(window.name)
-        if drawn is None or drawn[0] < loop.time():
+        until, values = self._pictures.get(window.name, (0.0, {}))
+        if until < loop.time():
             whole = await self._operations.activity(window)
             activity = counted_part(whole)
             values = {"activity": activity, "since_us": counted_since_us(whole), "marks": marks_in(activity)}
             values["pictures"] = await asyncio.to_thread(pictures, activity)
-            drawn = self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
-        return drawn[1]
+            self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
+        return values
 
     async def _oldest(self, query: Query) -> list[Snapshot]:
-        found = [snapshot for snapshot in await self._operations.page(query) if snapshot.record is not None]
-        found.sort(key=lambda snapshot: 0 if snapshot.record is None else since_us(snapshot.record))
-        return found[:_WORK_LIST_MAX]
+        found = [(each, each.record) for each in await self._operations.page(query)]
+        known = sorted((since_us(record), at, each) for at, (each, record) in enumerate(found) if record is not None)
+        return [each for *_, each in known[:_WORK_LIST_MAX]]
+
+    # -- lists, and one operation -------------------------------------------------------------------------------------
 
     async def _listed(self, request: web.Request, fixed: dict[str, list[str]]) -> dict[str, Any]:
         given = {name: request.query.getall(name) for name in request.query if request.query[name]}
@@ -398,74 +409,73 @@ class Console:
             "query": request.query,
             "is_filtered": any(name not in ("state", "sort", "page", "limit") for name in request.query),
             "states": (*STATES, EVERY_STATE),
-            "reasons": REASONS,
         }
 
     async def _operation(self, request: web.Request) -> web.Response:
         inspected = await self._operations.inspect(operation_id_of(request.match_info))
-        record = inspected.snapshot.record
-        values: dict[str, Any] = {"inspected": inspected, "next": next_step(inspected, is_page=True)}
+        record, now_us = inspected.snapshot.record, inspected.snapshot.now_us
+        values: dict[str, Any] = {"inspected": inspected, "next": view.next_step(inspected, is_page=True)}
         if record is None:
             return self._page(request, "unknown", 404, **values)
-        values["changes"] = [each for each in CHANGES if each.page is not None and record.state in each.page.states]
-        values["journal"] = [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries]
-        happened, now_us = inspected.told, inspected.snapshot.now_us
-        values |= {"told": happened, "strip": strip(happened, now_us), "facts": _facts(inspected, record)}
-        values["due"] = [(at_us, name.replace("_", " ")) for name, at_us in times_of(record) if at_us > now_us]
+        values |= {
+            "changes": [each for each in CHANGES if record.state in each.states],
+            "journal": [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
+            "told": inspected.told,
+            "strip": strip(inspected.told, now_us),
+            "facts": _facts(inspected, record),
+            "due": [(at_us, name.replace("_", " ")) for name, at_us in times_of(record) if at_us > now_us],
+        }
         return self._page(request, "operation", **values)
 
     async def _response(self, request: web.Request) -> web.Response:
         operation_id = operation_id_of(request.match_info)
         record = (await self._operations.read(operation_id)).record
         if record is None or record.response is None or record.response.body is None:
-            raise Fault(404, "no-response", "There is no response with its body.")
+            raise rulings.Fault(404, "no-response", "There is no response with its body.")
         return self._download(request, operation_id, written(record.response), "the response")
 
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
         try:
             _, content = await exported(self._process.journals, operation_id, token)
-        except OutcomeRefused as error:
-            raise Fault(404, "no-response", f"{error}.") from None
+        except rulings.OutcomeRefused as error:
+            raise rulings.Fault(404, "no-response", f"{error}.") from None
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
         # To the log and the audit page: nothing of the operation changes.
-        self._authentication.note(request[PERSON].name, f"read {what} of operation {operation_id}")
+        self._note(request, f"read {what} of operation {operation_id}")
         name = f'attachment; filename="{operation_id}.http"'
         return terse(200, content, "application/octet-stream", {"Content-Disposition": name})
+
+    def _note(self, request: web.Request, what: str) -> None:
+        self._authentication.note(request[PERSON].name, what)
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
     async def _find(self, request: web.Request) -> web.Response:
         form = await form_of(request)
-        if given := text_in(form, "id").strip():
-            try:
-                return see_other(f"/ui/operations/{operation_in(given)}")
-            except Malformed as error:
+        id_, key, caller, route = (text_in(form, name) for name in ("id", "key", "caller", "route"))
+        values: dict[str, Any] = {"chosen": route}
+        try:
+            if id_ := id_.strip():
                 # A longer text may have a credential in it.
-                shown = given if len(given) <= _TYPED_AGAIN_MAX else ""
-                return self._page(request, "find", 400, mistake=str(error), id=shown)
-        if given := text_in(form, "key").strip():
-            return await self._find_key(request, given, text_in(form, "caller"))
-        route, body = text_in(form, "route"), access.file_in(form, "body") or None
-        try:
-            operation_id = self._operations.identify(route, _headers_in(text_in(form, "headers")), body)
+                values = {"id": id_ if len(id_) <= _TYPED_AGAIN_MAX else ""}
+                return see_other(f"/ui/operations/{view.operation_in(id_)}")
+            if key := key.strip():
+                values = {"caller": caller}
+                held = await listing.holders(self._operations, key, caller)
+                # It says who used a key, which not even the log of requests has.
+                of_any = f"looked for the key with digest {held.digest}… of any caller"
+                self._note(request, f"{of_any}: {len(held.holders)} found")
+                return self._page(request, "find", held=held, **values)
+            headers, body = _headers_in(text_in(form, "headers")), access.file_in(form, "body") or None
+            operation_id = self._operations.identify(route, headers, body)
         except Malformed as error:
-            return self._page(request, "find", 400, mistake=str(error), chosen=route)
+            return self._page(request, "find", 400, mistake=str(error), **values)
         if (await self._operations.read(operation_id)).record is None:
-            return self._page(request, "find", 404, unknown=operation_id, chosen=route)
+            return self._page(request, "find", 404, unknown=operation_id, **values)
         return see_other(f"/ui/operations/{operation_id}")
-
-    async def _find_key(self, request: web.Request, key: str, caller: str) -> web.Response:
-        try:
-            held = await listing.holders(self._operations, key, caller)
-        except Malformed as error:
-            return self._page(request, "find", 400, mistake=str(error), caller=caller)
-        # It says who used a key, which not even the log of requests has.
-        text = f"looked for the key with digest {held.digest}… of any caller: {len(held.holders)} found"
-        self._authentication.note(request[PERSON].name, text)
-        return self._page(request, "find", held=held, caller=caller)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -487,9 +497,7 @@ class Console:
         return {"audits": audits, "before": before, "is_first": not given, "notes": notes}
 
     async def _routes(self, _: web.Request) -> dict[str, Any]:
-        return {"routes": [_route(policy) for policy in self._operations.policies.routes]}
-
-    # -- explaining ---------------------------------------------------------------------------------------------------
+        return {"routes": [(policy, _meanings(policy)) for policy in self._operations.policies.routes]}
 
     async def _explain_form(self, request: web.Request) -> dict[str, Any]:
         """With what is stored of the request of an operation, if one is named."""
@@ -498,7 +506,7 @@ class Console:
             return _explained(form)
         operation_id = operation_id_of({"id": request.query["operation"]})
         record = (await self._operations.read(operation_id)).record
-        found = None if record is None else listing.as_request(record, self._operations.policies)
+        found = None if record is None else view.as_request(record, self._operations.policies)
         if found is None:
             raise Malformed("nothing is stored of the request of this operation")
         stored = {"method": found.method, "url": found.url, "headers": found.header}
@@ -517,202 +525,188 @@ class Console:
     # -- changes with a reason ----------------------------------------------------------------------------------------
 
     def _confirmed(self, change: Change[Any]) -> list[Endpoint]:
-        """The page that explains a change and asks for its reason, and the change; nothing for one without a page."""
-        page = change.page
-        if page is None or change.asked is ManyAsked:
-            return []
-        path = f"/ui{page.path or change.path}"
+        """The page that explains a change and asks for its reason, and the change."""
+        asking, confirmed = (self._choose, self._many) if change.asked is ManyAsked else (self._meaning, self._change)
 
-        async def explain(request: web.Request) -> web.Response:
-            return await self._explained(request, page)
+        async def ask(request: web.Request) -> web.Response:
+            return await asking(request, change)
 
         async def confirm(request: web.Request) -> web.Response:
-            form = await form_of(request)
             try:
-                audit = _audit(request, form)
-                if page.typed and form.get("typed") != self._typed(request):
-                    raise Malformed(f"to confirm, type {self._typed(request)}")
+                return await confirmed(request, change, await form_of(request))
             except Malformed as error:
-                return await self._explained(request, page, 400, str(error))
-            # What is asked here was confirmed.
-            given = {"token": _token_in(form), "route": request.match_info.get("name"), "yes": page.typed}
-            known = {name: value for name, value in given.items() if name in change.asked.model_fields}
-            asked = parsed(change.asked, {"why": audit.why, **known})
-            about = f"{page.title}, {request.path}: {audit.why}"
+                return await asking(request, change, 400, str(error))
+
+        path = f"/ui{change.page_path or change.path}"
+        return [Endpoint("GET", path, change.action, ask), Endpoint("POST", path, change.action, confirm)]
+
+    async def _meaning(
+        self, request: web.Request, change: Change[Any], status: int = 200, mistake: str = ""
+    ) -> web.Response:
+        record = (await self._snapshot(request)).record if "/operations/" in request.path else None
+        form = await form_of(request) if status != 200 else {}
+        values = {"change": change, "typed": self._typed(request), "mistake": mistake, "why": text_in(form, "why")}
+        token = text_in(form, "token") or ("" if record is None else record.token)
+        return self._page(request, "confirm", status, **values, record=record, token=token, place=request.match_info)
+
+    async def _change(self, request: web.Request, change: Change[Any], form: Form) -> web.Response:
+        audit = _audit(request, form)
+        if change.typed and form.get("typed") != self._typed(request):
+            raise Malformed(f"to confirm, type {self._typed(request)}")
+        # What is asked here was confirmed.
+        given = {"token": _token_in(form), "route": request.match_info.get("name"), "yes": change.typed}
+        known = {name: value for name, value in given.items() if name in change.asked.model_fields}
+        asked = parsed(change.asked, {"why": audit.why, **known})
+        about = f"{change.title}, {request.path}: {audit.why}"
+        try:
+            result = await change.carry_out(self._operations, request.match_info, asked, audit)
+        except (rulings.Fault, rulings.NotDead):
+            self._note(request, f"was refused: {about}")
+            raise
+        self._note(request, f"did: {about}")
+        return self._done(request, change.title, result)
+
+    async def _choose(
+        self, request: web.Request, change: Change[Any], status: int = 200, mistake: str = ""
+    ) -> web.Response:
+        """The page on which dead letters are chosen by a filter and counted. The change of those needs the count to be
+        typed, and is refused where that is another one by now."""
+        form = await form_of(request) if request.method == "POST" else request.query
+        chosen, bulk = _filter_in(form), None
+        if chosen:
             try:
-                result = await change.carry_out(self._operations, request.match_info, asked, audit)
-            except (Fault, NotDead):
-                self._authentication.note(audit.who, f"was refused: {about}")
-                raise
-            self._authentication.note(audit.who, f"did: {about}")
-            return self._done(request, page.title, result)
-
-        return [Endpoint("GET", path, change.action, explain), Endpoint("POST", path, change.action, confirm)]
-
-    def _of_many(self, change: Change[Any]) -> list[Endpoint]:
-        """The page on which dead letters are chosen by a filter and counted, and the change of those: it needs the
-        count to be typed, and is refused where that is another one by now."""
-        page = change.page
-        if page is None:
-            return []
-        path = f"/ui{page.path}"
-
-        async def choose(request: web.Request, status: int = 200, mistake: str = "") -> web.Response:
-            form = await form_of(request) if request.method == "POST" else request.query
-            chosen, bulk = _filter_in(form), None
-            if chosen:
-                try:
-                    query = parsed(actions.DeadLettersQuery, {name: [text] for name, text in chosen.items()}).query
-                    bulk = await listed(self._operations, query, _STEP_RATE)
-                except Malformed as error:
-                    status, mistake = 400, mistake or str(error)
-            elif form:
-                status, mistake = 400, mistake or "say which: by route, by reason, or by how long they are dead"
-            written = {"why": text_in(form, "why"), "rate": text_in(form, "rate") or str(_STEP_RATE)}
-            values = {"change": page, "chosen": chosen, "bulk": bulk, "step_max": _STEP_MAX, **written}
-            return self._page(request, "bulk", status, **values, mistake=mistake)
-
-        async def confirm(request: web.Request) -> web.Response:
-            form = await form_of(request)
-            try:
-                audit, matching = _audit(request, form), text_in(form, "matching")
-                if text_in(form, "typed").strip() != matching:
-                    raise Malformed("to confirm, type how many match")
-                bounds = {"limit": _STEP_MAX, "rate": token_of(text_in(form, "rate")), "matching": token_of(matching)}
-                asked = parsed(ManyAsked, {"why": audit.why, **bounds, **_filter_in(form)})
-                result = await change.carry_out(self._operations, request.match_info, asked, audit)
+                query = parsed(actions.DeadLettersQuery, {name: [text] for name, text in chosen.items()}).query
+                bulk = await listing.listed(self._operations, query, _STEP_RATE)
             except Malformed as error:
-                return await choose(request, 400, str(error))
-            except Fault as fault:
-                self._authentication.note(request[PERSON].name, f"was refused: {page.title}: {fault.detail}")
-                if fault.code == actions.MATCHES_CHANGED:
-                    return await choose(request, 409, "others match by now than were shown. Look again")
-                raise
-            chosen = ", ".join(f"{name} {text}" for name, text in _filter_in(form).items())
-            self._authentication.note(audit.who, f"did: {page.title} ({chosen}): {result}: {audit.why}")
-            return self._done(request, page.title, result)
+                status, mistake = 400, mistake or str(error)
+        elif form:
+            status, mistake = 400, mistake or "say which: by route, by reason, or by how long they are dead"
+        written = {"why": text_in(form, "why"), "rate": text_in(form, "rate") or str(_STEP_RATE)}
+        values = {"change": change, "chosen": chosen, "bulk": bulk, "step_max": _STEP_MAX, **written}
+        return self._page(request, "bulk", status, **values, mistake=mistake)
 
-        return [Endpoint("GET", path, change.action, choose), Endpoint("POST", path, change.action, confirm)]
+    async def _many(self, request: web.Request, change: Change[Any], form: Form) -> web.Response:
+        audit, matching = _audit(request, form), text_in(form, "matching")
+        if text_in(form, "typed").strip() != matching:
+            raise Malformed("to confirm, type how many match")
+        bounds = {"limit": _STEP_MAX, "rate": token_of(text_in(form, "rate")), "matching": token_of(matching)}
+        asked = parsed(ManyAsked, {"why": audit.why, **bounds, **_filter_in(form)})
+        try:
+            result = await change.carry_out(self._operations, request.match_info, asked, audit)
+        except rulings.Fault as fault:
+            self._note(request, f"was refused: {change.title}: {fault.detail}")
+            if fault.code == actions.MATCHES_CHANGED:
+                return await self._choose(request, change, 409, "others match by now than were shown. Look again")
+            raise
+        chosen = ", ".join(f"{name} {text}" for name, text in _filter_in(form).items())
+        self._note(request, f"did: {change.title} ({chosen}): {result}: {audit.why}")
+        return self._done(request, change.title, result)
 
     def _typed(self, request: web.Request) -> str:
         """What has to be typed to confirm: the beginning of an operation's id, or the name of the service."""
         return _beginning(request) if "/operations/" in request.path else self._operations.policies.service
 
-    async def _explained(self, request: web.Request, page: Page, status: int = 200, mistake: str = "") -> web.Response:
-        record = (await self._snapshot(request)).record if "/operations/" in request.path else None
-        form = await form_of(request) if status != 200 else {}
-        values = {"change": page, "typed": self._typed(request), "mistake": mistake, "why": text_in(form, "why")}
-        token = text_in(form, "token") or ("" if record is None else record.token)
-        return self._page(request, "confirm", status, **values, record=record, token=token, place=request.match_info)
-
     async def _snapshot(self, request: web.Request) -> Snapshot:
         """The operation of the path. Raises `Fault` where it is not remembered."""
         snapshot = await self._operations.read(operation_id_of(request.match_info))
         if snapshot.record is None:
-            raise Fault(404, Refusal.UNKNOWN, "Nothing is remembered under this id.")
+            raise rulings.Fault(404, rulings.Refusal.UNKNOWN, "Nothing is remembered under this id.")
         return snapshot
 
-    async def _acknowledge(self, _: Operations, place: actions.Place, asked: Asked, audit: Audit) -> actions.Result:
+    async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
             return await acknowledge(self._process.journals, operation_id, token, audit, self._operations.read)
-        except OutcomeRefused as error:
-            raise Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
+        except rulings.OutcomeRefused as error:
+            raise rulings.Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 
-    async def _reload(self, _: Operations, place: actions.Place, asked: Asked, audit: Audit) -> actions.Result:
+    async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         report = await actions.reloaded(self._process.reload, "Refused, and nothing was changed:\n")
         if report.result == "unchanged":
             return "The file says what is in force already."
         return "Applied. Changed:\n" + "\n".join(report.document["changed"])
 
-    def _done(self, request: web.Request, title: str, result: actions.Result) -> web.Response:
-        is_refused = isinstance(result, Refused)
+    def _done(self, request: web.Request, title: str, result: Result) -> web.Response:
         status = result.status if isinstance(result, Refused) else 200
-        return self._page(request, "done", status, title=title, result=result, is_refused=is_refused)
+        return self._page(request, "done", status, title=title, result=result, is_refused=status != 200)
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
     async def _resolving(
-        self, request: web.Request, status: int = 200, mistake: str = "", form: access.Form | None = None
+        self, request: web.Request, status: int = 200, mistake: str = "", form: Form | None = None
     ) -> web.Response:
         """The first of three steps: both choices. `form` has what was written in them before."""
         snapshot, policies = await self._snapshot(request), self._operations.policies
         record = snapshot.record
         if record is None or record.state is not State.IN_DOUBT or not policies.is_own(record):
             text = f"It is {snapshot.state}: there is nothing to resolve."
-            return self._done(request, "Resolve", Refused(Refusal.STATE, text, snapshot))
+            return self._done(request, "Resolve", Refused(rulings.Refusal.STATE, text, snapshot))
         treatment, given = policies.treatment_of(record), form or {}
-        return self._page(
-            request,
-            "resolve",
-            status,
-            snapshot=snapshot,
-            treatment=treatment,
-            settled_us=record.lease_until_us + treatment.settle_us,
-            mistake=mistake,
-            why=text_in(given, "why"),
-            way=text_in(given, "way"),
-            pasted=_pasted_in(given),
-        )
+        values = {
+            "treatment": treatment,
+            "settled_us": record.lease_until_us + treatment.settle_us,
+            "why": text_in(given, "why"),
+            "way": text_in(given, "way"),
+            "pasted": _pasted_in(given),
+        }
+        return self._page(request, "resolve", status, snapshot=snapshot, mistake=mistake, **values)
 
     async def _resolve(self, request: web.Request) -> web.Response:
         """The second step, which shows what would be, and the third, which does it."""
         form = await form_of(request)
-        operation_id, way, why = operation_id_of(request.match_info), text_in(form, "way"), text_in(form, "why")
         if "back" in form:
             return await self._resolving(request, form=form)
-        drop = form.get("drop") == "yes"
+        drop, is_forced, is_confirmed = (form.get(name) == "yes" for name in ("drop", "force", "confirmed"))
+        operation_id, way = operation_id_of(request.match_info), text_in(form, "way")
         try:
             audit, token, data = _audit(request, form), _token_in(form), _response_in(form)
-            is_forced = form.get("force") == "yes"
             if is_forced:
                 request[PERSON].require(access.FORCE)
                 if form.get("typed") != _beginning(request):
                     raise Malformed(f"to overrule the refusal, type {_beginning(request)}")
             if way == "never_happened":
-                ruling: Ruling = NothingHappened(drops=drop)
+                ruling: rulings.Ruling = rulings.NothingHappened(drops=drop)
             else:
-                ruling = Happened(*read_response(data))
+                ruling = rulings.Happened(*read_response(data))
         except Malformed as error:
             return await self._resolving(request, 400, str(error), form)
-        is_confirmed = form.get("confirmed") == "yes"
         result = await self._operations.resolve(
             operation_id, ruling, audit, is_forced=is_forced, token=token, is_dry_run=not is_confirmed
         )
-        may_be_forced = isinstance(result, Refused) and result.reason in (Refusal.EARLY, Refusal.RESPONSE)
-        record = result.snapshot.record
-        if isinstance(result, Changed) and (is_confirmed or result.is_repeat):
-            if is_confirmed:
-                self._authentication.note(audit.who, f"resolved operation {operation_id}: {audit.why}")
-            stored = None if record is None or not isinstance(ruling, Happened) else record.response
-            replayed = None if stored is None else _replayed(stored)
-            return self._page(
-                request, "resolved", operation_id=operation_id, result=result, replayed=replayed, why=audit.why
-            )
+        values: dict[str, Any]
+        record, replayed = result.snapshot.record, None
+        may_be_forced = isinstance(result, Refused) and result.can_be_forced
         if isinstance(result, Refused) and not may_be_forced:
             return self._done(request, "Resolve", result)
-        replayed = None
-        if isinstance(ruling, Happened) and record is not None:
+        if isinstance(result, Changed) and (is_confirmed or result.is_repeat):
+            if is_confirmed:
+                self._note(request, f"resolved operation {operation_id}: {audit.why}")
+            if isinstance(ruling, rulings.Happened) and record is not None and record.response is not None:
+                replayed = _replayed(record.response)
+            values = {"operation_id": operation_id, "replayed": replayed, "why": audit.why}
+            return self._page(request, "resolved", result=result, **values)
+        if isinstance(ruling, rulings.Happened) and record is not None:
             command = rulings.resolution(record, ruling, audit, self._operations.policies.treatment_of(record))
             replayed = _replayed(command.response, ruling) if isinstance(command, Prove) else None
-        return self._page(
-            request,
-            "preview",
-            409 if may_be_forced else 200,
-            result=result,
-            may_be_forced=may_be_forced,
-            way=way,
-            why=why,
-            drop=drop,
-            token=token,
-            response=urlsafe_b64encode(data).decode(),
-            beginning=_beginning(request),
-            replayed=replayed,
-        )
+        values = {
+            "may_be_forced": may_be_forced,
+            "way": way,
+            "why": text_in(form, "why"),
+            "drop": drop,
+            "token": token,
+            "response": urlsafe_b64encode(data).decode(),
+            "beginning": _beginning(request),
+            "replayed": replayed,
+        }
+        return self._page(request, "preview", 409 if may_be_forced else 200, result=result, **values)
 
 
 async def _nothing(_: web.Request) -> dict[str, Any]:
     return {}
+
+
+def see_other(target: str) -> web.Response:
+    return terse(303, b"", "text/plain", {"Location": target})
 
 
 def _page_of(text: str) -> str:
@@ -720,8 +714,7 @@ def _page_of(text: str) -> str:
     return text if is_page_to_see else "/ui/"
 
 
-def _explained(form: access.Form, **values: Any) -> dict[str, Any]:
-    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, **values}
+# -- what forms say ----------------------------------------------------------------------------------------------------
 
 
 def token_of(text: str) -> int:
@@ -729,6 +722,28 @@ def token_of(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise Malformed("expected a number")
     return int(text)
+
+
+def _token_in(form: Form) -> int | None:
+    """The token of the record that the form was made for. Raises `Malformed`."""
+    text = text_in(form, "token")
+    return token_of(text) if text else None
+
+
+def _beginning(request: web.Request) -> str:
+    """What has to be typed to confirm a change of an operation."""
+    return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
+
+
+def _filter_in(form: Mapping[str, str | bytes]) -> dict[str, str]:
+    return {name: text for name in _FILTER if (text := text_in(form, name).strip())}
+
+
+def _audit(request: web.Request, form: Form) -> Audit:
+    text = text_in(form, "why").strip()
+    if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
+        raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
+    return audit_by(request[PERSON].acting_for(None), text)
 
 
 def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -742,7 +757,7 @@ def _headers_in(text: str) -> tuple[tuple[bytes, bytes], ...]:
     return tuple(found)
 
 
-def _request_in(form: access.Form) -> bytes:
+def _request_in(form: Form) -> bytes:
     """The request of a form, as a file of `explain` has it. Raises `Malformed`."""
     method, url = text_in(form, "method").strip(), text_in(form, "url").strip()
     if not method or not url or len(f"{method} {url}".split()) != 2:
@@ -754,33 +769,48 @@ def _request_in(form: access.Form) -> bytes:
     return b"\r\n".join([*head, b"", b""]) + body
 
 
-_TOLD_ELSEWHERE: Final = frozenset(
-    (
-        *("operation_id", "state", "now", "request", "audits", "history", "history_dropped", "journal", "recovery"),
-        *("sinks", "next", "age_seconds", "last_event"),
-    )
-)
+def _explained(form: Form, **values: Any) -> dict[str, Any]:
+    return {"form": {name: text_in(form, name) for name in _EXPLAINED}, **values}
+
+
+def _response_in(form: Form) -> bytes:
+    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`. Browsers end
+    the lines of what was pasted in CRLF, whatever they were; a terminal shows LF."""
+    if carried := text_in(form, "carried"):
+        try:
+            return urlsafe_b64decode(carried.encode())
+        except ValueError:
+            raise Malformed("the response did not come back whole; begin again") from None
+    return access.file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
+
+
+def _pasted_in(form: Form) -> str:
+    """What was pasted, to be shown again; empty for a file, whose bytes a browser would change."""
+    try:
+        data = b"" if access.file_in(form, "file") else _response_in(form)
+        return "" if b"\r" in data else data.decode()
+    except ValueError:
+        return ""
+
+
+# -- what pages show ---------------------------------------------------------------------------------------------------
 
 
 def _facts(inspected: Inspected, record: Record) -> list[tuple[str, str]]:
-    """What the history does not tell."""
-    about, happenings = full_json(inspected), inspected.told.happenings
-    now_us = inspected.snapshot.now_us
-    times = [name for name, at_us in times_of(record) if at_us > now_us or name.endswith("_at")]
-    doubt = ("doubt", "upstream_status") if any(each.why == record.doubt for each in happenings) else ()
-    holder = ("holder",) if any(each.who == record.holder for each in happenings) else ()
-    for name in (*times, *doubt, *holder):
-        about.pop(name, None)
-    # Method and path are the name of the page.
-    said = about.get("request", {})
-    request = {f"request {name}": value for name, value in said.items() if name not in ("method", "path")}
-    nested = {
-        f"{part} {name}": value for part in ("delivery", "response") for name, value in about.get(part, {}).items()
-    }
-    flat = {name: value for name, value in about.items() if name not in _TOLD_ELSEWHERE and not isinstance(value, dict)}
-    if flat.pop("carries_doubt", False):
-        flat["an earlier attempt"] = "may have had its effect"
-    return [(name.replace("_", " "), _in_words(name, value)) for name, value in {**flat, **request, **nested}.items()]
+    """What the history does not tell; nor the name of the page, which is method and path."""
+    happenings, now_us = inspected.told.happenings, inspected.snapshot.now_us
+    told = {"operation_id", "state", "now", "age_seconds", "last_event", "request method", "request path"}
+    told |= {name for name, at_us in times_of(record) if at_us > now_us or name.endswith("_at")}
+    if any(each.why == record.doubt for each in happenings):
+        told |= {"doubt", "upstream_status"}
+    if any(each.who == record.holder for each in happenings):
+        told.add("holder")
+    about = described(inspected.snapshot, has_body=True)
+    if about.pop("carries_doubt", False):
+        about["an earlier attempt"] = "may have had its effect"
+    for part in ("request", "delivery", "response"):
+        about |= {f"{part} {name}": value for name, value in about.pop(part, {}).items()}
+    return [(name.replace("_", " "), _in_words(name, value)) for name, value in about.items() if name not in told]
 
 
 def _in_words(name: str, value: object) -> str:
@@ -789,35 +819,25 @@ def _in_words(name: str, value: object) -> str:
     return doubt_text(str(value)) if name in ("doubt", "delivery failure", "delivery reason") else str(value)
 
 
-def _route(policy: rulings.RoutePolicy) -> dict[str, Any]:
-    treatment = policy.treatment
-    meanings = []
-    if treatment.status is not None:
-        status_policy = treatment.status
-        each = [
-            (status, meaning_of(status, {}, status_policy, carries_doubt=False).value) for status in range(200, 600)
-        ]
-        for meaning, group in groupby(each, key=lambda found: found[1]):
-            statuses = [status for status, _ in group]
-            first, last = statuses[0], statuses[-1]
-            meanings.append((str(first) if first == last else f"{first}–{last}", meaning))
-    return {
-        "name": policy.name,
-        "operation": policy.operation,
-        "recovery": type(treatment.recovery).__name__.lower(),
-        "replay": span(treatment.replay_us),
-        "remember": span(treatment.remember_us),
-        "settle": span(treatment.settle_us),
-        "reads_body": treatment.status is not None and bool(treatment.status.when),
-        "meanings": meanings,
-    }
+def _meanings(policy: rulings.RoutePolicy) -> dict[str, list[str]]:
+    """What a status of the service means on this route, as stretches of statuses by their meaning."""
+    found: dict[str, list[str]] = {}
+    if (status_policy := policy.treatment.status) is not None:
+
+        def meaning(status: int) -> str:
+            return meaning_of(status, {}, status_policy, carries_doubt=False).value
+
+        for name, group in groupby(range(200, 600), meaning):
+            first, *more = group
+            found.setdefault(name, []).append(f"{first}–{more[-1]}" if more else str(first))
+    return dict(sorted(found.items()))
 
 
 def _shown(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
-def _replayed(response: StoredResponse, given: Happened | None = None) -> dict[str, Any]:
+def _replayed(response: StoredResponse, given: rulings.Happened | None = None) -> dict[str, Any]:
     """What repeats get of a response, and what they do not get of the one that was `given`."""
     names = {name.lower() for name, _ in response.headers}
     dropped = () if given is None else _shown(given.head.headers)
@@ -844,49 +864,7 @@ def _beginning_of(body: bytes) -> str:
         return body[: error.start].decode("utf-8") if is_text else ""
 
 
-def _beginning(request: web.Request) -> str:
-    """What has to be typed to confirm a change of an operation."""
-    return str(operation_id_of(request.match_info))[:_TYPED_CHARACTERS]
-
-
-def _filter_in(form: Mapping[str, str | bytes]) -> dict[str, str]:
-    return {name: text for name in _FILTER if (text := text_in(form, name).strip())}
-
-
-def _audit(request: web.Request, form: access.Form) -> Audit:
-    text = text_in(form, "why").strip()
-    if not WHY_CHARACTERS_MIN <= len(text) <= WHY_CHARACTERS_MAX:
-        raise Malformed(f"say why, in {WHY_CHARACTERS_MIN} to {WHY_CHARACTERS_MAX} characters; it is recorded")
-    return audit_by(request[PERSON].acting_for(None), text)
-
-
-def _token_in(form: access.Form) -> int | None:
-    """The token of the record that the form was made for. Raises `Malformed`."""
-    text = text_in(form, "token")
-    return token_of(text) if text else None
-
-
-def _response_in(form: access.Form) -> bytes:
-    """The response of a form: a file, what was pasted, or what the preview carries on. Raises `Malformed`. Browsers end
-    the lines of what was pasted in CRLF, whatever they were; a terminal shows LF."""
-    if carried := text_in(form, "carried"):
-        try:
-            return urlsafe_b64decode(carried.encode())
-        except ValueError:
-            raise Malformed("the response did not come back whole; begin again") from None
-    return access.file_in(form, "file") or text_in(form, "pasted").replace("\r\n", "\n").encode()
-
-
-def _pasted_in(form: access.Form) -> str:
-    """What was pasted, to be shown again; empty for a file, whose bytes a browser would change."""
-    try:
-        data = b"" if access.file_in(form, "file") else _response_in(form)
-        return "" if b"\r" in data else data.decode()
-    except ValueError:
-        return ""
-
-
-# -- pages of values ---------------------------------------------------------------------------------------------------
+# -- what all pages have -----------------------------------------------------------------------------------------------
 #
 # What is named in a template is escaped, and no template contains code. The names of the static files have a digest of
 # their content, so browsers may keep them for ever. A page is never kept.
@@ -907,13 +885,25 @@ _INSIDE: Final = {"events": "Sinks"}
 _NAMES: Final = {"operations": "Work list"}
 _CELL: Final = re.compile(r"<(tr|td|th scope=\"row\")(?=[ >])")
 _TYPES: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
-_FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 # In the order of the states.
 _SHAPES: Final = dict(zip(State, "–○◆▶▲■●□", strict=True))
 
 
-def _shape(state: str) -> str:
-    return _SHAPES[State(state)]
+def _entry_of(path: str) -> str:
+    """The entry of the navigation that a page is below."""
+    first = [*path.removeprefix("/ui/").split("/"), ""][0]
+    return next((entry for entry, pages in NAVIGATION.items() if first in pages), _INSIDE.get(first, ""))
+
+
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """By their path, each with its media type."""
+    found = {}
+    for name, media_type in _TYPES.items():
+        content = files(__package__).joinpath("static", name).read_bytes()
+        stem, _, ending = name.partition(".")
+        url = f"/ui/static/{stem}.{sha256(content).hexdigest()[:16]}.{ending}"
+        found[url] = content, f"{media_type}; charset=utf-8"
+    return found
 
 
 def _prose(text: str) -> Markup:
@@ -948,84 +938,23 @@ def _labelled(rows: Markup, heads: Sequence[str]) -> Markup:
     return Markup(_CELL.sub(label, rows))  # noqa: S704 -- the rows are markup, in which all values are escaped
 
 
-def entry_of(path: str) -> str:
-    """The entry of the navigation that a page is below."""
-    first = [*path.removeprefix("/ui/").split("/"), ""][0]
-    return next((entry for entry, pages in NAVIGATION.items() if first in pages), _INSIDE.get(first, ""))
-
-
 _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
     "ago": ago,
     "span": span,
-    "shape": _shape,
+    "shape": lambda state: _SHAPES[State(state)],
     "prose": _prose,
     "doubt": doubt_text,
     "since": since_us,
     "unreceived": events_text,
     "back": _back,
     "labelled": _labelled,
-    "subject": listing.subject,
-    "caller": listing.caller,
-    "did": listing.did,
-    "then": listing.then,
-    "as_request": listing.as_request,
-    "repeat": listing.repeat,
+    "subject": view.subject,
+    "caller": view.caller,
+    "did": view.did,
+    "then": view.then,
+    "as_request": view.as_request,
+    "repeat": view.repeat,
+    "recovery": lambda recovery: type(recovery).__name__.lower(),
     "page_name": lambda page: _NAMES.get(page, page.replace("-", " ").capitalize()),
 }
-
-
-class Site:
-    """`values` are for all templates."""
-
-    def __init__(self, **values: Any) -> None:
-        self._values = values
-        self._static = {}
-        self._urls = {}
-        for name, media_type in _TYPES.items():
-            content = files(__package__).joinpath("static", name).read_bytes()
-            stem, _, ending = name.partition(".")
-            url = f"/ui/static/{stem}.{sha256(content).hexdigest()[:16]}.{ending}"
-            self._urls[ending] = url
-            self._static[url] = (content, f"{media_type}; charset=utf-8")
-
-    def endpoints(self, app: web.Application) -> list[Endpoint]:
-        """The static files. Prepares the application to make pages."""
-        aiohttp_jinja2.setup(
-            app,
-            loader=jinja2.PackageLoader(__package__),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            filters=_FILTERS,
-        )
-        return [Endpoint("GET", url, ENTER, self._file) for url in self._static]
-
-    async def _file(self, request: web.Request) -> web.Response:
-        content, media_type = self._static[request.path]
-        return terse(200, content, media_type, _FOR_EVER)
-
-    def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
-        """A page of a template. `values` are escaped where they stand."""
-        session = request.get(SESSION)
-        form_token: Callable[[str], str] = (lambda path: "") if session is None else session.form_token
-        always = {
-            **self._values,
-            "mistake": None,
-            "version": __version__,
-            "navigation": NAVIGATION,
-            "entry": entry_of(request.path),
-            "path": request.path,
-            "static": self._urls,
-            "person": request.get(PERSON),
-            "form_token": form_token,
-            "Action": ACTIONS,
-            "asked_at": moment(time_ns() // 1000),
-        }
-        text = aiohttp_jinja2.render_string(f"{template}.html", request, {**always, **values})
-        return terse(status, text.encode(), "text/html; charset=utf-8")
-
-
-def see_other(target: str) -> web.Response:
-    return terse(303, b"", "text/plain", {"Location": target})

@@ -238,7 +238,7 @@ kept-request-lost-with-its-doubt: resolved as never happened, an accepted reques
 -case NothingHappened(drops) if record.delivery is not None and not drops:
 +case NothingHappened(drops) if record.delivery is not None and drops:
 bulk-requeue-without-a-rate: dead letters are requeued as fast as the store takes them
-  admin/operations.py tests/admin/test_operations.py::test_many_at_a_rate
+  admin/listing.py tests/admin/test_operations.py::test_many_at_a_rate
 -due = max(due, now) + 1 / self.rate
 +due = now
 old-acceptance-is-delivered: a request that was accepted before the loss is delivered although a delivery may be

@@ -68,7 +68,7 @@ from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memor
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
-from gateway.store.redis.connection import RedisCommand, parse
+from gateway.store.redis.connection import Link, RedisCommand, parse
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
 from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson, packed, unpacked
 from gateway.store.redis.news import News
@@ -166,8 +166,9 @@ class RedisStore(Inquiry):
         self._link = uuid4()
         # The witness's number that was used last, and the one that was acknowledged last.
         self._number = self._acknowledged = 0
-        # What was compared, and on which opening of the link.
-        self._compared, self._reading, self._memory = 0, Reading(), b""
+        # What was compared, and over which link.
+        self._reading, self._memory = Reading(), b""
+        self._compared: Link | None = None
         self._withheld.clear()
         await self.primary.start()
         try:
@@ -362,17 +363,17 @@ class RedisStore(Inquiry):
 
     async def _compare(self) -> None:
         """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
-        await self.primary.link("changes")
-        if self._files is None or self._compared == self.primary.opened:
+        link = await self.primary.link("changes")
+        if self._files is None or self._compared is link:
             return
-        opened, beyond = self.primary.opened, self._files.beyond
+        beyond = self._files.beyond
         reading = await asyncio.to_thread(self._files.read)
         epoch = await self.check_memory([note.link for note in reading.notes], "changes")
         if epoch.parent:
             raise self.primary.lose("another Redis was promoted")
         if (why := missing(reading.notes, epoch, beyond)) is not None:
             raise self.primary.lose(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, opened
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, link
 
     def _acknowledge(self, number: int, now_us: int) -> None:
         """Note the number of the last change that was acknowledged, before anybody hears of it."""

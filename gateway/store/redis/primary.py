@@ -124,8 +124,6 @@ class Primary:
         """Where the server is, as it stays over a restart."""
         self.why_not = ""
         """Why nothing may be acknowledged now; empty if it may."""
-        self.opened = 0
-        """How often a link to write was opened."""
 
     async def start(self) -> None:
         """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
@@ -250,7 +248,6 @@ class Primary:
                     link.close()
                     raise
                 self._links[name] = link
-                self.opened += name == "changes"
             return link
 
     async def news_link(self, seconds: float = READ_SECONDS) -> Link:

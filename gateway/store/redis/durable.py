@@ -5,9 +5,9 @@ several records, and so are not here (`Unsupported`); tokens increase per operat
 
 Theory of operation
 -------------------
-*Executing the table.* A batch of commands is read in one exchange, with the server's time; `lifecycle.step` decides
-here; and each change is one call of a script that writes only if the record is as it was read. What lost against
-another writer is read again. So the table runs in one place, and the script knows nothing of it.
+*Executing the table.* The records of a batch of commands are read in one exchange, with the server's time;
+`lifecycle.step` decides; and each change is one call of a script, which knows nothing of the table and writes only if
+the record is as it was read. What lost against another writer is read again.
 
 *Acknowledged* is a batch when the disks and the replicas have it (`primary`), with one wait for all of it. A result
 that the wait did not confirm is `Indefinite`. What a read returns may not be on the replicas yet: it may be lost with

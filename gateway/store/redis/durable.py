@@ -184,7 +184,7 @@ class RedisStore(Inquiry):
         """Whether there is a memory, which otherwise the first start begins. Raises as `start`."""
         await self.primary.start()
         try:
-            return await self.identity_kept() != ""
+            return await self._held("identity") != [b""]
         finally:
             self.primary.close()
 
@@ -320,8 +320,8 @@ class RedisStore(Inquiry):
 
         async def begin(change: Change) -> str:
             epoch = await self.check_memory((), "changes")
-            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
-            change.floor = int(held or 0)
+            (floor,) = await self._held("floor")
+            change.floor = int(floor or 0)
             self._accept(change, epoch.identity, memo)
             change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
             change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
@@ -334,19 +334,18 @@ class RedisStore(Inquiry):
         run = ("run", self.primary.server.run_id, "place", self.primary.place)
         change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
 
-    async def identity_kept(self) -> str:
-        """Of the memory that is there; empty without one."""
-        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
-        return held.decode() if held else ""
+    async def _held(self, *fields: str, link: str = "changes") -> list[bytes]:
+        """These fields of the memory that is there, empty where it has none."""
+        (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], link)
+        return [each or b"" for each in held]
 
     async def _meet(self) -> None:
         """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
         primary = self.primary
 
         async def meet(change: Change) -> None:
-            fields = ("identity", "run", "place", "level")
-            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
-            self._identity, run, place, level = (each.decode() if each else "" for each in held)
+            held = await self._held("identity", "run", "place", "level")
+            self._identity, run, place, level = (each.decode() for each in held)
             if not self._identity:
                 new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
                 for field, value in (new | {"level": PROGRAM_LEVEL}).items():
@@ -357,7 +356,7 @@ class RedisStore(Inquiry):
                 change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
 
         # A restart that is noted, and then lost, is noted again.
-        await self._change(meet, keeps=not await self.identity_kept())
+        await self._change(meet, keeps=await self._held("identity") == [b""])
         if not self._identity:
             await self._change(meet)
 
@@ -437,14 +436,14 @@ class RedisStore(Inquiry):
             turns.update(dict.fromkeys(taken, (holder.hex, now_us + lease_us)))
             return taken
 
-        return await self._edit(layout.TURNS, take, "changes", keeps=False)
+        return await self._edit(layout.TURNS, take, keeps=False)
 
     async def leave_turns(self, holder: UUID) -> None:
         def leave(turns: Document, _now_us: int) -> None:
             for name in [name for name, (of_holder, _) in turns.items() if of_holder == holder.hex]:
                 del turns[name]
 
-        await self._edit(layout.TURNS, leave, "changes", keeps=False)
+        await self._edit(layout.TURNS, leave, keeps=False)
 
     async def raise_level(self) -> bool:
         """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
@@ -452,7 +451,7 @@ class RedisStore(Inquiry):
 
         async def raised(change: Change) -> bool:
             (listed,), now_us = await self._lock(change, layout.GATEWAYS)
-            (level,), _ = await self._read([("HGET", layout.MEMORY, "level")], "changes")
+            (level,) = await self._held("level")
             check_finished(
                 [
                     OlderGateway(UUID(each), entry["host"], entry["level"])
@@ -477,11 +476,12 @@ class RedisStore(Inquiry):
                 gateways[gateway_id.hex]["seen_us"] = now_us
             _forget(gateways, now_us)
 
-        await self._edit(layout.GATEWAYS, note, "changes", keeps=False)
+        await self._edit(layout.GATEWAYS, note, keeps=False)
 
-    async def _edit(self, key: str, edit: Callable[[Document, int], T], link: str = _BEATS, *, keeps: bool = True) -> T:
+    async def _edit(self, key: str, edit: Callable[[Document, int], T], *, keeps: bool = True) -> T:
         """Edit a document, in a memory that is still the same one also where nothing changes. Returns what the last
         `edit` does."""
+        link = _BEATS if keeps else "changes"
 
         async def edited(change: Change) -> T:
             (held,), now_us = await self._lock(change, key, link=link)
@@ -551,9 +551,9 @@ class RedisStore(Inquiry):
 
         async def accept(change: Change) -> bool:
             (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
-            (held,), _ = await self._read([("HMGET", layout.MEMORY, "identity", "memo")], _BEATS)
+            held = await self._held("identity", "memo", link=_BEATS)
             votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
-            if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
+            if held != [epoch.parent.encode(), epoch.memo] or not (is_trusted or all(votes)):
                 return False
             self._accept(change, identity, memo)
             return True

@@ -5,9 +5,9 @@ several records, and so are not here (`Unsupported`); tokens increase per operat
 
 Theory of operation
 -------------------
-*Executing the table.* A batch of commands is read in one exchange, with the server's time; `lifecycle.step` decides
-here; and each change is one call of a script that writes only if the record is as it was read. What lost against
-another writer is read again. So the table runs in one place, and the script knows nothing of it.
+*Executing the table.* The records of a batch of commands are read in one exchange, with the server's time;
+`lifecycle.step` decides; and each change is one call of a script, which knows nothing of the table and writes only if
+the record is as it was read. What lost against another writer is read again.
 
 *Acknowledged* is a batch when the disks and the replicas have it (`primary`), with one wait for all of it. A result
 that the wait did not confirm is `Indefinite`. What a read returns may not be on the replicas yet: it may be lost with
@@ -68,7 +68,7 @@ from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memor
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
-from gateway.store.redis.connection import RedisCommand, parse
+from gateway.store.redis.connection import Link, RedisCommand, parse
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
 from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson, packed, unpacked
 from gateway.store.redis.news import News
@@ -166,8 +166,9 @@ class RedisStore(Inquiry):
         self._link = uuid4()
         # The witness's number that was used last, and the one that was acknowledged last.
         self._number = self._acknowledged = 0
-        # What was compared, and on which opening of the link.
-        self._compared, self._reading, self._memory = 0, Reading(), b""
+        # What was compared, and over which link.
+        self._reading, self._memory = Reading(), b""
+        self._compared: Link | None = None
         self._withheld.clear()
         await self.primary.start()
         try:
@@ -183,7 +184,7 @@ class RedisStore(Inquiry):
         """Whether there is a memory, which otherwise the first start begins. Raises as `start`."""
         await self.primary.start()
         try:
-            return await self.identity_kept() != ""
+            return await self._held("identity") != [b""]
         finally:
             self.primary.close()
 
@@ -319,8 +320,8 @@ class RedisStore(Inquiry):
 
         async def begin(change: Change) -> str:
             epoch = await self.check_memory((), "changes")
-            (held,), _ = await self._read([("HGET", layout.MEMORY, "floor")], "changes")
-            change.floor = int(held or 0)
+            (floor,) = await self._held("floor")
+            change.floor = int(floor or 0)
             self._accept(change, epoch.identity, memo)
             change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
             change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
@@ -333,19 +334,18 @@ class RedisStore(Inquiry):
         run = ("run", self.primary.server.run_id, "place", self.primary.place)
         change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
 
-    async def identity_kept(self) -> str:
-        """Of the memory that is there; empty without one."""
-        (held,), _ = await self._read([("HGET", layout.MEMORY, "identity")], "changes")
-        return held.decode() if held else ""
+    async def _held(self, *fields: str, link: str = "changes") -> list[bytes]:
+        """These fields of the memory that is there, empty where it has none."""
+        (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], link)
+        return [each or b"" for each in held]
 
     async def _meet(self) -> None:
         """Find the memory, or begin one; note a restart in place. Raises `StartRefused`, `NotApplied`, `Indefinite`."""
         primary = self.primary
 
         async def meet(change: Change) -> None:
-            fields = ("identity", "run", "place", "level")
-            (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], "changes")
-            self._identity, run, place, level = (each.decode() if each else "" for each in held)
+            held = await self._held("identity", "run", "place", "level")
+            self._identity, run, place, level = (each.decode() for each in held)
             if not self._identity:
                 new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
                 for field, value in (new | {"level": PROGRAM_LEVEL}).items():
@@ -356,23 +356,23 @@ class RedisStore(Inquiry):
                 change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
 
         # A restart that is noted, and then lost, is noted again.
-        await self._change(meet, keeps=not await self.identity_kept())
+        await self._change(meet, keeps=await self._held("identity") == [b""])
         if not self._identity:
             await self._change(meet)
 
     async def _compare(self) -> None:
         """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
-        await self.primary.link("changes")
-        if self._files is None or self._compared == self.primary.opened:
+        link = await self.primary.link("changes")
+        if self._files is None or self._compared is link:
             return
-        opened, beyond = self.primary.opened, self._files.beyond
+        beyond = self._files.beyond
         reading = await asyncio.to_thread(self._files.read)
         epoch = await self.check_memory([note.link for note in reading.notes], "changes")
         if epoch.parent:
             raise self.primary.lose("another Redis was promoted")
         if (why := missing(reading.notes, epoch, beyond)) is not None:
             raise self.primary.lose(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, opened
+        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, link
 
     def _acknowledge(self, number: int, now_us: int) -> None:
         """Note the number of the last change that was acknowledged, before anybody hears of it."""
@@ -436,14 +436,14 @@ class RedisStore(Inquiry):
             turns.update(dict.fromkeys(taken, (holder.hex, now_us + lease_us)))
             return taken
 
-        return await self._edit(layout.TURNS, take, "changes", keeps=False)
+        return await self._edit(layout.TURNS, take, keeps=False)
 
     async def leave_turns(self, holder: UUID) -> None:
         def leave(turns: Document, _now_us: int) -> None:
             for name in [name for name, (of_holder, _) in turns.items() if of_holder == holder.hex]:
                 del turns[name]
 
-        await self._edit(layout.TURNS, leave, "changes", keeps=False)
+        await self._edit(layout.TURNS, leave, keeps=False)
 
     async def raise_level(self) -> bool:
         """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
@@ -451,7 +451,7 @@ class RedisStore(Inquiry):
 
         async def raised(change: Change) -> bool:
             (listed,), now_us = await self._lock(change, layout.GATEWAYS)
-            (level,), _ = await self._read([("HGET", layout.MEMORY, "level")], "changes")
+            (level,) = await self._held("level")
             check_finished(
                 [
                     OlderGateway(UUID(each), entry["host"], entry["level"])
@@ -476,11 +476,12 @@ class RedisStore(Inquiry):
                 gateways[gateway_id.hex]["seen_us"] = now_us
             _forget(gateways, now_us)
 
-        await self._edit(layout.GATEWAYS, note, "changes", keeps=False)
+        await self._edit(layout.GATEWAYS, note, keeps=False)
 
-    async def _edit(self, key: str, edit: Callable[[Document, int], T], link: str = _BEATS, *, keeps: bool = True) -> T:
+    async def _edit(self, key: str, edit: Callable[[Document, int], T], *, keeps: bool = True) -> T:
         """Edit a document, in a memory that is still the same one also where nothing changes. Returns what the last
         `edit` does."""
+        link = _BEATS if keeps else "changes"
 
         async def edited(change: Change) -> T:
             (held,), now_us = await self._lock(change, key, link=link)
@@ -550,9 +551,9 @@ class RedisStore(Inquiry):
 
         async def accept(change: Change) -> bool:
             (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
-            (held,), _ = await self._read([("HMGET", layout.MEMORY, "identity", "memo")], _BEATS)
+            held = await self._held("identity", "memo", link=_BEATS)
             votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
-            if held != [epoch.parent.encode(), epoch.memo or None] or not (is_trusted or all(votes)):
+            if held != [epoch.parent.encode(), epoch.memo] or not (is_trusted or all(votes)):
                 return False
             self._accept(change, identity, memo)
             return True

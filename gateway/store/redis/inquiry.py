@@ -33,7 +33,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.agreement import Name
-from gateway.store.base import EpochChanged, NotApplied, StoreError
+from gateway.store.base import NotApplied, StoreError
 from gateway.store.operations import (
     ACTIVITY_AHEAD_US,
     ACTIVITY_ROWS_MAX,
@@ -128,17 +128,18 @@ class Inquiry:
         for _ in range(TRIES_MAX):
             change = Change(frees or not keeps)
             result = await work(change)
-            if not change.is_due or await self._write([change], link, keeps=keeps):
+            if not change.is_due or (await self._write([change], link, keeps=keeps))[0]:
                 return result
         raise contended()
 
-    async def _write(self, changes: Iterable[Change], link: str = "changes", *, keeps: bool = True) -> int:
-        """How many of the changes were made. Raises as `_change`."""
-        done = await self.primary.write([each.call(self._identity) for each in changes], link, keeps=keeps)
-        for outcome in done:
+    async def _write(self, changes: Iterable[Change], link: str = "changes", *, keeps: bool = True) -> list[bool]:
+        """Which of the changes were made. Raises as `_change`, whatever became of the others."""
+        done = []
+        for outcome in await self.primary.write([each.call(self._identity) for each in changes], link, keeps=keeps):
             if isinstance(outcome, StoreError):
                 raise outcome
-        return sum(outcome is True for outcome in done)
+            done.append(outcome)
+        return done
 
     async def _kept(self, operation_ids: Sequence[UUID], link: str = "changes", *, has_body: bool = True) -> list[Kept]:
         """The operations with their records; without `has_body`, the bodies of their responses are empty, and no
@@ -346,7 +347,7 @@ class Inquiry:
 
     async def reseal(self, changes: Sequence[tuple[Row, KeptRow]]) -> int:
         made = [change for row, again in changes if (change := await self._resealing(row, again)) is not None]
-        return await self._write(made)
+        return sum(await self._write(made))
 
     async def _resealing(self, row: Row, again: KeptRow) -> Change | None:
         """The change of a row that is as it was read."""
@@ -412,7 +413,7 @@ class Inquiry:
 
     async def _sweep_some(self, operation_ids: Sequence[UUID]) -> list[tuple[Record, Record | None]]:
         """Write down what time has made of these; returns what was changed. What another changed meanwhile is left."""
-        calls, changes, floor = list[RedisCommand](), list[tuple[Record, Record | None]](), 0
+        changes, swept, floor = list[Change](), list[tuple[Record, Record | None]](), 0
         for kept in await self._kept(operation_ids):
             if kept.error is not None and len(self._withheld) < _WITHHELD_MAX:
                 self._withheld.add(kept.operation_id.bytes)
@@ -426,13 +427,10 @@ class Inquiry:
             kept.replace(change, after)
             if change.floor is not None:
                 floor = max(record.token, kept.now_us)
-            calls.append(change.call(self._identity))
-            changes.append((record, after))
-        done = await self.primary.write(calls, keeps=False)
-        for outcome in done:
-            if isinstance(outcome, EpochChanged):
-                raise outcome
-        return [change for change, outcome in zip(changes, done, strict=True) if outcome is True]
+            changes.append(change)
+            swept.append((record, after))
+        done = await self._write(changes, keeps=False)
+        return [each for each, is_done in zip(swept, done, strict=True) if is_done]
 
     async def _tidy(self, limit: int) -> int:
         """Extend or delete at most `limit` old audits, and delete witnesses and activity; returns how many. A witness

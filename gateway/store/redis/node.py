@@ -216,10 +216,7 @@ class Node:
 
     async def first_of(self, key: str, operation_id: UUID, within_ms: int) -> UUID | None:
         """Write the content that nobody has under this key, and read who has it."""
-        commands: list[RedisCommand] = [
-            ("SET", key, operation_id.bytes, "PX", within_ms, "NX"),
-            ("GET", key),
-        ]
+        commands: list[RedisCommand] = [("SET", key, operation_id.bytes, "PX", within_ms, "NX"), ("GET", key)]
         replies = await self._exchange(commands, PUT_SECONDS)
         for place, (command, reply) in enumerate(zip(commands, replies, strict=True)):
             if self._noted_refusal(reply):
@@ -291,19 +288,17 @@ class Node:
         link, keys, unknown = self._link, self._keys, self._unknown
         wanted = sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]
         generation = keys.generation.ljust(GENERATION_BYTES, b"\0")
+        due = unknown if keys.generation else frozenset[int]()
         commands: list[RedisCommand] = []
         for bucket in wanted:
-            is_due = bucket in unknown and keys.generation != b""
-            fresh = secrets.token_hex(ERA_BYTES // 2)
-            commands.append(
-                ("EVALSHA", _ERA, 1, keys.era_keys[bucket], self._run_id, fresh, generation, int(is_due)),
-            )
+            fresh, is_due = secrets.token_hex(ERA_BYTES // 2), int(bucket in due)
+            commands.append(("EVALSHA", _ERA, 1, keys.era_keys[bucket], self._run_id, fresh, generation, is_due))
         code = ""
         for bucket, reply in zip(wanted, await link.run(commands, CONNECT_SECONDS), strict=True):
-            if error := self._noted_refusal(reply):
-                if error in _ELSEWHERE:
-                    self._forget_eras({bucket} & self._buckets)
-                    continue
+            if (error := self._noted_refusal(reply)) in _ELSEWHERE:
+                self._forget_eras((bucket,))
+                continue
+            if error:
                 # A server that was made a replica takes no writes: the next connection may lead to the new master.
                 link.close()
                 raise NotApplied(f"{link} takes no writes: {CAUSES.get(error, error)}")

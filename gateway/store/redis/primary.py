@@ -48,6 +48,7 @@ _WRITE_SECONDS: Final = KEEP_SECONDS + 3.0
 _CAUSES: Final = {**CAUSES, "OOM": "its memory is full (OOM); raise maxmemory, or let keys be remembered for less long"}
 _NOT_DURABLE: Final = "Redis cannot be the durable store"
 _ELSEWHERE: Final = frozenset(("READONLY", "MASTERDOWN", "LOADING"))
+_FORGOTTEN: Final = "NOSCRIPT"
 
 # A setting, what it has to be, whether WAITAOF does as well, and why otherwise.
 _RULES: Final = (
@@ -124,8 +125,6 @@ class Primary:
         """Where the server is, as it stays over a restart."""
         self.why_not = ""
         """Why nothing may be acknowledged now; empty if it may."""
-        self.opened = 0
-        """How often a link to write was opened."""
 
     async def start(self) -> None:
         """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
@@ -205,11 +204,11 @@ class Primary:
                 found.append(Indefinite(doubt) if doubt else True)
             elif reply in _OTHERS:
                 found.append(self.lose(_OTHERS[reply]))
-            elif isinstance(reply, Exception) and refusal(reply) != "NOSCRIPT":
-                found.append(self._refused(reply))
-            else:
+            elif refusal(reply) in ("", _FORGOTTEN):
                 found.append(False)
-        if any(isinstance(reply, Exception) and refusal(reply) == "NOSCRIPT" for reply in replies):
+            else:
+                found.append(self._refused(reply))
+        if _FORGOTTEN in map(refusal, replies):
             # With its text it would be executed after the wait. What else was done is done, whatever comes of this.
             with suppress(StoreError):
                 await self._teach(opened)
@@ -250,7 +249,6 @@ class Primary:
                     link.close()
                     raise
                 self._links[name] = link
-                self.opened += name == "changes"
             return link
 
     async def news_link(self, seconds: float = READ_SECONDS) -> Link:

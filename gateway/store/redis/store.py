@@ -199,10 +199,9 @@ _STORE_DIGITS: Final = 16
 # Keys of one step of a walk over all of them: the server does nothing else meanwhile.
 _SCANNED_KEYS: Final = 500
 
-# While a master is missing it is looked for this often. Looks that help nothing have growing pauses between them.
-_MISSING_SECONDS: Final = 1.0
-_PAUSE_SECONDS_MIN: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 1.0
+# While a master is missing it is looked for this often; and there is a pause before each look.
+_MISSING_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.1
 
 _COMPLETED: Final = State.COMPLETED
 
@@ -222,7 +221,7 @@ class RedisFastTier:
         self._generation: str | None = None
         self._slots = [slot_of(key) for key in self._keys.era_keys]
         self._new_node = partial(
-            Node, self._access, clock=clock, sealing=sealing, on_change=self._note_change, on_moved=self._wake.set
+            Node, self._access, clock=clock, sealing=sealing, on_change=self._on_node, on_moved=self._wake.set
         )
         self._nodes: dict[Address, Node] = {}
         # By the first byte of an operation's id.
@@ -359,14 +358,12 @@ class RedisFastTier:
 
     async def _keep(self) -> None:
         """Look regularly, and when there is a reason to."""
-        pause_seconds = _PAUSE_SECONDS_MIN
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_seconds if self._is_whole else _MISSING_SECONDS):
                     await self._wake.wait()
+            await asyncio.sleep(_PAUSE_SECONDS)
             await self._look()
-            pause_seconds = _PAUSE_SECONDS_MIN if self._is_whole else min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
-            await asyncio.sleep(pause_seconds)
 
     @property
     def _is_whole(self) -> bool:
@@ -394,12 +391,15 @@ class RedisFastTier:
         await asyncio.gather(*(node.check() for node in self._nodes.values()))
         self._note_change()
 
+    def _on_node(self) -> None:
+        if not self._is_whole:
+            self._wake.set()
+        self._note_change()
+
     def _note_change(self) -> None:
         """Report whether the tier is up, and log which of its masters are not."""
         down = {node.address: node.why_down for node in self._nodes.values() if not node.is_reached and node.why_down}
         self._is_reached = any(node.is_reached for node in self._nodes.values())
-        if down:
-            self._wake.set()
         if self._is_reached:
             for address in down.keys() - self._missing:
                 _LOG.warning("%s; until then its share of the replays comes from the durable store", down[address])

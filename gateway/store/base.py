@@ -12,10 +12,10 @@ one operation, whichever gateway sends them. It draws a token only while it hold
 transaction. A store that was given witness files writes the number to them before `apply` returns `Applied`, also for a
 repeated command that it recognised (`epoch` explains what that proves).
 
-*The store's clock rules.* The store's clock sets and judges leases and windows. Each result carries that clock as
-`now_us`. A caller measures elapsed time on its boot-time clock, from the *start* of the call, and never compares a
-store's time with a clock of its own. Where the store's clock was set back, nothing waits the
-longer for it: what begins in the future begins now, or is over (`core.lifecycle`).
+*The store's clock rules.* It sets and judges leases and windows, and each result carries it as `now_us`. A caller
+measures elapsed time on its boot-time clock, from the *start* of the call, and never compares a store's time with a
+clock of its own. Where the store's clock was set back, what begins in the future begins now, or is over
+(`core.lifecycle`).
 
 *Indefinite is ordinary.* An acknowledgement can be lost after the command took effect; `apply` then raises
 `Indefinite`. To find out, apply *the same command* again with the same attempt id: the store recognises it.
@@ -67,10 +67,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
 
 
 class StoreError(Exception):
-    """A store could not execute a call.
-
-    The text is for the operator and holds no key, body or credential.
-    """
+    """A store could not execute a call. The text is for the operator and holds no key, body or credential."""
 
     is_partial = False
     """Whether the store serves other keys meanwhile."""
@@ -102,10 +99,8 @@ class Amnesic(StoreError):
 
 class Unreadable(StoreError):
     """This key has a record that cannot be returned: a newer program wrote it, its response cannot be read now, or
-    another claim on the key may be under way. Definitely nothing was changed.
-
-    The store is up, but the key may be taken: the caller must not execute.
-    """
+    another claim on the key may be under way. Nothing was changed, but the key may be taken: the caller must not
+    execute."""
 
 
 class Unstorable(StoreError):
@@ -124,10 +119,8 @@ class Watch(Protocol):
     """A place to wait for news of one operation."""
 
     async def wait_changed(self, timeout_seconds: float) -> bool:
-        """Return True on news since the watch was opened or last waited on, False after the timeout.
-
-        News is only a hint: read the record. News can get lost, so poll at the timeout.
-        """
+        """Return True on news since the watch was opened or last waited on, False after the timeout. News is a hint and
+        can get lost: read the record either way."""
 
 
 class Store(Protocol):
@@ -140,19 +133,16 @@ class Store(Protocol):
         """All that no request waits for."""
 
     async def start(self) -> None:
-        """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`.
-
-        An unreachable store raises `NotApplied`; `start` may then be called again. Before `start`, verbs raise
-        `NotApplied`.
-        """
+        """Connect, bring the schema up to date, and verify that commits are durable. Raises `StartRefused`. An
+        unreachable store raises `NotApplied`; `start` may then be called again. Before `start`, verbs raise
+        `NotApplied`."""
 
     async def close(self) -> None:
         """Release all resources. No verb is under way, and none follows."""
 
     def apply(self, command: Command, /) -> Awaitable[Result]:
-        """Execute one command by its row of the table. May raise `Unstorable`.
-
-        Await it at once. It may raise at the call, too."""
+        """Execute one command by its row of the table. May raise `Unstorable`. Await it at once. It may raise at the
+        call, too."""
 
     def read(self, operation_id: UUID, /) -> Awaitable[Snapshot]:
         """The settled record as durably stored, response body included. As `apply`, await it at once."""
@@ -168,20 +158,16 @@ arrives."""
 
 class FastTier(Protocol):
     """A store of copies that never grants a claim. It may lose anything at any time. Each verb may raise `StoreError`.
-
     Callers treat every error as "not found" or "not done"; correctness never depends on this tier. `get`, `put` and
-    `announce` may raise at the call, before they return an awaitable.
-    """
+    `announce` may raise at the call, before they return an awaitable."""
 
     @property
     def up(self) -> bool:
         """Whether the server was reachable at the last call. While False, verbs fail at once."""
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
-        """Call `listener` with `up` and the cause each time `up` changes, or the cause of an outage does.
-
-        `up` is False at first, with an empty cause.
-        """
+        """Call `listener` with `up` and the cause each time `up` changes, or the cause of an outage does. `up` is False
+        at first, with an empty cause."""
 
     @property
     def has_forgotten(self) -> bool:
@@ -203,10 +189,8 @@ class FastTier(Protocol):
 
     def put(self, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
         """Keep an acknowledged completed record until its replay window ends, and wake all its waiters.
-
         `started_seconds` is `boot_seconds()` from before the store call that returned the snapshot; the window counts
-        from there. Ignored when anything was purged since then.
-        """
+        from there. Ignored when anything was purged since then."""
 
     def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> Awaitable[UUID | None]:
         """The operation that was named first with this content, for so long after it was; this one if none was. None
@@ -215,9 +199,7 @@ class FastTier(Protocol):
     async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
         """The operation was purged: serve no copy, of any operation, that was read before now. `generation` is the
         durable store's since then (`Epoch`; None: not known): where it is known, no later `bind` to it ends anything.
-
-        If the server could not be informed, the tier serves nothing to this process until it was.
-        """
+        If the server could not be informed, the tier serves nothing to this process until it was."""
 
     def announce(self, operation_id: UUID) -> Awaitable[None]:
         """Wake all waiters of this operation."""
@@ -253,9 +235,7 @@ class EndedWorker(Protocol):
 
 class AttemptMarks(Protocol):
     """What the attempts of this process have sent, for the workers of this host to read when it has been killed.
-
-    Marking never fails and never waits. A place that is `NO_PLACE` is that of an attempt without a mark.
-    """
+    Marking never fails and never waits. A place that is `NO_PLACE` is that of an attempt without a mark."""
 
     def mark_unsent(self, operation_id: UUID, attempt_id: UUID) -> int:
         """Mark an attempt before its claim is asked for; returns its place."""

@@ -8,7 +8,9 @@ connection, a timeout, an unknown error) is indefinite, except within a transact
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -35,7 +37,7 @@ CHECK_VIOLATION: Final = "23514"
 _DATA_CLASSES: Final = frozenset(("22", "23", "54"))
 LOCK_NOT_AVAILABLE: Final = "55P03"
 # The last one: two insert the same key at the same moment.
-_CONTENTION_CODES: Final = frozenset(("40001", "40P01", "23505"))
+CONTENTION_CODES: Final = frozenset(("40001", "40P01", "23505"))
 # Refusals that last until an operator changes the configuration.
 _MISCONFIGURED_CLASSES: Final = frozenset(("28", "3D"))
 # Not this role's, or not this server's: insufficient privilege, undefined function or table, unsupported.
@@ -65,7 +67,7 @@ class ServerRefused(NotApplied):
         self.sqlstate = sqlstate
         self.table = table
         code_class = sqlstate[:2]
-        self.is_contention = sqlstate in _CONTENTION_CODES
+        self.is_contention = sqlstate in CONTENTION_CODES
         """The statement lost against another one and can be repeated as it is."""
         self.is_of_some = code_class in _DATA_CLASSES and not self.is_contention
         """Some of the rows are refused. Without them the statement may succeed."""
@@ -133,6 +135,24 @@ async def transaction(
             await connection.execute("ROLLBACK")
     if status != "COMMIT":
         raise NotApplied("the transaction was rolled back")
+
+
+async def repeated(
+    once: Callable[[], Awaitable[T]], passing: Collection[str], tries: int, pause_seconds: tuple[float, float] = (0, 0)
+) -> T:
+    """Repeat what the server refused with one of these codes, at most so often in all; what it was refused with last is
+    raised. The pause doubles from the first number to the second."""
+    pause, pause_max = pause_seconds
+    for _ in range(tries - 1):
+        try:
+            return await once()
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in passing:
+                raise
+        # Jitter, or those that lost against one another would meet again.
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+        pause = min(2 * pause, pause_max)
+    return await once()
 
 
 def connect_fault(error: Exception, where: str) -> NotApplied:

@@ -23,7 +23,6 @@ hangs delays both.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -53,11 +52,13 @@ from gateway.store.batching import Batcher
 from gateway.store.postgres import statements
 from gateway.store.postgres.connection import (
     CHECK_VIOLATION,
+    CONTENTION_CODES,
     READ_COMMITTED,
     READING,
     SERIALIZABLE,
     Connection,
     ServerRefused,
+    repeated,
     transaction,
 )
 from gateway.store.postgres.dialer import Dialer, Link, WitnessedLink
@@ -337,7 +338,7 @@ class Transactions:
         """Do this work in one transaction with these settings, again where it lost. Raises `Contended`, and as
         `once`."""
         try:
-            result: T = await repeated(partial(self.once, work, mode, settings))
+            result: T = await _repeated(partial(self.once, work, mode, settings))
         except ServerRefused as refused:
             if refused.is_contention:
                 raise Contended(*refused.args) from refused
@@ -390,7 +391,7 @@ class Transactions:
 
 # How often a command is tried whose record changes each time.
 _TRIES: Final = 10
-# How often a transaction that lost is repeated, and how long it waits before that: up to the second number.
+# How often a transaction that lost is tried, and how long it waits in between.
 REPEATS_MAX: Final = 12
 _PAUSE_SECONDS: Final = (0.001, 0.1)
 # The most locked operations in one batch. At one more the rest is given up, because other batches wait behind it.
@@ -484,7 +485,7 @@ class Executor:
             part = parts.pop()
             try:
                 try:
-                    results += await repeated(partial(once, part))
+                    results += await _repeated(partial(once, part))
                 except ServerRefused as refused:
                     # The table of responses checks nothing but that a partition is there for the day.
                     lacks_partition = (refused.sqlstate, refused.table) == (CHECK_VIOLATION, "response")
@@ -493,7 +494,7 @@ class Executor:
                     # Once: the commands that have room need not wait for that again.
                     makes_room = False
                     await self._make_room(part, refused)
-                    results += await repeated(partial(once, part))
+                    results += await _repeated(partial(once, part))
             except ServerRefused as refused:
                 locked += refused.is_locked and len(part) == 1
                 if len(part) > 1 and (refused.is_of_some or refused.is_contention):
@@ -587,21 +588,14 @@ def _is_entangled(command: Command) -> bool:
     return content_of(command) is not None or (isinstance(command, Accept) and command.lane is not None)
 
 
-async def repeated(once: Callable[[], Awaitable[Any]]) -> Any:
+async def _repeated(once: Callable[[], Awaitable[T]]) -> T:
     """Repeat what lost against other transactions. Raises `ServerRefused` if it lost every time."""
-    pause_seconds, pause_max = _PAUSE_SECONDS
-    for tries_left in reversed(range(REPEATS_MAX)):
-        try:
-            return await once()
-        except ServerRefused as refused:
-            if not refused.is_contention:
-                raise
-            if not tries_left:
-                raise refused.again(f"the transaction lost against others {REPEATS_MAX} times: {refused}") from refused
-        # Jitter, or those that lost against one another would meet again.
-        await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311
-        pause_seconds = min(2 * pause_seconds, pause_max)
-    raise NotApplied("unreachable")
+    try:
+        return await repeated(once, CONTENTION_CODES, REPEATS_MAX, _PAUSE_SECONDS)
+    except ServerRefused as refused:
+        if refused.is_contention:
+            raise refused.again(f"the transaction lost against others {REPEATS_MAX} times: {refused}") from refused
+        raise
 
 
 def result_of_read(snapshot: Snapshot, command: Command) -> BatchResult:
@@ -637,13 +631,9 @@ def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
 
 def _size_of(command: Command) -> int:
     """An estimate of the bytes that the command adds to a statement."""
-    match command:
-        case Complete() | Prove():
-            size = len(command.response.body or b"")
-            for name, value in command.response.headers:
-                size += len(name) + len(value) + 8
-            return size
-        case Accept():
-            return len(command.kept.sealed)
-        case _:
-            return 0
+    if isinstance(command, Accept):
+        return len(command.kept.sealed)
+    if not isinstance(command, Complete | Prove):
+        return 0
+    headers = sum(len(name) + len(value) + 8 for name, value in command.response.headers)
+    return headers + len(command.response.body or b"")

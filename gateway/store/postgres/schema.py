@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,9 +30,9 @@ from gateway.store.postgres.connection import (
     SERVER_MAJOR_MIN,
     Connection,
     Durability,
-    ServerRefused,
     fault_of,
     losses,
+    repeated,
     transaction,
 )
 from gateway.store.postgres.dialer import COMMAND_SECONDS, STARTED, SYSTEM, TIMELINE, Dialer, Link
@@ -52,10 +51,10 @@ _LOG = logging.getLogger("gateway")
 
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
-# How long a migration tries to get its locks. Traffic queues behind a request for a lock, so each try is short.
-_LOCK_SECONDS: Final = 60.0
+# How often a migration tries to get its locks. Traffic queues behind a request for a lock, and goes first between two.
+_LOCK_TRIES: Final = 46
 _LOCK_TIMEOUT: Final = "300ms"
-_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = (1.0, 1.0)
 
 # An engine may take long to make an index.
 _LONG: Final = "SET statement_timeout = 0"
@@ -113,26 +112,25 @@ async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str
         return []
     if dialect == "portable":
         return await _migrate(connection, dialect)
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + _LOCK_SECONDS
-    while True:
-        try:
-            # The tables come without the schema's name.
-            settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
-            async with transaction(connection, settings):
-                return await _migrate(connection, dialect)
-        except Exception as error:
-            if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
-                raise
-        # Let the traffic that queued behind this go first.
-        await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
+
+    async def migrate() -> list[str]:
+        # The tables come without the schema's name.
+        settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
+        async with transaction(connection, settings):
+            return await _migrate(connection, dialect)
+
+    return await repeated(migrate, (LOCK_NOT_AVAILABLE,), _LOCK_TRIES, _PAUSE_SECONDS)
 
 
 async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
     """In the portable dialect statement by statement: not every engine makes tables in a transaction, and each may be
     repeated."""
     is_portable = dialect == "portable"
-    execute = partial(_repeated, connection.execute) if is_portable else connection.execute
+    tries = _TRIES_MAX if is_portable else 1
+
+    async def execute(text: str, *arguments: Any) -> None:
+        await repeated(partial(connection.execute, text, *arguments), _MADE_MEANWHILE, tries)
+
     await connection.execute(_LONG if is_portable else f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
     # Check first: the server requires the privilege to create even if there is nothing to create.
     if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
@@ -151,17 +149,6 @@ async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
     if is_portable:
         await connection.execute("RESET statement_timeout")
     return [name for _, name, _ in missing]
-
-
-async def _repeated(execute: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-    for tries_left in reversed(range(_TRIES_MAX)):
-        try:
-            await execute(*arguments)
-        except Exception as error:
-            if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE or not tries_left:
-                raise
-        else:
-            return
 
 
 async def grant(connection: Connection, role: str, dialect: Dialect) -> None:
@@ -264,14 +251,11 @@ class Days:
         self.late += 1
         self.longest_us = max(self.longest_us, *replay_us)
         _LOG.warning("a response had to wait until the partition for its day was made")
-        for tries_left in reversed(range(_ATTACH_TRIES)):
-            try:
-                await link.run(lambda connection: self._add(connection, windows=replay_us))
-            except ServerRefused as refused:
-                if not refused.is_locked or not tries_left:
-                    raise
-            else:
-                return
+        await repeated(
+            lambda: link.run(lambda connection: self._add(connection, windows=replay_us)),
+            (LOCK_NOT_AVAILABLE,),
+            _ATTACH_TRIES,
+        )
 
     async def _make(self, link: Link, *, of_all: bool = False) -> bool:
         async def make(connection: Connection) -> None:

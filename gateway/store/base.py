@@ -135,9 +135,8 @@ class Store(Protocol):
         """Release all resources. No verb is under way, and none follows."""
 
     def apply(self, command: Command, /) -> Awaitable[Result]:
-        """Execute one command by its row of the table. May raise `Unstorable`.
-
-        Await it at once. It may raise at the call, too."""
+        """Execute one command by its row of the table. May raise `Unstorable`. Await it at once. It may raise at the
+        call, too."""
 
     def read(self, operation_id: UUID, /) -> Awaitable[Snapshot]:
         """The settled record as durably stored, response body included. As `apply`, await it at once."""

@@ -4,36 +4,29 @@ No request waits for anything here, except for the recovery lease when it probes
 
 Theory of operation
 -------------------
-*Audits.* The store writes an audit in the transaction of the change that it describes, once: a repeated command writes
-no second one. It keeps an audit for 90 days (`AUDIT_KEEP_US`), and for 90 more each time the record still exists at the
-end of them. So audits can be read for at least 90 days, also of an erased or collected operation, and they do not pile
-up for ever.
+*Audits.* An audit is written in the transaction of the change that it describes, once: a repeated command writes no
+second one. It is kept for `AUDIT_KEEP_US`, and as long again each time the record still exists then.
 
-*Recovery leases* (`recover`) are not part of the record. A lease that a crash of the store loses costs one more probe
-and has no other effect. Sweeps delete old audits and leases in bounded numbers, which `Swept` does not count.
+*Recovery leases* (`recover`) are not part of the record. One that a crash of the store loses costs one more probe.
 
-*Kept requests.* A store keeps the request of an accepted operation in a table of its own, encrypted as it came, and
-drops it in the transaction after which the record has no `delivery`. Workers find what is due by the record alone. Each
-of `find_due` and `backlog` reads about as much as it returns, however many operations wait. What is due is in the order
-of its operation name, its route and its time, so that what one route leaves hides nothing of another.
+*Kept requests.* The request of an accepted operation is in a table of its own, encrypted as it came, and goes in the
+transaction after which the record has no `delivery`. `find_due` and `backlog` read about as much as they return,
+however many operations wait. What is due is in the order of its operation name, its route and its time, so that what
+one route leaves hides nothing of another.
 
-*Lanes.* A change that moves the line of a lane is made under a lock of the lane, which also covers the drawing of its
-number. The same transaction marks the new head (`core.lane`). A unique index of lane and rank keeps a second operation
-from being under way, whatever else goes wrong.
+*Lanes.* A change that moves the line of a lane, or draws a number in it, is one after the other with all that do, and
+marks the new head (`core.lane`). A unique index of lane and rank keeps a second operation from being under way.
 
-*Pauses.* While an operation name is paused, `find_due` leaves its operations out, and the time does not count against
-`deliver_until_us`: sweeps move it for those that would soon expire, and `resume` for all.
+*Pauses.* The time of a pause does not count against `deliver_until_us`: sweeps move that for what would soon expire,
+and `resume` for all.
 
 *Events.* With the `Outbox` that it was built with, a store writes a row for each event and sink in the transaction of
-the change, also where a sweep or a flushed journal makes the change. Rows do not depend on the record: they survive its
-end. A relay leases rows, publishes them and reports the result. A lease that is not reported on lapses, and the row is
-leased again: a duplicate, never a loss.
+the change, also where a sweep or a flushed journal makes the change. The rows survive the record. A relay leases rows,
+publishes them and reports the result. A lease that is not reported on lapses: a duplicate, never a loss.
 
-*Activity.* What a process counted in a minute is one row, and what it counted in ten minutes another; both are written
-by one statement. A row says itself until when it is kept. One that is lost leaves a gap in a picture, and no more.
+*Activity.* A row that is lost leaves a gap in a picture, and no more.
 
-*Turns.* What one gateway does for all has a turn, which the store leases by its own clock. A turn spares work, and
-nothing depends on it: sweeps, probes and tallies of several gateways at once are safe, and so is one that comes late.
+*Turns* spare work, and nothing depends on them: sweeps, probes and tallies of several gateways at once are safe.
 """
 
 from __future__ import annotations
@@ -66,13 +59,12 @@ if TYPE_CHECKING:
 AUDIT_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
 # The witness of a link without changes for this long may be removed, and no earlier.
 WITNESS_KEEP_US: Final = 90 * 86_400 * MICROSECONDS
-# Beside its own name, what is due of the only route with an operation name is looked for under so many names that wait:
-# those that it had before.
+# Beside its own name, what is due of the only route with an operation name is looked for under so many former names.
 FORMER_ROUTES_MAX: Final = 1000
 # Sweeps move the end of paused operations that would expire sooner than this by as much.
 PAUSE_STEP_US: Final = 3_600 * MICROSECONDS
-# The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only, because it
-# may have come to an operation already: what is added then stays.
+# The end of a pause is under way for so long after its last piece. Meanwhile sweeps move by as much only: what they add
+# to an operation that it came to already stays.
 PAUSE_END_US: Final = 60 * MICROSECONDS
 # Rows of activity that are kept longer than this from now on are of a clock that was set back, and are dropped.
 ACTIVITY_AHEAD_US: Final = 8 * 86_400 * MICROSECONDS
@@ -101,11 +93,8 @@ LAPSES_NAMED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """How many records one bounded pass of a sweep changed; `more` when it reached its bound.
-
-    `expired` are those that were not delivered in time. `named` has route and operation id of at most
-    `LAPSES_NAMED_MAX` lapsed operations. `others` is what else counts towards the bound, where a store says so.
-    """
+    """How many records one bounded pass of a sweep changed; `more` when it reached its bound. `named` has route and
+    operation id of some lapsed ones, `others` is what else counts towards the bound, where a store says so."""
 
     lapsed: int = 0
     retired: int = 0
@@ -117,15 +106,11 @@ class Swept:
 
     def __add__(self, later: Swept) -> Swept:
         """The sum of both passes; `more` is that of the later one."""
-        return Swept(
-            self.lapsed + later.lapsed,
-            self.retired + later.retired,
-            self.collected + later.collected,
-            later.more,
-            self.expired + later.expired,
-            (self.named + later.named)[:LAPSES_NAMED_MAX],
-            self.others + later.others,
-        )
+        numbers = {each: getattr(self, each) + getattr(later, each) for each in _SUMMED}
+        return Swept(**numbers, more=later.more, named=(self.named + later.named)[:LAPSES_NAMED_MAX])
+
+
+_SUMMED: Final = ("lapsed", "retired", "collected", "expired", "others")
 
 
 SEALED_COUNT_MAX: Final = 10_000
@@ -181,10 +166,8 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class Living:
     """How many keys of an operation name are remembered, and until when (microseconds of the store's clock).
-
     `by_fingerprint_key`: how many by the id of the key of their fingerprint; empty where that is not keyed. `until_us`
-    is None where one of them is claimed, in doubt or not delivered: that one is kept until it is resolved.
-    """
+    is None where one of them is claimed, in doubt or not delivered: that one is kept until it is resolved."""
 
     keys: int = 0
     until_us: int | None = 0
@@ -193,12 +176,10 @@ class Living:
 
 @dataclass(frozen=True, slots=True)
 class RecipeConflict:
-    """An operation whose keys a configuration would no longer find.
-
-    `heirs` are the operation names of the new configuration that take its requests. Empty: the operation keeps its
-    requests, but its recipe changed, or with `is_mode` a smaller share of its keys is enforced, or repeats cannot be
-    compared for want of these `fingerprint_keys`. `is_served`: another running gateway serves it.
-    """
+    """An operation whose keys a configuration would no longer find. `heirs` are the operation names of the new
+    configuration that take its requests. Empty: the operation keeps its requests, but its recipe changed, or with
+    `is_mode` a smaller share of its keys is enforced, or repeats cannot be compared for want of these
+    `fingerprint_keys`. `is_served`: another running gateway serves it."""
 
     service: str
     operation: str
@@ -215,8 +196,7 @@ class RecipeConflict:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A running operation of another service with the same requests as `heirs` of this one. The two count as separate
-    services, not as one under two names."""
+    """A running operation of another service with the same requests as `heirs` of this one."""
 
     service: str
     operation: str
@@ -267,9 +247,8 @@ class PauseAudit:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a service has not delivered, by route name, and which of its operation names are paused. The counts
-    may be some seconds old, `age_seconds`, and beyond `BACKLOG_COUNT_MAX` they are estimates.
-    """
+    """What a service has not delivered, by route name, and which of its operation names are paused. The counts are so
+    old, and beyond `BACKLOG_COUNT_MAX` estimates."""
 
     waiting: Mapping[str, RouteBacklog] = field(default_factory=dict)
     paused: Mapping[str, Pause] = field(default_factory=dict)
@@ -288,11 +267,8 @@ class Due:
 @dataclass(frozen=True, slots=True)
 class Query:
     """Which records to find: in these states, of these routes (None: all), first claimed at least `age_us` ago.
-
-    With `recoverable`, only operations in doubt whose recovery lease is free and whose pause is over. With `reason`,
-    only dead letters for this reason. At most `limit` records are found, in the order of operation ids and after the id
-    `after`. Fewer than `limit`: there are no more.
-    """
+    `recoverable`: only operations in doubt whose recovery lease is free and whose pause is over. `reason`: only such
+    dead letters. At most `limit`, in the order of operation ids, after that one; fewer: there are no more."""
 
     states: frozenset[State]
     routes: frozenset[str] | None = None
@@ -305,12 +281,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryLease:
-    """The right to probe the outcome of an operation in doubt, for one prober at a time.
-
-    It is not a state: record and token do not change, and a late completion by the first caller may still win. `tries`
-    counts earlier leases in the same doubt, `background_tries` those of them that were not urgent. A takeover begins a
-    new doubt.
-    """
+    """The right to probe the outcome of an operation in doubt, for one prober at a time. A late completion by the first
+    caller may still win. `tries` counts earlier leases in the same doubt, `background_tries` those that were not
+    urgent."""
 
     operation_id: UUID
     token: int
@@ -329,12 +302,9 @@ def with_finding(record: Record, lease: RecoveryLease, finding: str, now_us: int
 
 @dataclass(frozen=True, slots=True)
 class RecoveryState:
-    """The probes of an operation in doubt under this token; they say nothing about another token.
-
-    `tries` counts the leases, and `background_tries` those that were not urgent. The lease is held until
-    `held_until_us`; no background probe starts before `put_off_until_us`. `asked_us` is when the last probe ended (0:
-    none has), and `finding` is its result.
-    """
+    """The probes of an operation in doubt under this token; they say nothing about another token. `tries` and
+    `background_tries` as in a lease. No background probe starts before `put_off_until_us`. `asked_us` is when the last
+    probe ended (0: none has), and `finding` is its result."""
 
     token: int
     tries: int = 0
@@ -394,12 +364,9 @@ class NumberedAudit:
 
 @immutable
 class LeasedEvent:
-    """An event that the caller is to publish to a sink, until its lease ends.
-
-    `tries` counts the leases since it was written or delivered again, this one included; `redeliveries` how often an
-    operator had it delivered again. `age_us` counts from the change, or from the last redelivery. `line` is the
-    event's at an ordered sink: no other one of it is leased before this one is published or dead.
-    """
+    """An event that the caller is to publish to a sink, until its lease ends. `tries` counts the leases, this one
+    included, since the change or the last redelivery, and `age_us` from then on. `line` is the event's at an ordered
+    sink: no other one of it is leased before this one is published or dead."""
 
     sink: str
     event: PublishedEvent
@@ -458,11 +425,8 @@ class KeptEvent:
 
 @dataclass(frozen=True, slots=True)
 class SinkBacklog:
-    """The events of a sink that were not published: how many wait, the age of the oldest, how many are dead.
-
-    `suspended_why` is set while the sink is suspended. `last_error` is why the one that
-    failed last did, of those that wait; empty if none has failed.
-    """
+    """The events of a sink that were not published. `last_error` is why the one that failed last did, of those that
+    wait; empty if none has. `suspended_why` is set while the sink is suspended."""
 
     pending: int = 0
     oldest_seconds: float = 0.0
@@ -475,11 +439,10 @@ class SinkBacklog:
 class Epoch:
     """Which memory a store has (its data set and that set's history), as of `now_us` of its clock.
 
-    `identity` names the memory and changes with a failover or a copy. `token` is the last one drawn; it is lower in an
-    older state of the same memory. `memo` is what gateways wrote down about lost memories, empty if nothing.
-    Each purge and erasure changes `generation` in its own transaction; it is empty before the first. `witnesses` are
-    the numbers of the requested links, as far as the store has them. `parent` is the memory that this one was before a
-    promotion that no gateway has accepted yet; empty if there was none. `level` says which programs may use the store.
+    `identity` changes with a failover or a copy. `token` is the last one drawn; it is lower in an older state of the
+    same memory. `memo` is what gateways wrote down about lost memories. Each purge and erasure changes `generation`;
+    before the first it is empty. `witnesses` are the numbers of the requested links, as far as the store has them.
+    `parent` is the memory that this one was before a promotion that no gateway has accepted; empty if there was none.
     """
 
     identity: str
@@ -496,10 +459,8 @@ class Upkeep(Protocol):
     """What a gateway does beside its requests."""
 
     async def sweep(self, limit: int) -> Swept:
-        """Write the changes that time has made (`lifecycle.written_down`) to at most `limit` records.
-
-        Each change is decided under the lock of its record, by the time then: of several sweeps, each record is changed
-        by one, and a late one finds what is due then. A command never waits for more than the lock of its one record.
+        """Write the changes that time has made (`lifecycle.written_down`) to at most `limit` records, each decided
+        under the lock of its record, by the time then. A command never waits for more than the lock of its one record.
         """
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
@@ -519,30 +480,21 @@ class Agreements(Protocol):
     """What gateways tell one another about themselves and about the store's memory."""
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        """Remember what a gateway serves and that it runs, unless that would lose living keys (`agreement`).
-
-        Concurrent calls are serialised: each is compared with those before it. Repeatable. A trial returns the same
-        result and changes nothing.
-        """
+        """Remember what a gateway serves and that it runs, unless that would lose living keys (`agreement`). Concurrent
+        calls are serialised: each is compared with those before it. Repeatable. A trial returns the same result and
+        changes nothing."""
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        """Note that a gateway known from `compare_configuration` runs now, or has stopped. Repeatable.
-
-        A gateway that was not seen for `agreement.RUNNING_US` counts as stopped.
-        """
+        """Note that a gateway known from `compare_configuration` runs now, or has stopped. Repeatable. One that was not
+        seen for `agreement.RUNNING_US` counts as stopped."""
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        """The number of living keys of each remembered operation name of the service, except for these `operations`.
-
-        Names without living keys are left out. If any name remains to be counted, this reads all records.
-        """
+        """The number of living keys of each remembered operation name of the service that has some, except for these
+        `operations`. If any name remains to be counted, this reads all records."""
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        """The store's epoch, with the witnesses of these links.
-
-        Raises `EpochChanged`, until the store is restarted, when the memory is another one or lacks acknowledged
-        changes.
-        """
+        """The store's epoch, with the witnesses of these links. Raises `EpochChanged`, until the store is restarted,
+        when the memory is another one or lacks acknowledged changes."""
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
         """Replace the memo, and draw only tokens higher than this one from now on."""
@@ -552,30 +504,20 @@ class Recoveries(Protocol):
     """Operations in doubt, and their probes."""
 
     async def find(self, query: Query) -> list[Snapshot]:
-        """The settled records that match, without response bodies. Too slow for the path of a request.
-
-        This is no snapshot: a record that changes meanwhile is found in its old or its new state. A record that only a
-        newer program can read is left out, unless only its response is unreadable. Lapsed claims that no sweep has
-        written yet are found too, except that a store may miss them while more than `UNSWEPT_CLAIMS_MAX` claims wait
-        for a sweep.
-        """
+        """The settled records that match, without response bodies. Too slow for the path of a request. No snapshot: a
+        record that changes meanwhile is found in its old or its new state. One that only a newer program can read is
+        left out, unless only its response is unreadable. Lapsed claims that no sweep has written are found too, unless
+        more than `UNSWEPT_CLAIMS_MAX` claims wait for a sweep."""
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        """Take the recovery lease of a record that is in doubt under this token, for `lease_us`.
-
-        `lease_us` is at most `RECOVERY_LEASE_US_MAX`.
-
+        """Take the recovery lease of a record that is in doubt under this token, for `RECOVERY_LEASE_US_MAX` at most.
         None when the record is not in doubt under this token, when the lease is held, when the last one was returned
         less than `PROBE_FLOOR_US` ago, or when it was put off until later and no client waits (`is_urgent`). A lease
-        that is not returned lapses. So does one whose acknowledgement was lost: a repeated call does not get it.
-        """
+        that is not returned, or whose acknowledgement was lost, lapses."""
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        """Return the lease with the finding; for `pause_us` only urgent calls get it again. The finding is told in the
-        history of the record.
-
-        Repeatable. Does nothing once another prober took the lease.
-        """
+        """Return the lease with the finding, which the record's history tells; for `pause_us` only urgent calls get it
+        again. Repeatable. Does nothing once another prober took the lease."""
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
@@ -585,11 +527,8 @@ class Deliveries(Protocol):
     """Accepted operations."""
 
     async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
-        """What of `delivering` may be dispatched now. Of a lane, that is at most its head; however many wait behind it,
-        they are not read. Nor is what `delivering` does not include.
-
-        No grant: another gateway may dispatch them first. Those that a lost memory may have dispatched are left out.
-        """
+        """What of `delivering` may be dispatched now, of a lane its head at most; nothing else is read. No grant:
+        another gateway may dispatch them first. Those that a lost memory may have dispatched are left out."""
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         """The kept request of an operation, None when it has none. Read it before the dispatch: then it is there for as
@@ -624,11 +563,8 @@ class Publications(Protocol):
         `EVENT_LEASE_US_MAX`."""
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        """Write what became of leased events. Repeatable.
-
-        A published event is gone, whichever relay reports it. Another report counts only while nobody leased the event
-        again or had it delivered again.
-        """
+        """Write what became of leased events. Repeatable. A published event is gone, whichever relay reports it;
+        another report counts only while nobody leased the event again or had it delivered again."""
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int

@@ -131,10 +131,10 @@ def faults(text: str, engine: Engine) -> list[str]:
 
 
 GENERATED: Final = {
-    "insert_absent": hot.insert_absent(hot.CLAIM, hot.PORTABLE),
+    "insert_absent": hot.hot_text("insert_absent", hot.CLAIM, is_portable=True),
     **{name: of_many(name, [["a value"] * len(write.given)])[0] for name, write in writes(is_numbered=False).items()},
-    "replace_granted": hot.replace_granted(hot.COMPLETION, hot.PORTABLE),
-    "replace_granted, with events": hot.replace_granted(hot.COMPLETION, hot.PORTABLE, has_events=True),
+    "replace_granted": hot.hot_text("replace_granted", hot.COMPLETION, is_portable=True),
+    "replace_granted, with events": hot.hot_text("replace_granted", hot.COMPLETION, is_portable=True, has_events=True),
 }
 STATEMENTS: Final = sorted(portable_texts())
 

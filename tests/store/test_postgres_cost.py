@@ -17,7 +17,7 @@ from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.operations import WITNESS_KEEP_US, Swept
 from gateway.store.postgres import store as backlog
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.dialer import Dialer
+from gateway.store.postgres.dialer import Dialer, Link
 from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
 from gateway.store.relational.statements import of_many, writes
@@ -109,7 +109,7 @@ async def test_statements_go_by_index(migrated_url: str) -> None:
     for name, write in writes(is_numbered=False).items():
         if name in AT_ONCE:
             texts[f"{name} of many"] = qualified(of_many(name, [[""] * len(write.given)])[0])
-    link = Dialer(migrated_url).link()
+    link = Link(Dialer(migrated_url))
     large = "Seq Scan: (operation|delivery|request|response.*)"
     slow = {}
     try:
@@ -123,7 +123,7 @@ async def test_statements_go_by_index(migrated_url: str) -> None:
 
 async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
-    monkeypatch.setattr(backlog, "BACKLOG_COUNT_MAX", 1_000)
+    monkeypatch.setattr(backlog.operations, "BACKLOG_COUNT_MAX", 1_000)
     monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 20)
     async with session(migrated_url) as admin, opened(migrated_url) as store:
         await accept_many(migrated_url, admin, 20_000)

@@ -1,6 +1,6 @@
 """The durable store that many gateways share.
 
-`store` is the store, `dialer` owns the driver, and chooses and checks each server, `connection` is one connection, and
-says which engine it has met. `executor` executes commands over it, in transactions or by the hot verbs; `statements`
-has the texts, by dialect. `schema`, `days` (the partitions of responses) and `news` do the rest.
+`store` is the store, `dialer` owns the driver and its links, and chooses and checks each server, `connection` says what
+an error, a transaction and an engine are. `executor` executes commands over a link, in transactions or by the hot
+verbs; `statements` has the texts, by dialect. `schema` (with the partitions of responses) and `news` do the rest.
 """

@@ -13,23 +13,28 @@ server silently, each batch of claims or changes there first compares the memory
 The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
 middle must not hold locks for longer.
 
-A link that changes operations has a witness in the database. A new connection takes over the link's witness, or gets
-another one while the previous connection may still be raising it. The number is noted before the result that it stands
-for is returned; `epoch` explains what the numbers prove.
+A link that changes operations has a witness in the database, each of its connections another one: the previous one may
+still be raising its. The number is noted before the result that it stands for is returned; `epoch` explains what the
+numbers prove.
 
-*Which of several hosts.* A dial asks all of them, a moment apart, and waits for none that is silent once a primary has
-answered. While the memory is known, the host that was used last is asked alone first. Of several primaries, the one of
-the highest timeline was promoted last; timelines compare only within one system, whose identifier standbys share. A
-primary of a lower timeline than one that was met is a former one, which nobody has stopped: what is written there is
-lost, so it is not used, even while no other host responds, until the others are taken off the list. Two of the highest
-were promoted apart, or copied, and each may have what the other lacks: none is used until one of them is gone. The
-start time distinguishes two servers from one server that has two names.
+*Time.* When a statement's time is over, its connection is aborted. The statement is not cancelled at the server: a
+cancelled commit that waits for a synchronous standby would become visible without being there. A link that could not
+connect refuses at once, with the last reason, until its pause is over.
+
+*Which of several hosts.* A dial asks all of them, and waits for none that is silent for long if a primary answers.
+While the memory is known, the host that was used last is asked alone first. Of several primaries, the one of the
+highest timeline was promoted last; timelines compare only within one system, whose identifier standbys share. A primary
+of a lower timeline than one that was met is a former one, which nobody has stopped: what is written there is lost, so
+it is not used, even while no other host responds, until the others are taken off the list. Two of the highest were
+promoted apart, or copied, and each may have what the other lacks: none is used until one of them is gone. The start
+time distinguishes two servers from one server that has two names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +54,6 @@ from gateway.store.postgres.connection import (
     Connection,
     Durability,
     Engine,
-    Link,
     ServerRefused,
     connect_fault,
     engine_of,
@@ -161,17 +165,16 @@ E = TypeVar("E", bound=BaseException)
 
 _LOG = logging.getLogger("gateway")
 
+# Between tries to connect: it doubles up to a limit.
+_PAUSE_SECONDS_MIN: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 1.0
+_CLOSE_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 5.0
 COMMAND_SECONDS: Final = 5.0
-# Of several hosts, each is dialled so much after the one before it, and has this part of the whole time.
-_STAGGER_SECONDS: Final = 0.25
+# Of several hosts, each has this part of the whole time.
 _HOST_SHARE: Final = 0.5
-# How long silent hosts are waited for, after the last was dialled, once a primary has responded.
+# How long silent hosts are waited for if a primary responds.
 _SILENT_SECONDS: Final = 1.0
-_RAISE: Final = load("raise_witness")
-_ADD: Final = load("add_witness")
-_ADVANCE: Final = load("advance_witness")
-_BEHIND: Final = "{} lacks what it acknowledged, and may have done this in an older state"
 # The server would spend seconds on compiling statements that take milliseconds.
 _UNCOMPILED: Final = {"jit": "off"}
 # Of small tables it would read all rows, and every transaction would then conflict with every other.
@@ -200,8 +203,6 @@ Prepare = Callable[[Connection, Compared | None], Awaitable[None]]
 
 
 class Dialer:
-    """Opens and compares this store's connections."""
-
     def __init__(
         self,
         url: str,
@@ -214,7 +215,7 @@ class Dialer:
         connect: Connect | None = None,
     ) -> None:
         """`clock_us` and `connect` take the place of the server's clock, and of the driver's function."""
-        self.clock_us: Callable[[], int | None] = clock_us or _server_clock
+        self.clock_us: Callable[[], int | None] = clock_us or (lambda: None)
         self.dialect: Dialect = dialect
         self.is_portable = dialect == "portable"
         self._driver = connect or asyncpg.connect
@@ -222,7 +223,7 @@ class Dialer:
         self.texts = portable_texts() if self.is_portable else statement_texts()
         """The statements of the dialect, for the engine that was met."""
         self._last_drawn = 0
-        self._reached = 0
+        self.reached = 0
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pgbouncer = options.pop("pgbouncer", "false").lower() in ("1", "true", "yes", "on")
@@ -233,8 +234,8 @@ class Dialer:
         self._met: dict[str, int] = {}
         self._last_split = ""
         self._files = [Path(options[name]) for name in _FILES if options.get(name)]
-        self._connect_seconds = connect_seconds
-        self._command_seconds = command_seconds
+        self.connect_seconds = connect_seconds
+        self.command_seconds = command_seconds
         self._limits = _limits(command_seconds)
         if self.is_portable:
             # Nothing holds a lock for long there, and statements of many nodes have pauses in between.
@@ -248,25 +249,7 @@ class Dialer:
         # Host and database only: the text goes to logs.
         self.where = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or options.get('host', 'localhost')}{parts.path}"
 
-    def link(
-        self, prepare: Prepare | None = None, idle_seconds: float | None = None, *, compares_notes: bool = True
-    ) -> Link:
-        """A link that connects on demand; `prepare` is called on each of its connections. One that was not used for
-        `idle_seconds` is closed. Without `compares_notes`, it can be used before the notes were judged, and nothing
-        that it reads may permit a claim."""
-        return Link(**self.options_of(prepare, compares_notes=compares_notes), idle_seconds=idle_seconds)
-
-    def options_of(self, prepare: Prepare | None, *, compares_notes: bool = True) -> dict[str, Any]:
-        """What a link is made of."""
-        return {
-            "dial": partial(self._dial, prepare, compares_notes=compares_notes),
-            "where": self.where,
-            "connect_seconds": self._connect_seconds,
-            "command_seconds": self._command_seconds,
-            "reached": lambda: self._reached,
-        }
-
-    async def _dial(self, prepare: Prepare | None, *, compares_notes: bool) -> Connection:
+    async def dial(self, prepare: Prepare | None, *, compares_notes: bool) -> Connection:
         """Connect to a server that may be used, and call `prepare`."""
         if self.is_portable and self.pgbouncer:
             raise StartRefused(
@@ -289,14 +272,12 @@ class Dialer:
         except BaseException:
             connection.terminate()
             raise
-        self._reached += 1
+        self.reached += 1
         return connection
 
     async def _greet(self, connection: Connection) -> None:
-        """Check that the server is new enough, writable and durable, and that this program may use its schema.
-
-        Raises `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby.
-        """
+        """Check that the server is new enough, writable and durable, and that this program may use its schema. Raises
+        `StartRefused` for a server or a schema that must not be used, `NotApplied` for a standby."""
         engine = self.engine = await engine_of(connection)
         if engine is not Engine.POSTGRESQL and not self.is_portable:
             raise StartRefused(f"the server is {engine}: write store.dialect: portable")
@@ -318,7 +299,6 @@ class Dialer:
             check_level((await connection.fetch(load("level")))[0]["level"])
 
     async def check_memory(self, connection: Connection, links: Collection[UUID] = ()) -> Epoch:
-        """The epoch of the database, with the witnesses of these links."""
         rows = await connection.fetch(self.texts["epoch"], None, [link.bytes for link in links])
         (identity, parent, token, memo, generation, level_, now_us, *_), *_ = rows
         witnesses = {UUID(bytes=row["link"]): row["number"] for row in rows if row["link"] is not None}
@@ -335,11 +315,9 @@ class Dialer:
         return not (self.pgbouncer or self.is_portable)
 
     async def run(self, link: Link, work: Callable[[Connection], Awaitable[T]], *, is_compared: bool = True) -> T:
-        """Do this work of one statement, over this link and on a compared memory, with the session's timeouts.
-
-        Behind a pooler each transaction can reach another server without a reconnection, and no session keeps anything.
-        There this is a transaction, in which the memory is compared; without `is_compared`, it is not.
-        """
+        """Do this work of one statement, over this link and on a compared memory, with the session's timeouts. Behind a
+        pooler each transaction can reach another server without a reconnection, and no session keeps anything. There
+        this is a transaction, in which the memory is compared; without `is_compared`, it is not."""
         if not self.pgbouncer:
             return await link.run(work)
 
@@ -358,13 +336,10 @@ class Dialer:
         return {**self._limits, **_UNCOMPILED, **(_BY_INDEX if self.pgbouncer else {}), **(more or {})}
 
     async def compare(self, connection: Connection, *, compares_notes: bool = True) -> Compared | None:
-        """Raise `EpochChanged` for another memory than the known one, or an older state of it; None while none
-        is known.
-
-        Also if another gateway changed its memo meanwhile, because that has to be read first. What is known is read
-        before the server: a token that is seen, or a number that is acknowledged in between must not look like an older
-        state.
-        """
+        """Raise `EpochChanged` for another memory than the known one, or an older state of it; None while none is
+        known. Also if another gateway changed its memo meanwhile, because that has to be read first. What is known is
+        read before the server: a token that is seen, or a number that is acknowledged in between must not look like an
+        older state."""
         known, seen_token, files = self.epoch, self.seen_token, self.witness_files if compares_notes else None
         if known is None:
             return None
@@ -407,7 +382,7 @@ class Dialer:
         if self._used is not None and self.epoch is not None:
             try:
                 async with asyncio.timeout(_SILENT_SECONDS):
-                    connection, status = await self._ask(self._used, 0.0)
+                    connection, status = await self._ask(self._used)
             except Exception as error:  # noqa: BLE001  whatever it is, the others are asked
                 _LOG.debug("%s cannot be used any more: %s", self._used.name, error)
             else:
@@ -417,32 +392,19 @@ class Dialer:
         return await self._survey()
 
     async def _survey(self) -> Connection:
-        """Ask all hosts, and connect to the one that `choose` says."""
-        loop = asyncio.get_running_loop()
-        asked = [loop.create_task(self._ask(host, _STAGGER_SECONDS * n)) for n, host in enumerate(self._hosts)]
-        patience_ends_at = loop.time() + _STAGGER_SECONDS * (len(asked) - 1) + _SILENT_SECONDS
-        found: list[tuple[Connection, HostStatus]] = []
-        pending, used = set(asked), None
-
-        def end_unless_used(task: asyncio.Task[tuple[Connection, HostStatus]]) -> None:
-            if not task.cancelled() and task.exception() is None and task.result()[0] is not used:
-                task.result()[0].terminate()
-
+        asked = [asyncio.create_task(self._ask(host)) for host in self._hosts]
+        used = None
         try:
-            while pending:
-                is_found = any(status.timeline is not None for _, status in found)
-                patience = max(0.0, patience_ends_at - loop.time()) if is_found else None
-                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                found += [task.result() for task in done if task.exception() is None]
+            await asyncio.wait(asked, timeout=_SILENT_SECONDS)
+            if not any(status.timeline is not None for _, status in _answers(asked)):
+                await asyncio.wait(asked)
+            found = _answers(asked)
             chosen = choose([status for _, status in found], self._met)
+            self._report_split(chosen)
             if isinstance(chosen, Refusal):
-                self._report_split(chosen)
                 if not found:
                     raise _most_specific([error for task in asked if (error := task.exception()) is not None])
                 raise NotApplied(f"{self.where} cannot be used: {chosen.why}")
-            self._report_split(None)
             self._met[chosen.system] = max(self._met.get(chosen.system, 0), chosen.timeline or 0)
             self._used = chosen.host
             used = next(connection for connection, status in found if status is chosen)
@@ -450,11 +412,11 @@ class Dialer:
         finally:
             for task in asked:
                 task.cancel()
-                task.add_done_callback(end_unless_used)
-            await asyncio.wait(asked)
+            for result in await asyncio.gather(*asked, return_exceptions=True):
+                if not isinstance(result, BaseException) and result[0] is not used:
+                    result[0].terminate()
 
-    async def _ask(self, host: Host, after_seconds: float) -> tuple[Connection, HostStatus]:
-        await asyncio.sleep(after_seconds)
+    async def _ask(self, host: Host) -> tuple[Connection, HostStatus]:
         connection = await self._connect(host)
         try:
             return connection, await _status_of(connection, host)
@@ -462,9 +424,8 @@ class Dialer:
             connection.terminate()
             raise
 
-    def _report_split(self, refusal: Refusal | None) -> None:
-        """Log that two servers accept writes, once."""
-        why = refusal.why if refusal is not None and refusal.is_split else ""
+    def _report_split(self, chosen: HostStatus | Refusal) -> None:
+        why = chosen.why if isinstance(chosen, Refusal) and chosen.is_split else ""
         if why and why != self._last_split:
             _LOG.error("the durable store is not used: %s", why)
         self._last_split = why
@@ -480,7 +441,7 @@ class Dialer:
             return await self._open(host)
 
     async def _open(self, host: Host) -> Connection:
-        seconds = self._connect_seconds * (1.0 if len(self._hosts) == 1 else _HOST_SHARE)
+        seconds = self.connect_seconds * (1.0 if len(self._hosts) == 1 else _HOST_SHARE)
         if self.is_portable:
             settings = {"search_path": "idempotency_gateway", **self._limits}
         elif self.pgbouncer:
@@ -497,22 +458,147 @@ class Dialer:
         return cast("Connection", connection)
 
 
-class WitnessedLink(Link):
-    """A link whose witness is raised by each statement that changes an operation.
+class Link:
+    """One connection, opened on demand, used by one caller at a time. Belongs to the event loop that uses it."""
 
-    Without witness files, nothing is raised or noted.
-    """
+    def __init__(
+        self,
+        dialer: Dialer,
+        prepare: Prepare | None = None,
+        idle_seconds: float | None = None,
+        *,
+        compares_notes: bool = True,
+    ) -> None:
+        """`prepare` is called on each connection. One that was not used for `idle_seconds` is closed. Without
+        `compares_notes`, it can be used before the notes were judged, and nothing that it reads may permit a claim."""
+        self._dialer = dialer
+        self._dial = partial(dialer.dial, prepare, compares_notes=compares_notes)
+        self._where = dialer.where
+        self._idle_seconds = idle_seconds
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._pause_seconds = 0.0
+        self._retry_at = 0.0
+        # As the dialer's was when a connection failed: once it is more, the server is back, and the pause is over.
+        self._reached_before = 0
+        self._last_fault: NotApplied = NotApplied("not connected")
+
+    async def open(self) -> None:
+        """Connect now. Raises what `dial` raises of `StoreError`, else `NotApplied`."""
+        async with self._turn:
+            self._retry_at = 0.0
+            await self._connected()
+
+    async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+        """One statement in its own transaction. Raises `ServerRefused` or another `NotApplied`, or `Indefinite`."""
+        return await self.run(lambda connection: connection.fetch(query, *arguments))
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do this work on the connection, within `seconds` (default: the time of a command). Raises as `fetch`.
+        Cancelling the caller aborts the work and its connection."""
+        try:
+            async with asyncio.timeout(self._dialer.connect_seconds + self._dialer.command_seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise NotApplied(f"{self._where} is busy") from None
+        try:
+            try:
+                connection = await self._connected()
+            except StartRefused as error:
+                raise NotApplied(*error.args) from error
+            return await self._bounded(connection, work, seconds or self._dialer.command_seconds)
+        finally:
+            self._turn.release()
+            if self._idle_seconds is not None:
+                if self._idle_timer is not None:
+                    self._idle_timer.cancel()
+                self._idle_timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self.close())
+
+    async def _bounded(self, connection: Connection, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds, connection.terminate)
+        # A separate task: if the statement itself were cancelled, the driver would cancel it at the server.
+        task = asyncio.ensure_future(work(connection))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            connection.terminate()
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()
+            raise
+        except Exception as error:
+            fault = fault_of(error)
+            if isinstance(fault, Indefinite):
+                connection.terminate()
+                if timer.when() <= loop.time():
+                    fault = Indefinite(f"{self._where}: no response within {seconds:g} s")
+            raise fault from error
+        finally:
+            timer.cancel()
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.is_closed():
+            return self._connection
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._retry_at and self._dialer.reached == self._reached_before:
+            last = self._last_fault
+            raise last.again(str(last)) if isinstance(last, ServerRefused) else type(last)(*last.args)
+        try:
+            async with asyncio.timeout(self._dialer.connect_seconds):
+                self._connection = await self._dial()
+        except Exception as error:
+            fault = error if isinstance(error, StartRefused | NotApplied) else connect_fault(error, self._where)
+            self._last_fault = fault if isinstance(fault, NotApplied) else NotApplied(str(fault))
+            self._reached_before = self._dialer.reached
+            self._pause_seconds = min(max(self._pause_seconds * 2, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
+            # Jitter, so that the gateways do not all reconnect at the same moment.
+            self._retry_at = loop.time() + self._pause_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+            raise fault from error
+        self._pause_seconds = 0.0
+        return self._connection
+
+    def drop(self) -> None:
+        """Abort the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection after the work under way, which ends within the time of a command."""
+        async with self._turn:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            connection, self._connection = self._connection, None
+            if connection is None or connection.is_closed():
+                return
+            try:
+                await connection.close(timeout=_CLOSE_SECONDS)
+            except Exception:  # noqa: BLE001 -- a connection that cannot be closed cleanly is aborted
+                connection.terminate()
+
+
+def _answers(asked: Iterable[asyncio.Task[T]]) -> list[T]:
+    return [task.result() for task in asked if task.done() and task.exception() is None]
+
+
+class WitnessedLink(Link):
+    """A link whose witness is raised by each statement that changes an operation. Without witness files, nothing is
+    raised or noted."""
 
     def __init__(self, dialer: Dialer, place: int) -> None:
         """`place` is the link's place in the files."""
-        self._dialer = dialer
+        super().__init__(dialer, None if dialer.witness_files is None else self._register)
         self._files = dialer.witness_files
         self._place = place
         self._id: UUID | None = None
         self._number = 0
         self._memory = b""
         self.is_portable = dialer.is_portable
-        super().__init__(**dialer.options_of(None if self._files is None else self._register))
 
     @property
     def has_statements_of_many(self) -> bool:
@@ -521,8 +607,7 @@ class WitnessedLink(Link):
     async def change(self, query: str, *arguments: Any, is_compared: bool = False) -> Sequence[Any]:
         """Execute one statement, whose first parameters are the clock and the link's id. Its rows begin with the time
         and end with the witness's number. With `is_compared`, it runs on a compared memory, also behind a pooler.
-        Raises as `fetch`.
-        """
+        Raises as `fetch`."""
 
         async def execute(connection: Connection) -> Sequence[Any]:
             # A new connection may have changed the id, so read it here.
@@ -552,13 +637,11 @@ class WitnessedLink(Link):
         return rows
 
     async def touch(self) -> None:
-        """Raise the witness for a command that took effect before: the new number stands for that, too.
-
-        Raises as `fetch`.
-        """
+        """Raise the witness for a command that took effect before: the new number stands for that, too. Raises as
+        `fetch`."""
         if self._files is None:
             return
-        rows = await self.run(lambda connection: connection.fetch(_ADVANCE, *self._bindings()))
+        rows = await self.run(lambda connection: connection.fetch(load("advance_witness"), *self._bindings()))
         if not rows:
             self._refuse()
         self.note(rows)
@@ -567,16 +650,12 @@ class WitnessedLink(Link):
         return self._dialer.clock_us(), None if self._id is None else self._id.bytes
 
     async def _register(self, connection: Connection, compared: Compared | None) -> None:
-        """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
+        """Give a new connection a witness: a lost one may still raise the link's."""
         if compared is None or self._files is None:
             raise NotApplied("the store is not open")
         epoch, reading = compared
-        rows: Sequence[Any] = ()
-        if self._id is not None and not self.is_portable:
-            rows = await connection.fetch(_RAISE, *self._bindings())
-        if not rows:
-            self._id, self._number = uuid4(), 0
-            rows = await connection.fetch(_ADD, *self._bindings())
+        self._id, self._number = uuid4(), 0
+        rows = await connection.fetch(load("add_witness"), *self._bindings())
         self._memory = memory_digest(epoch.identity)
         self.note(rows)
         self._files.cover(reading)
@@ -593,20 +672,13 @@ class WitnessedLink(Link):
     def _refuse(self) -> None:
         """Drop the connection and raise `Indefinite`. The comparison of the next one shows what the store lost."""
         self.drop()
-        raise Indefinite(_BEHIND.format(self._dialer.engine))
-
-
-def _server_clock() -> None:
-    """None: the statement uses the server's clock."""
+        raise Indefinite(f"{self._dialer.engine} lacks what it acknowledged, and may have done this in an older state")
 
 
 def _limits(command_seconds: float) -> dict[str, str]:
-    """The server's timeouts in milliseconds.
-
-    A statement's is a little shorter than the client's, so that the server refuses first, and it is known that nothing
-    was done. Those for a lock, and for the next statement of a transaction that may hold locks, are much shorter,
-    because a batch holds up many unrelated commands.
-    """
+    """The server's timeouts in milliseconds. A statement's is a little shorter than the client's, so that the server
+    refuses first, and it is known that nothing was done. Those for a lock, and for the next statement of a transaction
+    that may hold locks, are much shorter, because a batch holds up many unrelated commands."""
     return {
         "statement_timeout": str(round(command_seconds * 900)),
         "idle_in_transaction_session_timeout": str(round(command_seconds * 400)),
@@ -620,31 +692,27 @@ def _most_specific(errors: Sequence[E]) -> E:
 
 
 async def _status_of(connection: Connection, host: Host) -> HostStatus:
-    """What the server says of itself, in one question unless it keeps some of that to itself."""
-    (system, started, timeline), is_standby = await _said(connection, SYSTEM, STARTED, TIMELINE), False
-    if timeline is None:
-        ((is_standby,),) = await connection.fetch(f"SELECT coalesce({IS_STANDBY}, false)")
+    system, started, timeline = [await _said(connection, each) for each in (SYSTEM, STARTED, TIMELINE)]
+    is_standby = timeline is None and await _said(connection, f"coalesce({IS_STANDBY}, false)")
     return HostStatus(host, system or "", started or host.name, None if is_standby else int(timeline or "0", 16))
 
 
-async def _said(connection: Connection, *asked: str) -> list[Any]:
-    """What these expressions are; None where the server keeps it from this role."""
+async def _said(connection: Connection, asked: str) -> Any:
+    """What this expression is; None where the server keeps it from this role."""
     try:
-        (row,) = await connection.fetch(f"SELECT {', '.join(asked)}")
+        ((value,),) = await connection.fetch(f"SELECT {asked}")
     except Exception as error:
         fault = fault_of(error)
-        if not (isinstance(fault, ServerRefused) and fault.is_forbidden):
-            raise
-        return [None] if len(asked) == 1 else [value for each in asked for value in await _said(connection, each)]
-    return list(row)
+        if isinstance(fault, ServerRefused) and fault.is_forbidden:
+            return None
+        raise
+    return value
 
 
 async def _learn_types(connection: Connection) -> None:
-    """Make the driver look up the array types once, in a transaction that leaves nothing behind.
-
-    The driver sets `jit` in its session for that, and behind a pooler that session is another client's next. If it
-    cannot, the server compiles the look-up.
-    """
+    """Make the driver look up the array types once, in a transaction that leaves nothing behind. The driver sets `jit`
+    in its session for that, and behind a pooler that session is another client's next. If it cannot, the server
+    compiles the look-up."""
     types = ("text", "bytea", "bigint", "boolean")
     wanted = " OR ".join(f"${place}::{name}[] IS NULL" for place, name in enumerate(types, start=1))
     await connection.execute("BEGIN; SET LOCAL jit = off")

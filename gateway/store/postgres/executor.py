@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-Claims of new keys and usual completions are one generated statement each. Whatever such a statement
-changed nothing for is unclear, and so is the key's record: the caller reads it. All other commands lock their records
-in one transaction, execute the table, and write what it returns.
+Claims of new keys and usual completions are one generated statement each. Of whatever such a statement changed nothing
+for, the caller reads the record. All other commands lock their records in one transaction, execute the table, and write
+what it returns.
 
 A batch that lost against another transaction is repeated. One with a value that cannot be stored is executed in halves,
 and one with a record that somebody has locked one by one, because each transaction waits for the full lock timeout.
 
-*A transaction* is what the package "relational" does its work in. Transactions are serializable, but for those of
-commands that concern nothing but their records. These lock them first, and what they read behind the locks is what was
-committed before: each statement has a snapshot of its own, and so has the clock.
+Transactions are serializable, but for those of commands that concern nothing but their records. These lock them first,
+and what they read behind the locks is what was committed before: each statement has a snapshot of its own, and so has
+the clock.
 
 *Horizon.* Whoever writes to the table of operations locks it (`writers`) before the snapshot is taken and before a
 token is drawn, until the changes can be seen. So once all have ended that were writing when a token was drawn, every
@@ -23,7 +23,6 @@ hangs delays both.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -50,45 +49,27 @@ from gateway.core.operation import (
 from gateway.core.outbox import Outbox
 from gateway.store.base import KNOWN, Indefinite, NotApplied, StoreError, Unreadable, Unstorable, boot_seconds
 from gateway.store.batching import Batcher
+from gateway.store.postgres import statements
 from gateway.store.postgres.connection import (
     CHECK_VIOLATION,
+    CONTENTION_CODES,
     READ_COMMITTED,
     READING,
     SERIALIZABLE,
     Connection,
-    Link,
     ServerRefused,
+    repeated,
     transaction,
 )
-from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import Dialer, WitnessedLink
-from gateway.store.postgres.statements import (
-    IS_NEW,
-    NOTHING,
-    PORTABLE,
-    POSTGRES,
-    Statement,
-    event_columns,
-    events_of,
-    given_of,
-    granted,
-    insert_absent,
-    is_absent_claim,
-    is_granted_completion,
-    load,
-    portable_texts,
-    qualified,
-    replace_granted,
-    statement_texts,
-    text_of,
-)
+from gateway.store.postgres.dialer import Dialer, Link, WitnessedLink
+from gateway.store.postgres.schema import Days
+from gateway.store.postgres.statements import load
 from gateway.store.relational.executor import DRAWING, SWEPT, Contended, Cursor, Entangled, execute
 from gateway.store.relational.rows import Row
 from gateway.store.relational.statements import RECORD, WRITTEN, of_many
 
 # -- horizon -----------------------------------------------------------------------------------------------------------
 
-_WRITERS: Final = load("writers")
 # As many as it takes to find out all while nobody writes.
 _LOOKS: Final = 3
 _REACH_TRIES: Final = 20
@@ -116,7 +97,7 @@ class Horizon:
 
     async def _look(self, connection: Connection) -> None:
         for _ in range(_LOOKS):
-            ((drawn, writers),) = await connection.fetch(_WRITERS)
+            ((drawn, writers),) = await connection.fetch(load("writers"))
             self._awaited &= frozenset(writers)
             if self._awaited:
                 return
@@ -132,16 +113,12 @@ T = TypeVar("T")
 
 # Somebody else changes what is locked, and the next sweep finds it.
 _TEXTS: Final[Mapping[str, str]] = {
-    **statement_texts(),
+    **statements.statement_texts(),
     "select_paused_expiring": f"{load('select_paused_expiring')} FOR UPDATE OF d, o SKIP LOCKED",
 }
 # Those of PostgreSQL alone that are given an array for each column, and the others of which many are one.
 _WHOLE: Final = frozenset(("insert_response", "delete_response", "narrow_operation"))
 AT_ONCE: Final = WRITTEN - _WHOLE
-_CLOCK: Final = load("clock")
-_DRAW: Final = load("draw_tokens")
-_PASS: Final = load("pass")
-_BEHIND_LOCKS: Final = load("behind_locks")
 # The most steps of the walk for lapsed claims in one transaction.
 _STEPS_MAX: Final = 20
 _PARAMETER: Final = re.compile(r"\$(\d+)")
@@ -171,23 +148,14 @@ class Transaction(Cursor):
     )
 
     def __init__(
-        self,
-        connection: Any,
-        now_us: int,
-        tokens_expected: int,
-        horizon: Horizon,
-        seen_token: int,
-        *,
-        is_serial: bool,
-        clock_us: int | None,
+        self, connection: Any, dialer: Dialer, horizon: Horizon, is_serial: bool, tokens_expected: int
     ) -> None:
-        """`seen_token`: up to which all claims can be seen."""
-        self.now_us = now_us
         self.is_serial = is_serial
-        self._clock_us = clock_us
-        self._horizon = horizon
-        self._seen_token = seen_token
         self._connection = connection
+        self._dialer = dialer
+        self._horizon = horizon
+        # Up to which all claims can be seen.
+        self._seen_token = horizon.seen
         self._tokens_expected = tokens_expected
         self._tokens: list[int] = []
 
@@ -207,7 +175,7 @@ class Transaction(Cursor):
             missing = set(keys).difference(row[1] for row in rows)
             wanted = max(self._tokens_expected - len(self._tokens), 0)
             ((self.now_us, has_moved, drawn),) = await self._connection.fetch(
-                _BEHIND_LOCKS, self._clock_us, list(missing), wanted
+                load("behind_locks"), self._dialer.clock_us(), list(missing), wanted
             )
             self._tokens = [*reversed(drawn), *self._tokens]
             if has_moved:
@@ -233,23 +201,20 @@ class Transaction(Cursor):
         text, arrays = of_many(statement, bindings)
         is_new = statement == "insert_operation"
         if is_new:
-            text = text.replace(" ORDER BY", f" WHERE {IS_NEW} ORDER BY")
-        number = await self._execute(qualified(text), *arrays)
+            text = text.replace(" ORDER BY", f" WHERE {statements.IS_NEW} ORDER BY")
+        number = await self._execute(statements.qualified(text), *arrays)
         if is_new and number < len(bindings):
             raise ServerRefused("another record came in between", _SERIALIZATION_FAILURE)
 
     async def due(self, statement: str, bindings: Sequence[Any], /) -> list[Row]:
-        if statement == "select_young":
-            await self._walk()
-            return []
-        return [tuple(row) for row in await self._connection.fetch(_due(statement), *bindings)]
-
-    async def _walk(self) -> None:
-        """Pass by what cannot lapse any more."""
+        if statement != "select_young":
+            return [tuple(row) for row in await self._connection.fetch(_due(statement), *bindings)]
+        # Walk by what cannot lapse any more.
         for _ in range(_STEPS_MAX):
-            ((is_more,),) = await self._connection.fetch(_PASS, self.now_us, self._seen_token)
+            ((is_more,),) = await self._connection.fetch(load("pass"), self.now_us, self._seen_token)
             if not is_more:
                 break
+        return []
 
     @property
     def narrows_up_to(self) -> int:
@@ -262,7 +227,7 @@ class Transaction(Cursor):
             if self._tokens:
                 self._tokens.pop()
             else:
-                drawn = await self._connection.fetch(_DRAW, max(self._tokens_expected, 1))
+                drawn = await self._connection.fetch(load("draw_tokens"), max(self._tokens_expected, 1))
                 self._tokens = [token for (token,) in reversed(drawn)]
 
     async def _last_token(self, record: Record | None, command: Command) -> int:
@@ -294,23 +259,17 @@ def _together(queries: Sequence[tuple[str, int]]) -> str:
     """One statement with the rows of each of these, by their names and how many parameters they have."""
     texts, first = [], 0
     for name, number in queries:
-        text = _PARAMETER.sub(partial(_moved, first), load(name))
+        text = _PARAMETER.sub(lambda found: f"${int(found[1]) + first}", load(name))  # noqa: B023 -- called at once
         texts.append(f"ARRAY(SELECT q FROM ({text}) AS q)")  # noqa: S608
         first += number
     return f"SELECT {', '.join(texts)}"
 
 
-def _moved(by: int, parameter: re.Match[str]) -> str:
-    return f"${int(parameter.group(1)) + by}"
-
-
 class PortableTransaction(Transaction):
-    """A transaction of the portable dialect: always serializable.
-
-    Its tokens are times: the greatest of the clock in microseconds, the operation's last token + 1 and the `floor` + 1.
-    Nothing is counted in one place, so tokens grow per operation only. A record that goes leaves its token in the
-    floor. Most are below it already, because the floor is then raised to the present.
-    """
+    """A transaction of the portable dialect: always serializable. Its tokens are times: the greatest of the clock in
+    microseconds, the operation's last token + 1 and the `floor` + 1. Nothing is counted in one place, so tokens grow
+    per operation only. A record that goes leaves its token in the floor. Most are below it already, because the floor
+    is then raised to the present."""
 
     drops_responses = False
     swept = SWEPT
@@ -320,7 +279,7 @@ class PortableTransaction(Transaction):
         self.now_us = now_us
         self._connection = connection
         self._texts = dialer.texts
-        self._draw = dialer.draw
+        self._dialer = dialer
         # No token up to the floor is drawn, nor up to `_least`, and none above the ceiling has been.
         self._floor = self._floor_before = self._least = floor
         self._ceiling = ceiling
@@ -330,16 +289,16 @@ class PortableTransaction(Transaction):
     due = Cursor.due
 
     async def among(self, statement: str, keys: Sequence[Any], /, *bindings: Any) -> list[Row]:
-        if self._texts is portable_texts():
+        if self._texts is statements.portable_texts():
             return await self.rows(statement, (keys, *bindings))
         return [row for key in sorted(keys) for row in await self.rows(statement, (key, *bindings))]
 
     async def change_all(self, statement: str, bindings: Sequence[Sequence[Any]], /) -> None:
         if not bindings:
             return
-        if statement in WRITTEN and self._texts is portable_texts():
+        if statement in WRITTEN and self._texts is statements.portable_texts():
             text, arrays = of_many(statement, bindings)
-            await self._execute(qualified(text), *arrays)
+            await self._execute(statements.qualified(text), *arrays)
         else:
             await self._connection.executemany(self._texts[statement], bindings)
 
@@ -347,7 +306,7 @@ class PortableTransaction(Transaction):
         self._least = max(self._floor, await self._last_token(record, command))
 
     def draw(self) -> int:
-        token = self._draw(max(self.now_us, self._least + 1))
+        token = self._dialer.draw(max(self.now_us, self._least + 1))
         self._highest = max(self._highest, token)
         return token
 
@@ -364,8 +323,6 @@ class PortableTransaction(Transaction):
 
 
 class Transactions:
-    """The transactions over one link."""
-
     def __init__(self, dialer: Dialer, link: Link, horizon: Horizon, *, is_compared: bool = False) -> None:
         """Where it `is_compared`, each compares the memory first, if that can be another one than the session's."""
         self.link = link
@@ -381,7 +338,7 @@ class Transactions:
         """Do this work in one transaction with these settings, again where it lost. Raises `Contended`, and as
         `once`."""
         try:
-            result: T = await repeated(partial(self.once, work, mode, settings))
+            result: T = await _repeated(partial(self.once, work, mode, settings))
         except ServerRefused as refused:
             if refused.is_contention:
                 raise Contended(*refused.args) from refused
@@ -409,16 +366,14 @@ class Transactions:
         return await self.link.run(inside)
 
     async def _begun(self, connection: Connection, mode: str, tokens_expected: int) -> Transaction:
-        clock_us = self._dialer.clock_us()
         if self._dialer.is_portable:
-            ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], clock_us)
+            ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], self._dialer.clock_us())
             return PortableTransaction(connection, self._dialer, *bounds)
-        # Before the snapshot is taken, which then has all these.
-        seen_token, is_serial = self._horizon.seen, mode is not READ_COMMITTED
-        now_us = await self._now_us(connection, only_reads=mode is READING) if is_serial else 0
-        return Transaction(
-            connection, now_us, tokens_expected, self._horizon, seen_token, is_serial=is_serial, clock_us=clock_us
-        )
+        # Before the snapshot is taken, which then has what the horizon knows.
+        cursor = Transaction(connection, self._dialer, self._horizon, mode is not READ_COMMITTED, tokens_expected)
+        if cursor.is_serial:
+            cursor.now_us = await self._now_us(connection, only_reads=mode is READING)
+        return cursor
 
     async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
         """The store's clock, of what only reads as the host's clock has gone on since."""
@@ -427,7 +382,7 @@ class Transactions:
         (asked_us, asked_at), now = self._asked, boot_seconds()
         if only_reads and now - asked_at < _CLOCK_SECONDS:
             return asked_us + microseconds(now - asked_at)
-        ((now_us,),) = await connection.fetch(_CLOCK, None)
+        ((now_us,),) = await connection.fetch(load("clock"), None)
         self._asked = (now_us, boot_seconds())
         return int(now_us)
 
@@ -436,7 +391,7 @@ class Transactions:
 
 # How often a command is tried whose record changes each time.
 _TRIES: Final = 10
-# How often a transaction that lost is repeated, and how long it waits before that: up to the second number.
+# How often a transaction that lost is tried, and how long it waits in between.
 REPEATS_MAX: Final = 12
 _PAUSE_SECONDS: Final = (0.001, 0.1)
 # The most locked operations in one batch. At one more the rest is given up, because other batches wait behind it.
@@ -447,14 +402,14 @@ _STATEMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 BatchResult = Result | None
 """None: nothing was changed, and the statement does not show the result. Read the record."""
 Results = list[BatchResult | Exception]
+_Entry = tuple[Command, bool]
+"""A command, and whether its record is known to be in the way of its statement."""
 
 
 class Executor:
-    """The commands of one link: those that wait for their statement, and those that wait for a transaction.
-
-    The operations of a batch are all different; the results are in their order. An error is the result of the commands
-    that it concerns.
-    """
+    """The commands of one link: those that wait for their statement, and those that wait for a transaction. The
+    operations of a batch are all different; the results are in their order. An error is the result of the commands that
+    it concerns."""
 
     def __init__(
         self,
@@ -472,18 +427,14 @@ class Executor:
         self._days = days
         self._announce = announce
         self._read = read
-        self._commands, self._changes = (
-            # Integers have the same order as the UUIDs, and hash and compare much faster.
-            Batcher[Command, BatchResult](execute, key=lambda command: operation_id_of(command).int)
-            for execute in (self._execute_all, self._change_all)
-        )
+        # Integers have the same order as the UUIDs, and hash and compare much faster.
+        self._batches = Batcher[_Entry, BatchResult](self._execute_all, key=lambda entry: operation_id_of(entry[0]).int)
 
     async def close(self) -> None:
-        await self._commands.close()
-        await self._changes.close()
+        await self._batches.close()
 
     async def apply(self, command: Command) -> Result:
-        result = await self._commands.submit(command)
+        result = await self._batches.submit((command, False))
         for _ in range(_TRIES):
             if result is not None:
                 return result
@@ -493,31 +444,24 @@ class Executor:
                 await self._link.touch()
                 self._announce((command,), (result,))
             elif result is None:
-                result = await _known(self._changes.submit(command))
+                result = await _known(self._batches.submit((command, True)))
         # Every try returned, and changed nothing.
         raise Unreadable("the operation changed each time between the statement and the read after it")
 
-    async def _execute_all(self, commands: Sequence[Command]) -> Results:
-        """Execute each in the way that fits it."""
+    async def _execute_all(self, entries: Sequence[_Entry]) -> Results:
         is_of_many = self._link.has_statements_of_many
-        claims = [each for each in commands if is_of_many and is_absent_claim(each)]
+        new = [command for command, is_known in entries if is_of_many and not is_known]
+        claims = [each for each in new if statements.is_absent_claim(each)]
         # Where events are in lines, the place of one follows from those before it.
-        is_of_many = is_of_many and not self._outbox.is_ordered
-        completions = [each for each in commands if is_of_many and is_granted_completion(each)]
+        completions = [each for each in new if not self._outbox.is_ordered and statements.is_granted_completion(each)]
         by_id = await self._in_parts(claims, self._claim) | await self._in_parts(completions, self._complete)
         if self._link.is_portable:
             # There it may be the number of the next token that was in the way: no record is known.
             by_id = {each: result for each, result in by_id.items() if result is not None}
+        commands = [command for command, _ in entries]
         if len(by_id) < len(commands):
             rest = [each for each in commands if operation_id_of(each) not in by_id]
             by_id |= await self._in_parts(rest, self._change)
-        return self._concluded(commands, by_id)
-
-    async def _change_all(self, commands: Sequence[Command]) -> Results:
-        """Execute each on its locked record."""
-        return self._concluded(commands, await self._in_parts(commands, self._change))
-
-    def _concluded(self, commands: Sequence[Command], by_id: dict[UUID, BatchResult | Exception]) -> Results:
         results = [by_id[operation_id_of(command)] for command in commands]
         # Here, and not where the caller waits, who may have been cancelled.
         self._announce(commands, results)
@@ -526,7 +470,6 @@ class Executor:
     async def _in_parts(
         self, commands: Sequence[Command], once: Callable[[Sequence[Command]], Awaitable[Results]]
     ) -> dict[UUID, BatchResult | Exception]:
-        """The results by operation id."""
         found: dict[UUID, BatchResult | Exception] = {}
         for part in _parts(commands):
             found.update(zip(map(operation_id_of, part), await self._execute(part, once), strict=True))
@@ -542,7 +485,7 @@ class Executor:
             part = parts.pop()
             try:
                 try:
-                    results += await repeated(partial(once, part))
+                    results += await _repeated(partial(once, part))
                 except ServerRefused as refused:
                     # The table of responses checks nothing but that a partition is there for the day.
                     lacks_partition = (refused.sqlstate, refused.table) == (CHECK_VIOLATION, "response")
@@ -551,7 +494,7 @@ class Executor:
                     # Once: the commands that have room need not wait for that again.
                     makes_room = False
                     await self._make_room(part, refused)
-                    results += await repeated(partial(once, part))
+                    results += await _repeated(partial(once, part))
             except ServerRefused as refused:
                 locked += refused.is_locked and len(part) == 1
                 if len(part) > 1 and (refused.is_of_some or refused.is_contention):
@@ -578,33 +521,32 @@ class Executor:
 
     async def _claim(self, commands: Sequence[Any]) -> Results:
         if self._link.is_portable:
-            return await self._at_once(commands, insert_absent)
+            return await self._at_once(commands, "insert_absent")
         expected = [self._days.expected_us(command.identity.operation) for command in commands]
-        return await self._at_once(commands, insert_absent, {"expected_us": expected}, is_compared=True)
+        return await self._at_once(commands, "insert_absent", {"expected_us": expected}, is_compared=True)
 
     async def _complete(self, commands: Sequence[Any]) -> Results:
         for command in commands:
             self._days.learn(command.granted.identity.operation, command.replay_us)
-        return await self._at_once(commands, replace_granted)
+        return await self._at_once(commands, "replace_granted")
 
     async def _at_once(
         self,
         commands: Sequence[Command],
-        statement: Statement,
-        more: Mapping[str, Sequence[Any]] = NOTHING,
+        verb: statements.Verb,
+        more: Mapping[str, Sequence[Any]] = statements.NOTHING,
         *,
         is_compared: bool = False,
     ) -> Results:
         """Execute by one statement, which is given more than the commands have."""
-        given, events = given_of(statement, commands, more), events_of(self._outbox, commands)
-        frame = PORTABLE if self._link.is_portable else POSTGRES
-        text = text_of(statement, tuple(given), frame, has_events=bool(events))
-        found = await self._link.change(text, *given.values(), *event_columns(events), is_compared=is_compared)
+        given, events = statements.given_of(verb, commands, more), statements.events_of(self._outbox, commands)
+        text = statements.hot_text(verb, tuple(given), is_portable=self._link.is_portable, has_events=bool(events))
+        found = await self._link.change(text, *given.values(), *events, is_compared=is_compared)
         changed = {row[1]: row for row in found}
         results: Results = []
         for command, operation_id in zip(commands, given["id"], strict=True):
             row = changed.get(operation_id)
-            results.append(None if row is None else granted(command, row[2], row[0]))
+            results.append(None if row is None else statements.granted(command, row[2], row[0]))
         return results
 
     async def _change(self, commands: Sequence[Command]) -> Results:
@@ -646,21 +588,14 @@ def _is_entangled(command: Command) -> bool:
     return content_of(command) is not None or (isinstance(command, Accept) and command.lane is not None)
 
 
-async def repeated(once: Callable[[], Awaitable[Any]]) -> Any:
+async def _repeated(once: Callable[[], Awaitable[T]]) -> T:
     """Repeat what lost against other transactions. Raises `ServerRefused` if it lost every time."""
-    pause_seconds, pause_max = _PAUSE_SECONDS
-    for tries_left in reversed(range(REPEATS_MAX)):
-        try:
-            return await once()
-        except ServerRefused as refused:
-            if not refused.is_contention:
-                raise
-            if not tries_left:
-                raise refused.again(f"the transaction lost against others {REPEATS_MAX} times: {refused}") from refused
-        # Jitter, or those that lost against one another would meet again.
-        await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311
-        pause_seconds = min(2 * pause_seconds, pause_max)
-    raise NotApplied("unreachable")
+    try:
+        return await repeated(once, CONTENTION_CODES, REPEATS_MAX, _PAUSE_SECONDS)
+    except ServerRefused as refused:
+        if refused.is_contention:
+            raise refused.again(f"the transaction lost against others {REPEATS_MAX} times: {refused}") from refused
+        raise
 
 
 def result_of_read(snapshot: Snapshot, command: Command) -> BatchResult:
@@ -696,13 +631,9 @@ def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
 
 def _size_of(command: Command) -> int:
     """An estimate of the bytes that the command adds to a statement."""
-    match command:
-        case Complete() | Prove():
-            size = len(command.response.body or b"")
-            for name, value in command.response.headers:
-                size += len(name) + len(value) + 8
-            return size
-        case Accept():
-            return len(command.kept.sealed)
-        case _:
-            return 0
+    if isinstance(command, Accept):
+        return len(command.kept.sealed)
+    if not isinstance(command, Complete | Prove):
+        return 0
+    headers = sum(len(name) + len(value) + 8 for name, value in command.response.headers)
+    return headers + len(command.response.body or b"")

@@ -10,11 +10,9 @@ all gateways, and repeats that while the watch stays open. A gateway that change
 *change*. If it changed the operation shortly before it received the interest, it announces the change then, since the
 watching gateway may have read the record before.
 
-News of work by itself is sent to all gateways, whether or not they announced an interest, also by a command that ends
-at once.
-
-A gateway that cannot listen (its connection is down, or a pooler gives it no session) receives and sends nothing. After
-a reconnection it wakes all its waiters, since news may have been lost.
+News of work by itself is sent to all gateways, also by a command that ends at once. A gateway that cannot listen (its
+connection is down, or a pooler gives it no session) receives and sends nothing. After a reconnection it wakes all its
+waiters, since news may have been lost.
 """
 
 from __future__ import annotations
@@ -26,11 +24,12 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from gateway.store.base import WORK, StoreError, end_tasks
-from gateway.store.postgres.connection import Connection, Link
+from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.dialer import Link
 from gateway.store.watching import LocalWatch, Watchers
 
 INTEREST: Final = "idempotency_gateway_interest"
@@ -96,22 +95,16 @@ class News:
 
     async def close(self) -> None:
         await end_tasks((self._task,))
-        if self._link is not None:
-            await self._send_last(self._link)
-
-    async def _send_last(self, link: Link) -> None:
-        """Send what was announced just before the end, as by an operator's command."""
-        if (CHANGED, WORK) in self._pending:
+        # What was announced just before the end, as by an operator's command.
+        if self._link is not None and (CHANGED, WORK) in self._pending:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
-                    await link.fetch(_SEND, [CHANGED], [str(WORK)])
+                    await self._link.fetch(_SEND, [CHANGED], [str(WORK)])
 
     async def wait_listening(self) -> None:
-        """Return when news of other gateways can arrive."""
         await self._listening.wait()
 
     async def listen(self, connection: Connection) -> None:
-        """Receive news over this connection."""
         own_pid = connection.get_server_pid()
 
         def receive(_connection: object, pid: int, channel: str, payload: str) -> None:
@@ -132,7 +125,6 @@ class News:
 
     @asynccontextmanager
     async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
-        """Listen to one operation while the context is open."""
         async with self._watchers.watch(operation_id) as watch:
             if operation_id not in self._announced:
                 self._announced.add(operation_id)
@@ -185,14 +177,10 @@ class News:
             pending, self._pending = self._pending, {}
             try:
                 # An empty one is the heartbeat: it detects a dead connection, and reconnects after a loss.
-                await link.fetch(_SEND, *_columns(pending))
+                await link.fetch(_SEND, [channel for channel, _ in pending], [str(each) for _, each in pending])
             except StoreError as error:
                 _LOG.debug("no news between gateways: %s", error)
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             else:
                 pause_seconds = _PAUSE_SECONDS_MIN
-
-
-def _columns(pending: dict[tuple[str, UUID], None]) -> tuple[list[Any], list[Any]]:
-    return [channel for channel, _ in pending], [str(operation_id) for _, operation_id in pending]

@@ -1,24 +1,29 @@
-"""The schema of the Postgres store: its migrations, the rights that a role needs, and what a server that others run
-lets the gateway do.
+"""The schema of the Postgres store: its migrations, the rights that a role needs, the partitions of its responses, and
+what a server that others run lets the gateway do.
 
-It works over a connection that the caller passes. Migrations only go forward, and one program runs them at a time. What
-they make serves the programs of the level before, too (`agreement`). The role that runs a gateway owns nothing. What a
-server allows is asked over a connection of its own, whatever the server is like, and changes nothing.
+Migrations only go forward, and one program runs them at a time. What they make serves the programs of the level before,
+too (`agreement`). The role that runs a gateway owns nothing.
+
+*Partitions.* There is one of the responses for each day from which all of them are expired, made ahead and dropped
+whole, by two functions that run with the owner's rights. Whoever sweeps makes those of the coming days for all
+gateways, and drops those of past ones. Each gateway makes its own first. A response that comes before its partition
+waits until that is made.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
+from gateway.core.operation import MICROSECONDS
 from gateway.store.agreement import PROGRAM_LEVEL
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.base import NotApplied, StartRefused, StoreError
 from gateway.store.postgres.connection import (
     DURABILITY,
     LOCK_NOT_AVAILABLE,
@@ -27,19 +32,29 @@ from gateway.store.postgres.connection import (
     Durability,
     fault_of,
     losses,
+    repeated,
     transaction,
 )
-from gateway.store.postgres.dialer import COMMAND_SECONDS, STARTED, SYSTEM, TIMELINE, Dialer
-from gateway.store.postgres.statements import MIGRATE_LOCK, Dialect, load, migrations
+from gateway.store.postgres.dialer import COMMAND_SECONDS, STARTED, SYSTEM, TIMELINE, Dialer, Link
+from gateway.store.postgres.statements import (
+    CHECK_SLACK_US,
+    MIGRATE_LOCK,
+    PARTITION_LOCK,
+    Dialect,
+    load,
+    migrations,
+)
+
+_LOG = logging.getLogger("gateway")
 
 # -- migrations and rights ---------------------------------------------------------------------------------------------
 
 # The time limit of a migration, and of anything else that reads all records.
 MIGRATE_SECONDS: Final = 300.0
-# How long a migration tries to get its locks. Traffic queues behind a request for a lock, so each try is short.
-_LOCK_SECONDS: Final = 60.0
+# How often a migration tries to get its locks. Traffic queues behind a request for a lock, and goes first between two.
+_LOCK_TRIES: Final = 46
 _LOCK_TIMEOUT: Final = "300ms"
-_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = (1.0, 1.0)
 
 # An engine may take long to make an index.
 _LONG: Final = "SET statement_timeout = 0"
@@ -51,10 +66,8 @@ _APPLIED: Final = load("schema_applied")
 
 
 async def is_up_to_date(connection: Connection, dialect: Dialect) -> bool:
-    """Whether the schema exists and no migration is missing. Changes nothing.
-
-    Raises `StartRefused` for a schema made by different migrations with the same numbers.
-    """
+    """Whether the schema exists and no migration is missing. Changes nothing. Raises `StartRefused` for a schema made
+    by different migrations with the same numbers."""
     (row,) = await connection.fetch("SELECT to_regclass('idempotency_gateway.migration') IS NOT NULL AS is_there")
     if not row["is_there"]:
         return False
@@ -93,35 +106,31 @@ def _without_comments(script: str) -> str:
 
 async def bring_up_to_date(connection: Connection, dialect: Dialect) -> list[str]:
     """Apply the missing migrations, in PostgreSQL in one transaction, and return their names. Repeatable, and safe if
-    several programs do it at once.
-
-    The first migration needs CREATE on the database, unless the schema exists and belongs to the role. Without anything
-    to do, no rights are needed.
-    """
+    several programs do it at once. The first migration needs CREATE on the database, unless the schema exists and
+    belongs to the role. Without anything to do, no rights are needed."""
     if await is_up_to_date(connection, dialect):
         return []
     if dialect == "portable":
         return await _migrate(connection, dialect)
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + _LOCK_SECONDS
-    while True:
-        try:
-            # The tables come without the schema's name.
-            settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
-            async with transaction(connection, settings):
-                return await _migrate(connection, dialect)
-        except Exception as error:
-            if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE or loop.time() >= give_up_at:
-                raise
-        # Let the traffic that queued behind this go first.
-        await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
+
+    async def migrate() -> list[str]:
+        # The tables come without the schema's name.
+        settings = {"lock_timeout": _LOCK_TIMEOUT, "statement_timeout": "0", "search_path": "idempotency_gateway"}
+        async with transaction(connection, settings):
+            return await _migrate(connection, dialect)
+
+    return await repeated(migrate, (LOCK_NOT_AVAILABLE,), _LOCK_TRIES, _PAUSE_SECONDS)
 
 
 async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
     """In the portable dialect statement by statement: not every engine makes tables in a transaction, and each may be
     repeated."""
     is_portable = dialect == "portable"
-    execute = partial(_repeated, connection.execute) if is_portable else connection.execute
+    tries = _TRIES_MAX if is_portable else 1
+
+    async def execute(text: str, *arguments: Any) -> None:
+        await repeated(partial(connection.execute, text, *arguments), _MADE_MEANWHILE, tries)
+
     await connection.execute(_LONG if is_portable else f"SELECT pg_advisory_xact_lock({MIGRATE_LOCK})")
     # Check first: the server requires the privilege to create even if there is nothing to create.
     if not await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname = 'idempotency_gateway'"):
@@ -142,17 +151,6 @@ async def _migrate(connection: Connection, dialect: Dialect) -> list[str]:
     return [name for _, name, _ in missing]
 
 
-async def _repeated(execute: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-    for tries_left in reversed(range(_TRIES_MAX)):
-        try:
-            await execute(*arguments)
-        except Exception as error:
-            if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE or not tries_left:
-                raise
-        else:
-            return
-
-
 async def grant(connection: Connection, role: str, dialect: Dialect) -> None:
     """Grant this role the rights that a gateway needs. Repeatable. Only the owner of the schema can do it."""
     ((quoted,),) = await connection.fetch("SELECT quote_ident($1)", role)
@@ -163,10 +161,8 @@ async def grant(connection: Connection, role: str, dialect: Dialect) -> None:
 
 
 async def check_role(connection: Connection) -> None:
-    """Check that this role may do all that the store does, so that the start fails and not the first completion.
-
-    Raises `StartRefused`.
-    """
+    """Check that this role may do all that the store does, so that the start fails and not the first completion. Raises
+    `StartRefused`."""
     rows = await connection.fetch(load("lacking"))
     if rows:
         role, owner = rows[0]["role"], rows[0]["owner"]
@@ -177,7 +173,6 @@ async def check_role(connection: Connection) -> None:
 
 
 def advice(role: str = "ROLE", owner: str = "that owns the schema or may create it") -> str:
-    """What to do about a role that lacks rights."""
     return f"run `idempotency-gateway migrate --grant {role}` as the role {owner}"
 
 
@@ -189,6 +184,127 @@ def advice_on(refusal: str) -> str:
             "role. `check --store` lists what the server allows"
         )
     return advice()
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+# Of how many operation names the last window is known.
+_OPERATIONS_MAX: Final = 10_000
+# How many days ahead partitions are made.
+DAYS_AHEAD: Final = 2
+_DAY_US: Final = 86_400 * MICROSECONDS
+_ATTACH_TIMEOUT: Final = "100ms"
+# Tries to attach one for a response. Each waits for a lock for a moment, while the rest of the queue waits.
+_ATTACH_TRIES: Final = 5
+# Dropping a day locks the whole table for a moment, and traffic queues behind the request for that lock.
+_DROP_TIMEOUT: Final = "50ms"
+# How often to look for a past day to drop, and the longest pause while a reader blocks that.
+_DROP_PAUSE_SECONDS: Final = 60.0
+_DROP_PAUSE_SECONDS_MAX: Final = 1_800.0
+# How often to make those of coming days, and how soon to retry after a failure: there is a day's time for it.
+_MAKE_PAUSE_SECONDS: Final = 600.0
+_MAKE_AGAIN_SECONDS: Final = 10.0
+
+_MISSING_DAYS: Final = load("missing_days")
+
+
+class Days:
+    """The partitions, as one gateway sees to them."""
+
+    def __init__(self, clock_us: Callable[[], int | None]) -> None:
+        self._clock_us = clock_us
+        self.longest_us = 0
+        """The longest replay window of what this gateway serves, and of what responses declared."""
+        self._replay_us: dict[str, int] = {}
+        self.late = 0
+        """How often a response had to wait until its partition was made."""
+        # When, on the event loop's clock, to make partitions and to look for a past day next.
+        self._next_make_at = 0.0
+        self._next_drop_at, self._drop_pause_seconds = 0.0, _DROP_PAUSE_SECONDS
+
+    async def keep(self, link: Link) -> None:
+        """From time to time, make the partitions of coming days, so that no completion has to, and drop a past one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_make_at:
+            is_done = await self._make(link, of_all=True)
+            self._next_make_at = now + (_MAKE_PAUSE_SECONDS if is_done else _MAKE_AGAIN_SECONDS)
+        if now >= self._next_drop_at:
+            await self._drop(link, now)
+
+    def learn(self, operation: str, replay_us: int) -> None:
+        self.longest_us = max(self.longest_us, replay_us)
+        if operation in self._replay_us or len(self._replay_us) < _OPERATIONS_MAX:
+            self._replay_us[operation] = replay_us
+
+    def expected_us(self, operation: str) -> int:
+        """After how long a new claim expects that its response is over, a little late: by the last window of its
+        operation name."""
+        return self._replay_us.get(operation, _DAY_US) + CHECK_SLACK_US
+
+    async def begin(self, link: Link, replay_us: int) -> None:
+        """Make the partitions of a gateway whose longest window is this, also if whoever sweeps is late."""
+        self.longest_us = max(self.longest_us, replay_us)
+        await self._make(link)
+
+    async def make_room(self, link: Link, replay_us: Collection[int]) -> None:
+        """Make the partitions for responses that wait for them. Raises what the link does."""
+        self.late += 1
+        self.longest_us = max(self.longest_us, *replay_us)
+        _LOG.warning("a response had to wait until the partition for its day was made")
+        await repeated(
+            lambda: link.run(lambda connection: self._add(connection, windows=replay_us)),
+            (LOCK_NOT_AVAILABLE,),
+            _ATTACH_TRIES,
+        )
+
+    async def _make(self, link: Link, *, of_all: bool = False) -> bool:
+        async def make(connection: Connection) -> None:
+            longest_us = self.longest_us
+            if of_all:
+                # Of all gateways.
+                ((longest_us,),) = await connection.fetch(load("longest_window"))
+            await self._add(connection, longest_us=longest_us)
+
+        try:
+            await link.run(make)
+        except StoreError as error:
+            _LOG.warning("the partitions for the responses of coming days could not be made yet: %s", error)
+            return False
+        return True
+
+    async def _add(
+        self, connection: Connection, *, windows: Collection[int] = (), longest_us: int | None = None
+    ) -> None:
+        """Make the partitions for responses with these windows, or with any up to the longest, recorded now or in the
+        coming days. Attaching a partition does not block traffic. But it waits for an ANALYZE of the table or the build
+        of an index, which may take hours. So this gives up soon, and the caller may retry."""
+        wanted = (self._clock_us(), list(windows), longest_us, DAYS_AHEAD)
+        if not await connection.fetch(_MISSING_DAYS, *wanted):
+            return
+        async with transaction(connection, {"lock_timeout": _ATTACH_TIMEOUT}):
+            await connection.execute(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
+            for row in await connection.fetch(_MISSING_DAYS, *wanted):
+                await connection.execute("SELECT idempotency_gateway.add_partition($1)", row["day"])
+
+    async def _drop(self, link: Link, now: float) -> None:
+        """Drop the responses of one past day. It tries once and briefly to get the lock: a long read makes it fail."""
+
+        async def drop(connection: Connection) -> bool:
+            past = await connection.fetch(load("past_days"), self._clock_us())
+            if past:
+                async with transaction(connection, {"lock_timeout": _DROP_TIMEOUT}):
+                    await connection.execute("SELECT idempotency_gateway.drop_partition($1)", past[0]["day"])
+            return bool(past)
+
+        try:
+            is_dropped = await link.run(drop)
+        except StoreError:
+            # Another gateway does it, or a reader blocks it. Each try holds up traffic for a moment: pause longer.
+            self._drop_pause_seconds = min(2 * self._drop_pause_seconds, _DROP_PAUSE_SECONDS_MAX)
+            self._next_drop_at = now + self._drop_pause_seconds
+            return
+        self._drop_pause_seconds = _DROP_PAUSE_SECONDS
+        self._next_drop_at = 0.0 if is_dropped else now + _DROP_PAUSE_SECONDS
 
 
 # -- capabilities ------------------------------------------------------------------------------------------------------

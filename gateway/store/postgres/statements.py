@@ -13,8 +13,8 @@ for all is sent once, and a column of nulls is not sent at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from operator import itemgetter
@@ -126,10 +126,8 @@ def load(name: str) -> str:
 
 
 def migrations(dialect: Dialect) -> list[tuple[int, str, str]]:
-    """Number, name and text of every migration of this program, in order.
-
-    PostgreSQL's first one begins with the tables of the other dialect, with the columns that only PostgreSQL has.
-    """
+    """Number, name and text of every migration of this program, in order. PostgreSQL's first one begins with the tables
+    of the other dialect, with the columns that only PostgreSQL has."""
     found = _scripts("tables" if dialect == "portable" else "migrations")
     number, name, text = found[0]
     found[0] = (number, name, SCHEMA if dialect == "portable" else f"{SCHEMA.replace('--postgres: ', '')}\n{text}")
@@ -171,59 +169,15 @@ _SHARED: Final = frozenset(
 )  # fmt: skip
 
 _EVENT: Final = ("BYTEA[]", "TEXT", "TEXT[]", "TEXT[]", "TEXT[]", "BYTEA[]", "BYTEA[]")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What the statements of a dialect have in common.
-
-    $1 is the clock, where it is not the server's, and $2 the link whose witness is raised, or NULL. The columns follow,
-    and what is written of events.
-    """
-
-    first: int
-    """The number of the first column."""
-    state: str
-    """What is read first, as `state`: the clock at the least. Without a row nothing is done."""
-    token: str
-    """The token of a new record, `i.place` being the number of its place, from 1."""
-    bound: str
-    """Under which condition it is made."""
-    response: str
-    """The columns of a response but for its body."""
-    response_of: str
-    """Their values, of `changed`."""
-
-
-POSTGRES: Final = Frame(
-    first=3,
-    state=f"state AS (SELECT {NOW} AS now_us)",
-    token="nextval('idempotency_gateway.token')",
-    bound=IS_NEW,
-    response="token, drop_day",
-    response_of="c.token, idempotency_gateway.drop_day(c.now_us, c.replay_until_us - c.now_us)",
-)
-# $3 is the number of the witness, which has to be what was acknowledged last, or NULL; $4 is higher than all tokens
-# that this process has drawn.
-PORTABLE: Final = Frame(
-    first=5,
-    state=f"""state AS (
-    SELECT c.now_us, greatest(c.now_us, e.floor + 1, $4::BIGINT) AS token, e.ceiling
-    FROM epoch AS e, (SELECT {NOW} AS now_us) AS c
-    WHERE e.one = 1
-        AND ($2::BYTEA IS NULL OR EXISTS (SELECT 1 FROM witness AS w WHERE w.link = $2 AND w.number = $3::BIGINT))
-)""",  # noqa: S608
-    token="s.token + i.place - 1",
-    bound="s.token + i.place <= s.ceiling + 1",
-    response="row",
-    response_of="c.id",
-)
 # What is raised and returned, of `changed`.
 _RESULT: Final = """raised AS (
     UPDATE witness SET number = number + 1 WHERE link = $2::BYTEA AND EXISTS (SELECT 1 FROM changed) RETURNING number
 )
 SELECT c.now_us, c.id, c.token, (SELECT r.number FROM raised AS r) FROM changed AS c
 UNION ALL SELECT s.now_us, NULL, NULL, (SELECT r.number FROM raised AS r) FROM state AS s"""
+
+Verb = Literal["insert_absent", "replace_granted"]
+NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 
 
 def is_absent_claim(command: Command) -> bool:
@@ -239,59 +193,9 @@ def is_granted_completion(command: Command) -> bool:
     return is_holder and granted.delivery is None
 
 
-def insert_absent(names: Sequence[str], frame: Frame) -> str:
-    """absent --claim--> claimed, for many; `names` are those of the columns that any of them has. No event tells of
-    it."""
-    given = _values(names, frame.first)
-    lease_until = f"s.now_us + {given['lease_us']}"
-    values = {**given, **_CLAIMED, "token": frame.token, "lease_until_us": lease_until, "due_us": lease_until}
-    if "expected_us" in given:
-        values["expected_us"] = f"s.now_us + {given['expected_us']}"
-    return f"""WITH {frame.state}, changed AS (
-    INSERT INTO operation ({", ".join(values)})
-    SELECT {", ".join(values.values())} FROM state AS s, {_unnested(names, frame.first)}
-    WHERE {frame.bound}
-    ORDER BY i.id
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id, token, claimed_us AS now_us
-), {_RESULT}"""  # noqa: S608
-
-
-def replace_granted(names: Sequence[str], frame: Frame, *, has_events: bool = False) -> str:
-    """claimed --complete--> completed (fenced: token and attempt id), for many, and their events. A late one has
-    more to tell, and is executed like others."""
-    given = dict.fromkeys(COMPLETION, "NULL") | _values(names, frame.first)
-    until = {each: f"s.now_us + {given[each]}" for each in ("replay_until_us", "remember_until_us")}
-    body_kept = f"{given['body']} IS NOT NULL"
-    derived = {**_COMPLETED, **until, "due_us": until["replay_until_us"], "body_kept": body_kept}
-    values = {each: derived.get(each) or given[each] for each in COMPLETED}
-    events = _events(frame.first + len(names)) if has_events else ""
-    body, stored = "", ""
-    if "body" in names:
-        body = ", i.body, o.replay_until_us"
-        stored = f"""stored AS (
-    INSERT INTO response ({frame.response}, body)
-    SELECT {frame.response_of}, c.body FROM changed AS c WHERE c.body IS NOT NULL
-), """  # noqa: S608
-    return f"""WITH {frame.state}, changed AS (
-    UPDATE operation AS o SET {", ".join(f"{column} = {value}" for column, value in values.items())}
-    FROM state AS s, {_unnested(names, frame.first)}
-    WHERE o.id = i.id AND o.id = ANY(${frame.first}::BYTEA[]) AND o.token = i.token AND o.attempt_id = i.attempt_id
-        AND o.version BETWEEN {RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}
-        AND o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT o.request_kept
-    RETURNING o.id, o.token, o.completed_us AS now_us{body}
-), {stored}{events}{_RESULT}"""  # noqa: S608
-
-
-Statement = Callable[..., str]
-NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
-
-
-def given_of(
-    statement: Statement, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING
-) -> dict[str, Sequence[Any]]:
+def given_of(verb: Verb, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING) -> dict[str, Any]:
     """What the statement is given of these commands, by column, the id first; and more, that they do not have."""
-    names, row_of = (CLAIM, _row_of_claim) if statement is insert_absent else (COMPLETION, _row_of_completion)
+    names, row_of = (CLAIM, _row_of_claim) if verb == "insert_absent" else (COMPLETION, _row_of_completion)
     given: dict[str, Any] = {}
     columns = zip(names, zip(*map(row_of, commands), strict=True), strict=True)
     for name, column in (*columns, *more.items()):
@@ -300,21 +204,6 @@ def given_of(
         elif column.count(None) < len(column):
             given[name] = column
     return given
-
-
-@cache
-def text_of(statement: Statement, names: tuple[str, ...], frame: Frame, *, has_events: bool) -> str:
-    """The statement for these columns."""
-    return qualified(statement(names, frame, has_events=True) if has_events else statement(names, frame))
-
-
-def granted(command: Command, token: int, now_us: int) -> Result:
-    """The result of a command that a statement executed then."""
-    before = command.granted if type(command) is Complete else None
-    if before is not None and before.lease_until_us <= now_us:
-        # It was renewed, or the statement had not changed it.
-        before = replace(before, lease_until_us=now_us + 1)
-    return step(before, command, now_us, token.__int__)[0]
 
 
 def _row_of_claim(claim: Claim) -> Row:
@@ -328,17 +217,46 @@ def _row_of_completion(command: Complete) -> Row:
     return (*_of_completion(encode(record)), command.response.body)
 
 
-def _values(names: Sequence[str], first: int) -> dict[str, str]:
-    """What each of these columns is in a row of `_unnested`."""
-    return {
+@cache
+def hot_text(verb: Verb, names: tuple[str, ...], *, is_portable: bool = False, has_events: bool = False) -> str:
+    """The statement for these columns, those that any of the commands has, and with what is written of events."""
+    first = 5 if is_portable else 3
+    given = {
         name: f"coalesce(i.{name}, (${place}::{type_of(name)}[])[1])" if name in _SHARED else f"i.{name}"
         for place, name in enumerate(names, first)
     }
-
-
-def _unnested(names: Sequence[str], first: int) -> str:
+    claimed, completed = dict[str, str](), dict[str, str]()
+    if verb == "insert_absent":
+        lease_until = f"s.now_us + {given['lease_us']}"
+        claimed = {**given, **_CLAIMED, "lease_until_us": lease_until, "due_us": lease_until}
+        del claimed["token"]
+        if "expected_us" in given:
+            claimed["expected_us"] = f"s.now_us + {given['expected_us']}"
+    else:
+        given = dict.fromkeys(COMPLETION, "NULL") | given
+        until = {each: f"s.now_us + {given[each]}" for each in ("replay_until_us", "remember_until_us")}
+        derived = {
+            **_COMPLETED,
+            **until,
+            "due_us": until["replay_until_us"],
+            "body_kept": f"{given['body']} IS NOT NULL",
+        }
+        completed = {each: derived.get(each) or given[each] for each in COMPLETED}
     arrays = ", ".join(f"${place}::{type_of(each)}[]" for place, each in enumerate(names, first))
-    return f"unnest({arrays}) WITH ORDINALITY AS i ({', '.join(names)}, place)"
+    parts = {
+        "columns": ", ".join(claimed),
+        "values": ", ".join(claimed.values()),
+        "changes": ", ".join(f"{column} = {value}" for column, value in completed.items()),
+        "given": f"unnest({arrays}) WITH ORDINALITY AS i ({', '.join(names)}, place)",
+        "body": "i.body" if "body" in names else "NULL::BYTEA",
+        "events": _events(first + len(names)) if has_events else "",
+        "result": _RESULT,
+        "now": NOW,
+        "is_new": IS_NEW,
+        "record_versions": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
+    }
+    text = texts_of("gateway.store.postgres", ("hot_portable" if is_portable else "hot",))[verb]
+    return qualified(re.sub(r"--.*\n", "", text).format_map(parts))
 
 
 def _events(first: int) -> str:
@@ -352,24 +270,26 @@ def _events(first: int) -> str:
 ), """  # noqa: S608
 
 
-def events_of(outbox: Outbox, commands: Sequence[Command]) -> list[Row]:
-    """The events of these commands, if they take effect, none of them in a line, each with the operation's id in front.
-
-    All that a statement can change of a record is as it was granted.
-    """
+def events_of(outbox: Outbox, commands: Sequence[Command]) -> list[Any]:
+    """What a statement is given of the events of these commands, if they take effect, none of them in a line; nothing
+    for none. All that it can change of a record is as it was granted."""
     rows: list[Row] = []
     if outbox.subscriptions:
         for command in commands:
             if isinstance(command, Complete) and (before := command.granted) is not None:
-                front = command.operation_id.bytes, outbox.service
                 events = outbox.rows(before, step(before, command, 0, no_token)[1])
+                front = (command.operation_id.bytes,)
                 rows += [(*front, each.sink, each.event_id, each.type, each.content, each.response) for each in events]
-    return rows
-
-
-def event_columns(rows: Sequence[Row]) -> list[Any]:
-    """The arguments of a statement for these events; none for none."""
     if not rows:
         return []
-    ids, services, *others = (list(column) for column in zip(*rows, strict=True))
-    return [ids, services[0], *others]
+    ids, *others = (list(column) for column in zip(*rows, strict=True))
+    return [ids, outbox.service, *others]
+
+
+def granted(command: Command, token: int, now_us: int) -> Result:
+    """The result of a command that a statement executed then."""
+    before = command.granted if type(command) is Complete else None
+    if before is not None and before.lease_until_us <= now_us:
+        # It was renewed, or the statement had not changed it.
+        before = replace(before, lease_until_us=now_us + 1)
+    return step(before, command, now_us, token.__int__)[0]

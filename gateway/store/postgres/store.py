@@ -31,7 +31,7 @@ that accepts asks once a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,21 +40,11 @@ from uuid import UUID
 
 from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
+from gateway.store import operations
 from gateway.store.base import WORK, NotApplied, StartRefused, Watch
 from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.promotion import Joined, Member
-from gateway.store.operations import (
-    BACKLOG_COUNT_MAX,
-    ActivityRow,
-    Agreement,
-    Backlog,
-    Epoch,
-    Pause,
-    RouteBacklog,
-    Serving,
-    Swept,
-)
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import (
     INSUFFICIENT_PRIVILEGE,
@@ -62,18 +52,16 @@ from gateway.store.postgres.connection import (
     SERIALIZABLE,
     Connection,
     Durability,
-    Link,
     ServerRefused,
     transaction,
 )
-from gateway.store.postgres.days import Days
-from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, WitnessedLink
+from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, Link, WitnessedLink
 from gateway.store.postgres.executor import Executor, Horizon, Transactions
 from gateway.store.postgres.news import News
 from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
 from gateway.store.relational import inquiry
 from gateway.store.relational.executor import ABSENT, Cursor, decode, read_batch, snapshot_of
-from gateway.store.relational.store import RelationalStore
+from gateway.store.relational.store import Mode, RelationalStore
 
 # -- backlog -----------------------------------------------------------------------------------------------------------
 
@@ -87,21 +75,19 @@ _KEPT_SECONDS_MAX: Final = 5.0
 
 
 class Backlogs:
-    """`backlog` of a store. Lives on one event loop."""
-
     def __init__(self, query: Callable[[Callable[[Cursor], Awaitable[Any]]], Awaitable[Any]]) -> None:
         self._query = query
         # The last large count of each service: when it began, and until when it is used, by the event loop's clock.
-        self._kept: dict[str, tuple[float, float, Backlog]] = {}
+        self._kept: dict[str, tuple[float, float, operations.Backlog]] = {}
 
-    async def of(self, service: str) -> Backlog:
+    async def of(self, service: str) -> operations.Backlog:
         """Pauses are never of before. Raises `StoreError`."""
         clock = asyncio.get_running_loop().time
         now = clock()
-        began, until, backlog = self._kept.get(service, (now, now, Backlog()))
+        began, until, backlog = self._kept.get(service, (now, now, operations.Backlog()))
         if now < until:
             return replace(backlog, paused=await self._query(partial(_pauses, service)), age_seconds=now - began)
-        counted: Backlog = await self._query(partial(_counted, service))
+        counted: operations.Backlog = await self._query(partial(_counted, service))
         if sum(map(_rows_of, counted.waiting.values())) > _COUNTED_ANEW_MAX:
             ended = clock()
             kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
@@ -109,19 +95,19 @@ class Backlogs:
         return counted
 
 
-def _rows_of(counted: RouteBacklog) -> int:
+def _rows_of(counted: operations.RouteBacklog) -> int:
     return counted.accepted + sum(counted.dead_letters.values())
 
 
-async def _pauses(service: str, cursor: Cursor) -> dict[str, Pause]:
-    return {name: Pause(*rest) for name, *rest in await cursor.rows("select_pauses", (service,))}
+async def _pauses(service: str, cursor: Cursor) -> dict[str, operations.Pause]:
+    return {name: operations.Pause(*rest) for name, *rest in await cursor.rows("select_pauses", (service,))}
 
 
-async def _counted(service: str, cursor: Cursor) -> Backlog:
+async def _counted(service: str, cursor: Cursor) -> operations.Backlog:
     backlog = await inquiry.backlog(cursor, service)
     accepted = sum(route.accepted for route in backlog.waiting.values())
     dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
-    if max(accepted, dead) < BACKLOG_COUNT_MAX:
+    if max(accepted, dead) < operations.BACKLOG_COUNT_MAX:
         return backlog
     ((size_bytes,),) = await cursor.rows("delivery_bytes")
     share = min(1.0, _SAMPLED_BYTES / max(size_bytes, 1))
@@ -130,7 +116,7 @@ async def _counted(service: str, cursor: Cursor) -> Backlog:
         name: replace(route, accepted=0, request_bytes=0, dead_letters={}) for name, route in backlog.waiting.items()
     }
     for name, reason, found, request_bytes in await cursor.rows("sample_backlog", (100 * share, service)):
-        route, number = waiting.get(name, RouteBacklog()), round(found / share)
+        route, number = waiting.get(name, operations.RouteBacklog()), round(found / share)
         if reason:
             waiting[name] = replace(route, dead_letters={**route.dead_letters, reason: number})
         else:
@@ -149,14 +135,15 @@ _IDLE_SECONDS: Final = 45.0
 # A batch of reads may return as many bodies; the statement limits their total size.
 _READS_SIZE_MAX: Final = 32
 
-# A lost change by time is made again by the next sweep, so its commit needs no flush.
-_UNFLUSHED: Final = {"synchronous_commit": "off"}
+_MODES: Final[Mapping[Mode, tuple[str, Mapping[str, str] | None]]] = {
+    "read": (READING, None),
+    "change": (SERIALIZABLE, None),
+    "unsynced": (SERIALIZABLE, {"synchronous_commit": "off"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What exists between `start` and `close`."""
-
     links: list[Link]
     claims: Executor
     bodies: Executor
@@ -212,8 +199,8 @@ class PostgresStore(RelationalStore):
         if met:
             self._dialer.meet(met)
         self._horizon = Horizon()
-        self._days = Days(self._dialer.clock_us)
-        self._backlogs = Backlogs(self._query)
+        self._days = schema.Days(self._dialer.clock_us)
+        self._backlogs = Backlogs(self._work)
         self._running: _Running | None = None
 
     @property
@@ -233,7 +220,7 @@ class PostgresStore(RelationalStore):
         # Reset here, not in `close`: a claim still under way then must not run in a memory that was not compared.
         dialer.epoch, dialer.seen_token = None, 0
         news = News(self._watchers)
-        plain = dialer.link(None if not dialer.can_listen else lambda connection, _: news.listen(connection))
+        plain = Link(dialer, None if not dialer.can_listen else lambda connection, _: news.listen(connection))
         try:
             await _prepare(plain, dialer.dialect, schema.bring_up_to_date, schema.MIGRATE_SECONDS)
             if not self.is_portable:
@@ -243,7 +230,7 @@ class PostgresStore(RelationalStore):
             await plain.close()
             raise
         changing = [WitnessedLink(dialer, place) for place in range(self._connections - 1)]
-        slow = dialer.link(idle_seconds=_IDLE_SECONDS, compares_notes=False)
+        slow = Link(dialer, idle_seconds=_IDLE_SECONDS, compares_notes=False)
         executors = [self._executor(link) for link in changing]
         self._running = _Running(
             [*changing, plain, slow],
@@ -276,10 +263,10 @@ class PostgresStore(RelationalStore):
     async def read(self, operation_id: UUID) -> Snapshot:
         return await self._started().reads.submit(operation_id)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> operations.Swept:
         if self.is_portable:
             return await super().sweep(limit)
-        swept, link = Swept(), self._started().slow.link
+        swept, link = operations.Swept(), self._started().slow.link
         try:
             await self._horizon.reach(link)
             swept = await super().sweep(limit)
@@ -290,7 +277,9 @@ class PostgresStore(RelationalStore):
         await self._days.keep(link)
         return swept
 
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+    async def compare_configuration(
+        self, serving: operations.Serving, *, is_trial: bool = False
+    ) -> operations.Agreement:
         agreement = await super().compare_configuration(serving, is_trial=is_trial)
         if not (agreement.conflicts or is_trial or self.is_portable):
             await self._days.begin(self._started().slow.link, serving.replay_us)
@@ -303,7 +292,7 @@ class PostgresStore(RelationalStore):
             lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit), READING
         )
 
-    async def backlog(self, service: str) -> Backlog:
+    async def backlog(self, service: str) -> operations.Backlog:
         return await (super().backlog(service) if self.is_portable else self._backlogs.of(service))
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
@@ -339,14 +328,8 @@ class PostgresStore(RelationalStore):
                 if not isinstance(command, Renew):
                     running.news.announce(operation_id_of(command))
 
-    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._started().slow.work(work, READING)
-
-    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._started().slow.work(work, SERIALIZABLE)
-
-    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        return await self._started().slow.work(work, SERIALIZABLE, _UNFLUSHED)
+    async def _work(self, work: Callable[[Cursor], Awaitable[T]], mode: Mode = "read") -> T:
+        return await self._started().slow.work(work, *_MODES[mode])
 
     # -- what gateways tell each other ---------------------------------------------------------------------------------
 
@@ -355,7 +338,7 @@ class PostgresStore(RelationalStore):
         """The one for all this. Raises `NotApplied` while the store is not started."""
         return self._started().plain.link
 
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+    async def check_memory(self, links: Collection[UUID] = ()) -> operations.Epoch:
         epoch = await self._link.run(lambda connection: self._dialer.check_memory(connection, links))
         self._know_memo(epoch.memo)
         return epoch
@@ -391,7 +374,7 @@ class PostgresStore(RelationalStore):
     async def leave_turns(self, holder: UUID) -> None:
         await self._started().plain.work(lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
 
-    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: operations.ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
         values = [(row.writer.bytes, row.span_us, row.at_us, row.until_us, row.body) for row in rows]
         await self._fetch("upsert_activity", service, *zip(*values, strict=True))
@@ -422,7 +405,7 @@ class PostgresStore(RelationalStore):
     async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
         await self._fetch("vouch", identity, gateway_id.bytes, _bytes(ended), boot)
 
-    async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
+    async def accept_promotion(self, epoch: operations.Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         before, _, _, timeline = epoch.parent.split("/")
         is_done = await self._locked("accept_promotion", memo, epoch.memo, before, timeline, is_trusted, epoch.identity)
         if is_done:
@@ -457,7 +440,6 @@ class PostgresStore(RelationalStore):
         return [found[each] for each in operation_ids]
 
     async def _read_some(self, operation_ids: list[UUID]) -> dict[UUID, Snapshot | Exception]:
-        """The settled records, but for those whose bodies are left."""
         wanted = [operation_id.bytes for operation_id in operation_ids]
         # On a compared memory: a record that another one lacks would look absent to the caller.
         rows = await self._fetch("read", self._dialer.clock_us(), wanted)
@@ -483,11 +465,9 @@ def _bytes(ids: Iterable[UUID]) -> list[bytes]:
 async def migrate(
     url: str, durability: Durability = "server", dialect: Dialect = "postgres", *, grant_to: str | None = None
 ) -> list[str]:
-    """Bring the schema up to date and return the names of the applied migrations. Raises as `start` does.
-
-    The role `grant_to` gets the rights that a gateway needs.
-    """
-    link = Dialer(url, durability=durability, dialect=dialect).link()
+    """Bring the schema up to date and return the names of the applied migrations. Raises as `start` does. The role
+    `grant_to` gets the rights that a gateway needs."""
+    link = Link(Dialer(url, durability=durability, dialect=dialect))
     try:
         applied = await _prepare(link, dialect, schema.bring_up_to_date, schema.MIGRATE_SECONDS)
         if grant_to is not None:
@@ -499,7 +479,7 @@ async def migrate(
 
 async def is_migrated(url: str, durability: Durability = "server", dialect: Dialect = "postgres") -> bool:
     """Whether the schema exists and is up to date. Changes nothing; raises as `start` does."""
-    link = Dialer(url, durability=durability, dialect=dialect).link()
+    link = Link(Dialer(url, durability=durability, dialect=dialect))
     try:
         return await _prepare(link, dialect, schema.up_to_date_or_refused)
     finally:
@@ -507,10 +487,7 @@ async def is_migrated(url: str, durability: Durability = "server", dialect: Dial
 
 
 async def _prepare(
-    link: Link,
-    dialect: Dialect,
-    prepare: Callable[[Connection, Dialect], Awaitable[T]],
-    seconds: float | None = None,
+    link: Link, dialect: Dialect, prepare: Callable[[Connection, Dialect], Awaitable[T]], seconds: float | None = None
 ) -> T:
     """Connect for the first time, and bring the schema up to date, or ask whether it is. Raises `StartRefused`."""
     try:

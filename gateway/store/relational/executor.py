@@ -107,7 +107,6 @@ class Cursor:
     async def rows(self, statement: str, bindings: Sequence[Any] = (), /) -> list[Row]: ...
 
     async def row(self, statement: str, bindings: Sequence[Any] = (), /) -> Any:
-        """The first row, or None."""
         return next(iter(await self.rows(statement, bindings)), None)
 
     async def together(self, queries: Sequence[tuple[str, Sequence[Any]]], /) -> list[list[Row]]:
@@ -160,8 +159,6 @@ def drive(work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is stored of an operation, if anything."""
-
     record: Record | None = None
     has_body: bool = False
 
@@ -172,7 +169,6 @@ Found = Stored | StoreError
 
 
 async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snapshot | Exception]:
-    """The settled records."""
     found = await read_all(cursor, operation_ids)
     # Read the clock after the records, or one that was just written would lie in the future.
     now_us = cursor.now_us
@@ -207,10 +203,8 @@ async def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Found]:
 
 
 async def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Found]:
-    """The records of rows of `{record}` and the body.
-
-    Executes a further statement where rows keep a request, and where they are narrow.
-    """
+    """The records of rows of `{record}` and the body. Executes a further statement where rows keep a request, and where
+    they are narrow."""
     keeping = [row[0] for row in rows if columns.keeps_request(row)]
     deliveries = {row[0]: row[1:] for row in await cursor.among("select_delivery", keeping)} if keeping else {}
     kinds = await _kinds_of(cursor, map(kind_of, rows))
@@ -298,7 +292,6 @@ class Changes:
             rows["insert_request"].append((request.key_id, request.sealed, operation_id))
 
     def add_events(self, service: str, events: Iterable[OutboxRow]) -> None:
-        """Write the events of a change."""
         for event in events:
             names, now_us = (service, event.sink, event.event_id, event.type), self._now_us
             if event.line is None:
@@ -359,10 +352,8 @@ _Placed = tuple[int, Command]
 
 
 async def execute(cursor: Cursor, commands: Sequence[Command], outbox: Outbox) -> list[Result | Exception]:
-    """Execute the commands; for one about a record that this program cannot read, the result is the error.
-
-    Raises `Entangled`, before anything was changed.
-    """
+    """Execute the commands; for one about a record that this program cannot read, the result is the error. Raises
+    `Entangled`, before anything was changed."""
     results: dict[int, Result | Exception] = {}
     left = list(enumerate(commands))
     while left:
@@ -462,7 +453,6 @@ class EventsUnsynced(NotApplied):
 
 
 async def is_due(cursor: Cursor) -> bool:
-    """Whether a sweep would find anything."""
     now_us = cursor.now_us
     swept = [(name, (state.value, now_us, 1)) for name, state in cursor.swept]
     tidied = [(name, (now_us, 1)) for name, *_ in _TIDIED]

@@ -1,10 +1,8 @@
 """What recovery, operators, workers, relays and starting gateways read and write, in transactions of the caller: verbs
 of `operations.Cold`, and parts of them.
 
-It finds records, keeps recovery leases and observations, reads audits, compares identity recipes, finds what is to be
-delivered, keeps pauses and events, and replaces what is encrypted again. It never changes a record otherwise than by
-moving the time until which it has to be delivered; `lifecycle` decides what state a record is in. Queries over all
-records run in pieces, and never in a writing transaction, because every command would wait for it.
+It never changes a record otherwise than by moving the time until which it has to be delivered. Queries over all records
+run in pieces, and never in a writing transaction, because every command would wait for it.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from gateway.store.relational.executor import (
     prolong,
     read_all,
 )
-from gateway.store.relational.rows import encode_resource, line_of
+from gateway.store.relational.rows import line_of
 from gateway.store.sealed import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
 
 # Records per piece: other reads wait that long.
@@ -68,20 +66,17 @@ async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snaps
         return [], None
     # The one state, if it has an index of its own.
     stopped = next((state for state in _STOPPED if states == {state}), None)
-    after = b"" if query.after is None else query.after.bytes
     if stopped is None:
-        horizon = await cursor.row("select_horizon", (after, PIECE_RECORDS_MAX - 1))
-    else:
-        of_state = (stopped.value, after, PIECE_RECORDS_MAX - 1)
-        horizon = await cursor.row("select_horizon_stopped", of_state)
-    bounds = (after, _NO_HORIZON if horizon is None else horizon[0], now_us - query.age_us)
-    routes = None if query.routes is None else json.dumps(sorted(query.routes))
-    if stopped is None:
+        suffix, of_state = "", tuple[str, ...]()
         wanted: tuple[Any, ...] = (json.dumps([*states]), json.dumps([*leading_to(states)]))
     else:
+        suffix, of_state = "_stopped", (stopped.value,)
         wanted = (stopped.value, _STOPPED[stopped].value, query.recoverable)
-    statement = "find" if stopped is None else "find_stopped"
-    rows = await cursor.rows(statement, (*bounds, routes, *wanted, now_us, query.limit))
+    after = b"" if query.after is None else query.after.bytes
+    horizon = await cursor.row(f"select_horizon{suffix}", (*of_state, after, PIECE_RECORDS_MAX - 1))
+    bounds = (after, _NO_HORIZON if horizon is None else horizon[0], now_us - query.age_us)
+    routes = None if query.routes is None else json.dumps(sorted(query.routes))
+    rows = await cursor.rows(f"find{suffix}", (*bounds, routes, *wanted, now_us, query.limit))
     found = []
     for kept in await decoded(cursor, rows):
         # One that this program cannot read is left out.
@@ -95,7 +90,6 @@ async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snaps
 
 
 def _wanted(query: operations.Query) -> frozenset[State]:
-    """The states that a record of the query can be in."""
     states = query.states
     if query.recoverable:
         states &= frozenset((State.IN_DOUBT,))
@@ -193,10 +187,8 @@ async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
 async def agree(
     cursor: Cursor, serving: operations.Serving, counted: Mapping[Name, operations.Living], *, writes: bool
 ) -> operations.Agreement | frozenset[Name]:
-    """Compare the configuration, or return the operations whose living keys have to be counted first.
-
-    `counted` has the living keys of the operations that an earlier call returned.
-    """
+    """Compare the configuration, or return the operations whose living keys have to be counted first. `counted` has the
+    living keys of the operations that an earlier call returned."""
     now_us = cursor.now_us
     window = (serving.gateway_id.bytes, now_us - RUNNING_US, now_us)
     running = set(await cursor.rows("select_running", window))
@@ -270,7 +262,6 @@ async def count_some(
 
 
 def joined(living: operations.Living, others: operations.Living) -> operations.Living:
-    """The sum of both."""
     is_open = living.until_us is None or others.until_us is None
     until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
     by_key = Counter(living.by_fingerprint_key) + Counter(others.by_fingerprint_key)
@@ -278,7 +269,6 @@ def joined(living: operations.Living, others: operations.Living) -> operations.L
 
 
 async def _known(cursor: Cursor) -> list[Remembered]:
-    """The operations, as `agreement` reads them."""
     rows = await cursor.rows("select_recipes")
     return [Remembered(name, operation, recipe, routes, bool(last)) for name, operation, recipe, routes, last in rows]
 
@@ -438,11 +428,9 @@ async def pause_audits(cursor: Cursor, service: str) -> list[operations.PauseAud
 
 
 async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, *, is_first: bool) -> bool:
-    """Add the pause to the time of at most `limit` operations; False when there are no more.
-
-    A later call goes on where this one stopped, also of another process; the first one of an end that has rested for
-    long begins anew. What is moved back is read once more.
-    """
+    """Add the pause to the time of at most `limit` operations; False when there are no more. A later call goes on where
+    this one stopped, also of another process; the first one of an end that has rested for long begins anew. What is
+    moved back is read once more."""
     now_us, name = cursor.now_us, (service, operation)
     rested_since_us = now_us - operations.PAUSE_END_US if is_first else 0
     await cursor.change("move_pauses", (now_us,))
@@ -481,14 +469,12 @@ async def remember(cursor: Cursor, service: str, outbox: Outbox) -> None:
 
 
 async def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int]) -> bool:
-    """Whether `lease` would find anything."""
     now_us = cursor.now_us
     sinks = [sink for sink, number in wanted.items() if number]
     return any(await cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
 
 
 async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[operations.LeasedEvent]:
-    """Lease at most so many due events of each sink."""
     now_us, leased = cursor.now_us, []
     for sink, number in wanted.items():
         rows = await cursor.rows("lease_events", (service, sink, now_us, number, now_us + lease_us))
@@ -673,13 +659,11 @@ async def _replace(cursor: Cursor, row: Row, kept: Kept) -> int:
 
 
 async def _records(cursor: Cursor, ids: Sequence[UUID]) -> dict[UUID, Record]:
-    """Those that this program can read."""
     found = (await read_all(cursor, ids)).items()
     return {each: stored.record for each, stored in found if isinstance(stored, Stored) and stored.record is not None}
 
 
 def _columns(record: Record) -> tuple[Any, ...]:
-    """The confidential columns of a record."""
     probe, response = record.probe, record.response
     if record.attempt_id == NO_ATTEMPT:
         response = None
@@ -688,5 +672,5 @@ def _columns(record: Record) -> tuple[Any, ...]:
         line_of(record.request),
         *((None, None) if probe is None else (probe.target, probe.host)),
         *((None, None) if response is None else (response.reason, pack_headers(response.headers))),
-        encode_resource(record.resource),
+        None if record.resource is None else record.resource.encode(),
     )

@@ -1,11 +1,10 @@
 """How a record is written as a row, and read back; and how the values of a row are bytes, where there are no tables.
 
-It owns the columns of a record and their order, which `statements` are made of, and the version of the row format. It
-never guesses: a row with an unknown version, state or event is an error and stays as it is.
+It owns the columns of a record and their order, which `statements` are made of. A row with an unknown version, state or
+event is an error and stays as it is.
 
 *A tombstone* has a narrow row once a sweep has written it, because nearly all keys that are remembered are tombstones.
-The row gives up what `Record` says, and what it has in common with many others is in a row of `kind`. The other columns
-are null, and take no room.
+The row gives up what `Record` says, and what it has in common with many others is in a row of `kind`.
 
 *As bytes*, a row is the number of its values, the kind of each, the numbers and the sizes of the others, and these one
 after the other. Rows of the same kinds come again and again, so what is to be done for these is found once.
@@ -104,7 +103,6 @@ _KIND_PLACE: Final = 1 + len(COLUMNS)
 
 
 def encode(record: Record) -> Row:
-    """The columns of the record."""
     identity, fingerprint, response = record.identity, record.fingerprint, record.response
     probe, request, resource = record.probe, record.request, record.resource
     return (
@@ -144,7 +142,7 @@ _NO_HOST: Final = "-"
 
 def line_of(request: RequestInfo | None) -> str:
     """The request of an attempt as one line such as `POST api.example.com /v1/charges`, without its ids; empty if it is
-    not known. One column instead of three, because most requests of a route have the same line."""
+    not known. Most requests of a route have the same one."""
     return "" if request is None else f"{request.method} {request.host or _NO_HOST} {request.path}"
 
 
@@ -158,16 +156,6 @@ def _request_of(line: str, request_id: str | None, trace_id: str | None) -> Requ
 _FIVE_NULLS: Final = (None,) * 5
 _FOUR_NULLS: Final = (None,) * 4
 _TWO_NULLS: Final = (None,) * 2
-
-
-def encode_resource(resource: str | None) -> bytes | None:
-    """A resource as one value."""
-    return None if resource is None else resource.encode()
-
-
-def decode_resource(encoded: bytes | None) -> str | None:
-    """Undo `encode_resource`."""
-    return None if encoded is None else encoded.decode()
 
 
 def encode_delivery(record: Record, delivery: Delivery) -> Row:
@@ -224,10 +212,7 @@ def encode_tombstone(record: Record, services: Iterable[str]) -> tuple[Row, Row]
 
 def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -> Record:
     """The record of a row of `{record}` and the body, of a row of `{delivery}` where `keeps_request`, and of a row of
-    `{kind}` where there is a `kind_of`.
-
-    Raises `Unreadable` when this program cannot read it.
-    """
+    `{kind}` where there is a `kind_of`. Raises `Unreadable` when this program cannot read it."""
     if columns[_KIND_PLACE] is not None:
         return _decode_tombstone(columns, kind)
     (
@@ -267,7 +252,7 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
         doubt,
         None if resolution_id is None else UUID(bytes=resolution_id),
         None if status is None else StoredResponse(status, reason, kept_headers(headers), body, api_version or b""),
-        decode_resource(resource),
+        None if resource is None else resource.decode(),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         _request_of(request, request_id, trace_id),
         None if delivery is None else _decode_delivery(delivery),
@@ -305,7 +290,7 @@ def _decode_tombstone(columns: Row, kind: Row | None) -> Record:
         remember_until_us=found["remember_until_us"],
         completed_us=completed_us,
         response=StoredResponse(shared["status"], b"", (), None, shared["api_version"]),
-        resource=decode_resource(found["resource"]),
+        resource=None if found["resource"] is None else found["resource"].decode(),
     )
 
 
@@ -360,7 +345,6 @@ class _Layout(NamedTuple):
     """What is where, for values of these kinds."""
 
     texts: int
-    """How many there are."""
     parts: int
     """Likewise of texts and bytes."""
     sorted: itemgetter[Any]

@@ -66,9 +66,8 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     The dialect's `words` are `row`, the column that identifies an operation here, and `row_of`, its value for an id;
     `greatest`, the function with the greater of two values; `join`, which joins tables in the order in which they are
     named; `response`, by which `r` is the response of the operation `o`; `locked`, which locks what is read; `bytes`,
-    the type; `each`, the rows with a `value` each of a list (JSON) of texts, which stands behind `{each of`;
-    `among`, which compares a column with the keys of `Cursor.among`; and `keys`, these as rows, where there can be
-    many. A text with `{key}` is about one key, and is executed for each.
+    the type; `each`, the rows with a `value` each of a list (JSON) of texts; `among`, which compares a column with the
+    keys of `Cursor.among`; and `keys`, these as rows, where there can be many. A text with `{key}` is about one key.
     """
     placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
     made = writes(is_numbered=words["row"] != "id")
@@ -95,7 +94,6 @@ _EACH: Final = re.compile(r"\{each of ([\w.?]+)\}")
 
 
 def numbered(text: str) -> str:
-    """The statement with its parameters written as PostgreSQL has them."""
     numbers = count(1)
     return _PARAMETER.sub(lambda found: f"${found.group(1) or next(numbers)}", text)
 
@@ -129,10 +127,8 @@ def type_of(column: str, table: str = "operation") -> str:
 
 @dataclass(frozen=True)
 class Write:
-    """A statement that is given values of `columns` and then of `keys`, by which an existing row is found.
-
-    `nulls` are set to NULL, `values` are expressions of what is given, by column.
-    """
+    """A statement that is given values of `columns` and then of `keys`, by which an existing row is found. `nulls` are
+    set to NULL, `values` are expressions of what is given, by column."""
 
     verb: Literal["insert", "update", "delete"]
     table: str
@@ -144,7 +140,6 @@ class Write:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What each row has to have."""
         return (*self.columns, *self.keys)
 
 

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Work is a coroutine over a transaction (`executor.Cursor`): it reads, lets `lifecycle.step` decide, and writes. Where
-statements wait for nothing, as in a thread that owns a file, it is run to its end at once (`executor.drive`). Commands
-that arrive while a connection is busy form one batch and one transaction. Queries over more than a few records run in
-pieces, so that other calls get their turn in between."""
+Work is a coroutine over a transaction (`executor.Cursor`). Where statements wait for nothing, as in a thread that owns
+a file, it is run to its end at once (`executor.drive`). Commands that arrive while a connection is busy form one batch
+and one transaction. Queries over more than a few records run in pieces, so that other calls get their turn in between.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Applied, Audit, Command, Result, Snapshot, operation_id_of
@@ -49,31 +49,14 @@ RESEAL_TRANSACTION_MAX: Final = 20
 
 Work = Callable[Concatenate[Cursor, P], Awaitable[T]]
 Verb = Callable[Concatenate["RelationalStore", P], Coroutine[Any, Any, T]]
+Mode = Literal["read", "change", "unsynced"]
+"""On one consistent state, of which nothing is changed; in one durable transaction; in one that a crash may undo."""
 
 
-def _reads(work: Work[P, T]) -> Verb[P, T]:
-    """The verb that does this work on one consistent state, and changes nothing."""
-
-    async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._query(lambda cursor: work(cursor, *args, **kwargs))
-
-    return wraps(work)(verb)
-
-
-def _changes(work: Work[P, T]) -> Verb[P, T]:
-    """The verb that does this work in one durable transaction."""
+def _verb(work: Work[P, T], mode: Mode = "read") -> Verb[P, T]:
 
     async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._change(lambda cursor: work(cursor, *args, **kwargs))
-
-    return wraps(work)(verb)
-
-
-def _unsynced(work: Work[P, T]) -> Verb[P, T]:
-    """The verb that does this work, which a crash may undo."""
-
-    async def verb(self: RelationalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._change_without_fsync(lambda cursor: work(cursor, *args, **kwargs))
+        return await self._work(lambda cursor: work(cursor, *args, **kwargs), mode)
 
     return wraps(work)(verb)
 
@@ -83,27 +66,29 @@ class RelationalStore(ABC):
     Most are one piece of work in one transaction."""
 
     sweep_records_max: ClassVar[int] = SWEEP_TRANSACTION_MAX
-    """Records per transaction of a sweep."""
     has_one_writer: ClassVar[bool] = True
     """Whether commands wait for a sweep."""
     syncs_always: bool
-    """Whether what `_change_without_fsync` does is as durable as all else."""
+    """Whether what may be undone is as durable as all else."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._watchers = Watchers()
 
     @abstractmethod
-    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Do this work, which only reads, on one consistent state."""
+    async def _work(self, work: Callable[[Cursor], Awaitable[T]], mode: Mode = "read") -> T: ...
 
-    @abstractmethod
-    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Do this work in one durable transaction."""
+    async def _piece(self, work: Callable[[Cursor], Awaitable[T]], mode: Mode) -> T:
+        """Do a piece of work, and then let pass for as long whoever waits for the only writer."""
 
-    @abstractmethod
-    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """As `_change`, for what a crash may undo."""
+        async def timed(cursor: Cursor) -> tuple[T, float]:
+            began = time.perf_counter()
+            return await work(cursor), time.perf_counter() - began
+
+        result, spent_seconds = await self._work(timed, mode)
+        if self.has_one_writer:
+            await asyncio.sleep(spent_seconds)
+        return result
 
     @property
     def cold(self) -> Self:
@@ -111,12 +96,12 @@ class RelationalStore(ABC):
 
     async def sweep(self, limit: int) -> Swept:
         swept, left, size_max = Swept(), limit, self.sweep_records_max
-        if not await self._query(is_due):
+        if not await self._work(is_due):
             return swept
         while left > 0:
             size = min(left, size_max)
             try:
-                (part, operation_ids), spent_seconds = await self._sweep_some(size)
+                part, operation_ids = await self._sweep_some(size)
             except Contended:
                 if size == 1:
                     raise
@@ -126,27 +111,22 @@ class RelationalStore(ABC):
             for operation_id in operation_ids:
                 self._watchers.announce(operation_id)
             swept += part
-            if self.has_one_writer:
-                # Pause, or every command would find it busy sweeping.
-                await asyncio.sleep(spent_seconds)
             if not swept.more:
                 break
         return swept
 
-    async def _sweep_some(self, size: int) -> tuple[tuple[Swept, list[UUID]], float]:
-        async def sweep(cursor: Cursor, *, is_synced: bool) -> tuple[Swept, list[UUID]]:
-            return await sweep_some(cursor, size, self._outbox, is_synced=is_synced)
-
+    async def _sweep_some(self, size: int) -> tuple[Swept, list[UUID]]:
+        sweep = partial(sweep_some, limit=size, outbox=self._outbox)
         try:
             # What is lost of it is done again by the next sweep.
-            return await self._change_without_fsync(_timed(partial(sweep, is_synced=self.syncs_always)))
+            return await self._piece(partial(sweep, is_synced=self.syncs_always), "unsynced")
         except EventsUnsynced:
-            return await self._change(_timed(partial(sweep, is_synced=True)))
+            return await self._piece(partial(sweep, is_synced=True), "change")
 
-    take_turns = _unsynced(inquiry.take_turns)
-    leave_turns = _unsynced(inquiry.leave_turns)
-    tally = _reads(inquiry.tally)
-    sealed_examples = _reads(inquiry.sealed_examples)
+    take_turns = _verb(inquiry.take_turns, "unsynced")
+    leave_turns = _verb(inquiry.leave_turns, "unsynced")
+    tally = _verb(inquiry.tally)
+    sealed_examples = _verb(inquiry.sealed_examples)
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
         counted: dict[Name, Living] = {}
@@ -158,21 +138,20 @@ class RelationalStore(ABC):
             return agreed
 
         while True:
-            agreed = await (self._query(agree) if is_trial else self._change(agree))
+            agreed = await self._work(agree, "read" if is_trial else "change")
             if isinstance(agreed, Agreement):
                 return agreed
             counted = await self._count_living(agreed)
 
-    note_running = _unsynced(inquiry.note_running)
-    raise_level = _changes(inquiry.raise_level)
+    note_running = _verb(inquiry.note_running, "unsynced")
+    raise_level = _verb(inquiry.raise_level, "change")
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        names = await self._query(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
+        names = await self._work(lambda cursor: inquiry.operations_without_route(cursor, service, operations))
         counted = await self._count_living(names)
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
     async def _count_living(self, names: Collection[Name]) -> dict[Name, Living]:
-        """Count the living keys piece by piece."""
         counted, after, has_more = dict.fromkeys(names, Living()), None, bool(names)
         while has_more:
             part, after = await self._count_some(names, after)
@@ -180,7 +159,7 @@ class RelationalStore(ABC):
             has_more = after is not None
         return counted
 
-    _count_some = _reads(inquiry.count_some)
+    _count_some = _verb(inquiry.count_some)
 
     async def find(self, query: Query) -> list[Snapshot]:
         found: list[Snapshot] = []
@@ -191,65 +170,59 @@ class RelationalStore(ABC):
                 return found
             query = replace(query, after=last)
 
-    _find_some = _reads(inquiry.find_some)
-    recover = _changes(inquiry.recover)
-    put_off = _changes(inquiry.put_off)
-    recovery = _reads(inquiry.recovery)
+    _find_some = _verb(inquiry.find_some)
+    recover = _verb(inquiry.recover, "change")
+    put_off = _verb(inquiry.put_off, "change")
+    recovery = _verb(inquiry.recovery)
 
-    find_due = _reads(inquiry.find_due)
-    read_kept = _reads(inquiry.read_kept)
-    count_pending = _reads(inquiry.count_pending)
-    backlog = _reads(inquiry.backlog)
-    pause = _changes(inquiry.pause)
-    pause_audits = _reads(inquiry.pause_audits)
+    find_due = _verb(inquiry.find_due)
+    read_kept = _verb(inquiry.read_kept)
+    count_pending = _verb(inquiry.count_pending)
+    backlog = _verb(inquiry.backlog)
+    pause = _verb(inquiry.pause, "change")
+    pause_audits = _verb(inquiry.pause_audits)
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         resume_some = partial(inquiry.resume_some, service=service, operation=operation, limit=RESUME_TRANSACTION_MAX)
-        has_more, is_first = True, True
-        while has_more:
-            has_more, spent_seconds = await self._change_without_fsync(_timed(partial(resume_some, is_first=is_first)))
+        is_first = True
+        while await self._piece(partial(resume_some, is_first=is_first), "unsynced"):
             is_first = False
-            if has_more:
-                await asyncio.sleep(spent_seconds)
-        return await self._change(lambda cursor: inquiry.end_pause(cursor, service, operation, audit))
+        return await self._work(lambda cursor: inquiry.end_pause(cursor, service, operation, audit), "change")
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        if not await self._query(lambda cursor: inquiry.are_due(cursor, service, wanted)):
+        if not await self._work(lambda cursor: inquiry.are_due(cursor, service, wanted)):
             return []
         # A lease that is lost costs a duplicate.
-        return await self._change_without_fsync(lambda cursor: inquiry.lease(cursor, service, wanted, lease_us))
+        return await self._work(lambda cursor: inquiry.lease(cursor, service, wanted, lease_us), "unsynced")
 
-    report_events = _unsynced(inquiry.report_events)
-    find_events = _reads(inquiry.find_events)
-    redeliver_event = _changes(inquiry.redeliver_event)
-    suspend_sink = _changes(inquiry.suspend_sink)
-    resume_sink = _changes(inquiry.resume_sink)
-    sinks = _reads(inquiry.sinks)
+    report_events = _verb(inquiry.report_events, "unsynced")
+    find_events = _verb(inquiry.find_events)
+    redeliver_event = _verb(inquiry.redeliver_event, "change")
+    suspend_sink = _verb(inquiry.suspend_sink, "change")
+    resume_sink = _verb(inquiry.resume_sink, "change")
+    sinks = _verb(inquiry.sinks)
 
-    latest_audits = _reads(inquiry.latest_audits)
-    audits = _reads(inquiry.audits)
+    latest_audits = _verb(inquiry.latest_audits)
+    audits = _verb(inquiry.audits)
 
-    sealed_rows = _reads(inquiry.sealed_rows)
+    sealed_rows = _verb(inquiry.sealed_rows)
 
     async def reseal(self, changes: Sequence[tuple[Row, Kept]]) -> int:
         changed = 0
         for begin in range(0, len(changes), RESEAL_TRANSACTION_MAX):
             some = changes[begin : begin + RESEAL_TRANSACTION_MAX]
-            part, spent_seconds = await self._change(_timed(partial(inquiry.reseal, changes=some)))
-            changed += part
-            # Pause, or gateways would find the file busy.
-            await asyncio.sleep(spent_seconds)
+            changed += await self._piece(partial(inquiry.reseal, changes=some), "change")
         return changed
 
-    observed_before = _reads(inquiry.observed_before)
-    observed_contents = _reads(inquiry.observed_contents)
-    save_observations = _unsynced(inquiry.save_observations)
-    count_observed = _reads(inquiry.count_observed)
+    observed_before = _verb(inquiry.observed_before)
+    observed_contents = _verb(inquiry.observed_contents)
+    save_observations = _verb(inquiry.save_observations, "unsynced")
+    count_observed = _verb(inquiry.count_observed)
 
-    save_activity = _unsynced(inquiry.save_activity)
-    activity = _reads(inquiry.activity)
+    save_activity = _verb(inquiry.save_activity, "unsynced")
+    activity = _verb(inquiry.activity)
 
-    begin_epoch = _changes(inquiry.begin_epoch)
+    begin_epoch = _verb(inquiry.begin_epoch, "change")
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(operation_id)
@@ -262,13 +235,3 @@ class RelationalStore(ABC):
             for command, result in zip(commands, results, strict=True):
                 if isinstance(result, Applied):
                     self._watchers.announce(operation_id_of(command))
-
-
-def _timed(work: Callable[[Cursor], Awaitable[T]]) -> Callable[[Cursor], Awaitable[tuple[T, float]]]:
-    """The work, and for how many seconds it kept its transaction open."""
-
-    async def timed(cursor: Cursor) -> tuple[T, float]:
-        began = time.perf_counter()
-        return await work(cursor), time.perf_counter() - began
-
-    return timed

@@ -1,16 +1,12 @@
 """Connections to an embedded database, each used by one thread, and what is known when one fails.
 
-This is the only module of the SQLite store that imports the driver. It owns where the file may be (private, and where
-commits are reliable), how a connection is opened, trusted and dropped, and which errors mean that nothing was changed.
-Callers pass the statements as `work`. The journal commits to its files in the same way (`journal.file`).
+It owns where the file may be (private, and where commits are reliable), how a connection is opened, trusted and
+dropped, and which errors mean that nothing was changed. The journal commits to its files in the same way.
 
 A failure before COMMIT is rolled back: `NotApplied`. A failure of COMMIT itself is `Indefinite`, and the connection is
 not used again, because after a failed `fsync` the kernel may count unwritten pages as written. The file is trusted
-again once its whole log was copied into the database and both were synced. The store does that on each new connection,
-and is down until it succeeds.
-
-A transaction (`Transaction`) is what `relational` does its work in: statements by their names, the clock, and the
-fencing tokens.
+again once its whole log was copied into the database and both were synced: on each new connection, and the store is
+down until that succeeds.
 """
 
 from __future__ import annotations
@@ -97,8 +93,7 @@ _UPDATE_SEQUENCE: Final = TEXTS["update_sequence"]
 
 
 class Transaction(Cursor):
-    """One for each connection, whose transactions follow one another: its lock excludes every other one. One result at
-    a time: each statement ends the previous one."""
+    """One for each connection, whose transactions follow one another. Each statement ends the previous one."""
 
     __slots__ = ("_sequence", "clock_us", "connection", "cursor", "drawn")
 
@@ -107,13 +102,11 @@ class Transaction(Cursor):
 
     def __init__(self, cursor: Any, clock_us: Callable[[], int]) -> None:
         self.cursor = cursor
-        """The driver's."""
         self.connection = cursor.connection
         self.clock_us = clock_us
         # The sequence is read for the first token of a transaction, and written once at its end.
         self._sequence = 0
         self.drawn = 0
-        """How many tokens the transaction has drawn."""
 
     # No function of ours in between: it is asked in each transaction.
     now_us = property(methodcaller("clock_us"))
@@ -215,7 +208,11 @@ def prepare_file(path: Path) -> FileId:
     try:
         if not directory.exists():
             make_directory(directory)
-        _check_directory(directory)
+        mode = directory.stat().st_mode
+        if not stat.S_ISDIR(mode):
+            raise StartRefused(f"{directory} is not a directory")
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StartRefused(f"{directory} can be written by everybody; run: chmod o-w {directory}")
         if (filesystem := filesystem_of(directory)) in _NETWORK_FILESYSTEMS:
             raise StartRefused(
                 f"{directory} is on a network file system ({filesystem}), where SQLite's locks cannot be trusted; "
@@ -223,30 +220,18 @@ def prepare_file(path: Path) -> FileId:
             )
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            return _check_file(path, descriptor)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StartRefused(f"{path} is not a file")
+            if status.st_mode & 0o077:
+                # Before the log and the shared memory exist, because SQLite gives them the file's mode.
+                os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
     except OSError as error:
         if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError | FileExistsError):
             raise StartRefused(f"cannot write {path}: {error.strerror}") from error
         raise NotApplied(f"cannot open {path}: {error.strerror}") from error
-
-
-def _check_directory(directory: Path) -> None:
-    mode = directory.stat().st_mode
-    if not stat.S_ISDIR(mode):
-        raise StartRefused(f"{directory} is not a directory")
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise StartRefused(f"{directory} can be written by everybody; run: chmod o-w {directory}")
-
-
-def _check_file(path: Path, descriptor: int) -> FileId:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise StartRefused(f"{path} is not a file")
-    if status.st_mode & 0o077:
-        # Before the log and the shared memory exist, because SQLite gives them the file's mode.
-        os.fchmod(descriptor, 0o600)
     return status.st_dev, status.st_ino
 
 
@@ -353,7 +338,6 @@ class Connection(Generic[W]):
         return workplace
 
     def prepare(self, cursor: apsw.Cursor) -> W:
-        """Set up a new connection."""
         raise NotImplementedError
 
     def not_applied(self, error: apsw.Error) -> NotApplied:
@@ -368,10 +352,8 @@ class Connection(Generic[W]):
 
 
 class Committer(Connection[W]):
-    """A connection that writes, with durable commits.
-
-    Subclasses call `_keep_log` in `prepare`, and decide when to call `_regain_trust`.
-    """
+    """A connection that writes, with durable commits. Subclasses call `_keep_log` in `prepare`, and decide when to call
+    `_regain_trust`."""
 
     # After a failed commit, nothing may be written to the file until all of it is known to be on the disk.
     _is_distrusted = False
@@ -466,10 +448,8 @@ class Writer(Committer[Transaction]):
             self._workplace.drawn = 0
 
     def change_without_fsync(self, work: Callable[[Transaction], T]) -> T:
-        """As `transact`, for changes that may be lost: the next commit syncs them.
-
-        Until then a power loss undoes them, and only them, because the log is read back only as far as it is intact.
-        """
+        """As `transact`, for changes that a power loss may undo until the next commit syncs them: the log is read back
+        only as far as it is intact."""
         try:
             self.workplace().cursor.execute("PRAGMA synchronous = NORMAL")
         except apsw.Error as error:
@@ -477,19 +457,18 @@ class Writer(Committer[Transaction]):
         try:
             return self.transact(work)
         finally:
-            self._sync_again()
-
-    def _sync_again(self) -> None:
-        """Sync commits again. If that fails, drop the connection; the next one starts with syncs."""
-        if self._handle is not None:
-            try:
-                self._cursor.execute("PRAGMA synchronous = FULL")
-            except apsw.Error:
-                self.drop()
+            if self._handle is not None:
+                try:
+                    self._cursor.execute("PRAGMA synchronous = FULL")
+                except apsw.Error:
+                    # The next connection starts with syncs.
+                    self.drop()
 
 
 class Reader(Connection[Transaction]):
     """The connection that reads committed data and cannot write."""
+
+    version = 0
 
     def __init__(self, path: Path, busy_seconds: float, clock_us: Callable[[], int] = wall_clock_us) -> None:
         super().__init__(path, busy_seconds)
@@ -497,6 +476,8 @@ class Reader(Connection[Transaction]):
 
     def prepare(self, cursor: apsw.Cursor) -> Transaction:
         cursor.execute("PRAGMA query_only = 1")
+        self.version = check_ours(cursor, self.path)
+        _check_tables(cursor, self.path)
         return Transaction(cursor, self._clock_us)
 
     def query(self, work: Callable[[Transaction], T]) -> T:
@@ -511,17 +492,6 @@ class Reader(Connection[Transaction]):
         except apsw.Error as error:
             self.drop()
             raise self.not_applied(error) from error
-
-
-class SchemaReader(Connection[None]):
-    """A connection that only reads the version of the file's schema."""
-
-    version = 0
-
-    def prepare(self, cursor: apsw.Cursor) -> None:
-        cursor.execute("PRAGMA query_only = 1")
-        self.version = check_ours(cursor, self.path)
-        _check_tables(cursor, self.path)
 
 
 def _check_tables(cursor: apsw.Cursor, path: Path) -> None:

@@ -6,18 +6,16 @@ reaches only waiters in the process that made the change; others find the change
 Theory of operation
 -------------------
 Two threads own a connection each. The writer takes the commands that arrived while it was busy as one batch and
-executes them in one `BEGIN IMMEDIATE` transaction: read the row, let `lifecycle.step` decide, write the new record. So
-the table itself runs, under the lock that excludes every other process, and one `fsync` serves the whole batch. A claim
-on an absent key, and a completion whose granted record is at hand, are written without a read, by a statement that
-changes nothing if the row is not the one that `step` assumed.
+executes them in one `BEGIN IMMEDIATE` transaction, so that the table itself runs under the lock that excludes every
+other process, and one `fsync` serves the whole batch. A claim on an absent key, and a completion whose granted record
+is at hand, are written without a read, by a statement that changes nothing if the row is not the one that `step`
+assumed.
 
-The table `operation` only has a flag for a kept request. What the record knows of it is in `delivery`, its bytes are in
-`request`, and both rows go in the transaction after which the record has no `delivery`. What waits for an attempt is in
-partial indexes, and triggers count it, so that neither workers nor claims read more the more is waiting.
+The table `operation` only has a flag for a kept request; `delivery` and `request` have the rest. What waits for an
+attempt is in partial indexes, and triggers count it, so that nobody reads more the more is waiting.
 
 The reader sees only what is committed, which is all that was ever acknowledged, and waits for no write. Queries over
-more than a few records run in pieces, so that other calls get their turn in between. `connection` defines what is known
-when one fails.
+more than a few records run in pieces. `connection` defines what is known when one fails.
 """
 
 from __future__ import annotations
@@ -37,13 +35,12 @@ from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memor
 from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.relational.executor import Changes, Cursor, drive, execute, read_batch
 from gateway.store.relational.rows import completed_of, encode
-from gateway.store.relational.store import RelationalStore
+from gateway.store.relational.store import Mode, RelationalStore
 from gateway.store.sqlite.connection import (
     DATA_ERRORS,
     SCHEMA_VERSION,
     TEXTS,
     Reader,
-    SchemaReader,
     Transaction,
     Writer,
     check_library,
@@ -64,14 +61,12 @@ _INSERT_RESPONSE: Final = TEXTS["insert_response"]
 
 
 def is_migrated(path: Path) -> bool:
-    """Whether the file exists with an up-to-date schema. Changes nothing; raises as `start` does.
-
-    Blocks: do not call it on the event loop.
-    """
+    """Whether the file exists with an up-to-date schema. Changes nothing; raises as `start` does. Blocks: do not call
+    it on the event loop."""
     found = file_id(path)
     if found is None:
         return False
-    connection = SchemaReader(path, BUSY_SECONDS)
+    connection = Reader(path, BUSY_SECONDS)
     try:
         connection.start(found)
         return connection.version >= SCHEMA_VERSION
@@ -80,11 +75,8 @@ def is_migrated(path: Path) -> bool:
 
 
 class SqliteStore(RelationalStore):
-    """The `Store` in the file at `path`, which is created (0600, in a directory 0700) if it is missing.
-
-    `clock_us` returns the store's time in microseconds and is called in the store's threads. `start` may follow
-    `close`.
-    """
+    """The `Store` in the file at `path`, which is created (0600, in a directory 0700) if it is missing. `clock_us`
+    returns the store's time in microseconds and is called in the store's threads. `start` may follow `close`."""
 
     syncs_always = False
 
@@ -98,8 +90,7 @@ class SqliteStore(RelationalStore):
         outbox: Outbox = NO_EVENTS,
     ) -> None:
         """`witness_files` are open from before `start` until after `close`; without them, only the epoch can reveal a
-        restored copy. `outbox` says which events are written.
-        """
+        restored copy. `outbox` says which events are written."""
         super().__init__(outbox)
         self._path = Path(path).absolute()
         self._writer = Writer(self._path, busy_seconds, clock_us, erases=outbox.sealing.seals)
@@ -149,20 +140,12 @@ class SqliteStore(RelationalStore):
         _, reading = self._started()
         return await reading.run(self._reader.query, partial(_epoch_of, links))
 
-    async def _query(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Read in the reader's thread."""
-        _, reading = self._started()
-        return await reading.run(self._reader.query, partial(drive, work))
-
-    async def _change(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Change the file in the writer's thread, durably."""
-        writing, _ = self._started()
-        return await writing.run(self._writer.transact, partial(drive, work))
-
-    async def _change_without_fsync(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
-        """As `_change`, for what a power loss may undo."""
-        writing, _ = self._started()
-        return await writing.run(self._writer.change_without_fsync, partial(drive, work))
+    async def _work(self, work: Callable[[Cursor], Awaitable[T]], mode: Mode = "read") -> T:
+        writing, reading = self._started()
+        if mode == "read":
+            return await reading.run(self._reader.query, partial(drive, work))
+        change = self._writer.transact if mode == "change" else self._writer.change_without_fsync
+        return await writing.run(change, partial(drive, work))
 
     def _started(self) -> tuple[Worker, Worker]:
         if self._threads is None:
@@ -280,11 +263,9 @@ def _replace_granted(transaction: Transaction, command: Complete, now_us: int, o
 
 
 class _Witness:
-    """The witness of the writer's link, from one start to the next. `files` are open.
-
-    It raises and compares the link's number inside a transaction, and notes it before the caller receives the results
-    that it stands for. `memory.epoch` explains what the numbers prove.
-    """
+    """The witness of the writer's link, from one start to the next. `files` are open. It raises and compares the link's
+    number inside a transaction, and notes it before the caller receives the results that it stands for. `memory.epoch`
+    explains what the numbers prove."""
 
     def __init__(self, files: WitnessFiles) -> None:
         self._files = files

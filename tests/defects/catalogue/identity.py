@@ -217,8 +217,8 @@ trial-is-an-agreement: who only checks a configuration has accepted the loss of 
 -counted, writes=not is_trial)
 +counted, writes=True)
   store/relational/store.py
--await (self._query(agree) if is_trial else self._change(agree))
-+await self._change(agree)
+-"read" if is_trial else "change"
++"change"
 content-of-the-released: a request that is known to have had no effect keeps its content from other keys
   core/lifecycle.py tests/conformance/test_contents.py::test_each_history_holds_or_frees_its_content[sqlite]
 -        case State.RELEASED:

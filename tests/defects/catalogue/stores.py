@@ -347,7 +347,7 @@ sweep-looks-too-little: while nothing else is due, what is paused becomes a dead
 -return any(await cursor.together([*_pauses(now_us),
 +return any(await cursor.together([*_pauses(now_us)[:1],
 postgres-forgets-the-fence: Postgres records whatever completion comes, whoever says it
-  store/postgres/statements.py
+  store/postgres/sql/hot.sql
   tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]
 - AND o.token = i.token AND o.attempt_id = i.attempt_id
 a-claim-looks-among-narrow-rows-alone: a claim that comes while a record moves to the narrow rows is granted
@@ -386,7 +386,7 @@ detached-day-is-lost: a day that was detached is never written to again
 -    IF to_regclass(day_table) IS NULL THEN
 +    IF true THEN
 room-is-made-too-late: room for the responses of a day is made when the day has begun
-  store/postgres/days.py tests/store/test_postgres_days.py::test_there_is_room_from_the_start
+  store/postgres/schema.py tests/store/test_postgres_days.py::test_there_is_room_from_the_start
 -DAYS_AHEAD: Final = 2
 +DAYS_AHEAD: Final = 0
 postgres-rights-found-missing-too-late: a role that may claim and may not keep a request starts
@@ -408,15 +408,20 @@ sqlite-trusts-the-grant: SQLite records the answer of whoever was granted the cl
 +? > 0
 portable-trusts-the-grant: on distributed SQL, the answer of whoever was granted the claim is recorded, although the
     record has gone on
-  store/postgres/statements.py
+  store/postgres/sql/hot_portable.sql
   tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[portable]
 -o.state = 'claimed' AND o.lease_until_us > s.now_us AND NOT
 +NOT
 portable-forgets-what-it-acknowledged: on distributed SQL, a claim is granted by data that lacks what was acknowledged
     before
-  store/postgres/statements.py tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged
-- AND w.number = $3::BIGINT
-+ AND $3::BIGINT IS NOT NULL
+  store/postgres/sql/hot_portable.sql
+  tests/store/test_portable.py::test_a_claim_of_data_that_lacks_what_was_acknowledged
+- AND w.number = $3::BIGINT))
+-), changed AS (
+-    INSERT
++ AND $3::BIGINT IS NOT NULL))
++), changed AS (
++    INSERT
 sqlite-keeps-what-was-delivered: SQLite completes a delivery by the record at hand, and keeps its request for ever
   store/sqlite/store.py tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind
 -if granted is None or granted.delivery is not None:

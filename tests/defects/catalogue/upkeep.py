@@ -18,9 +18,8 @@ declared-window-forgotten: a window that a response declared makes one wait on e
 -gateway_id.bytes, self._days.longest_us
 +gateway_id.bytes, 0
 late-partition-not-counted: nobody sees that responses waited for their partition
-  store/postgres/days.py tests/store/test_postgres_days.py::test_no_completion_makes_room
+  store/postgres/schema.py tests/store/test_postgres_days.py::test_no_completion_makes_room
 -        self.late += 1
--
 turn-taken-from-the-living: whoever asks has the turn, and every gateway sweeps
   store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_is_of_one_gateway[sqlite]
 -t.name = n.value
@@ -82,7 +81,7 @@ notes-over-a-witnessed-link: votes and looks at the memory go over a link that n
 -return self._started().plain.link
 +return self._started().links[0]
 idle-connections-stay: each gateway keeps a connection that it does not need
-  store/postgres/connection.py tests/store/test_postgres.py::test_a_store_has_few_connections[3]
+  store/postgres/dialer.py tests/store/test_postgres.py::test_a_store_has_few_connections[3]
 -if self._idle_seconds is not None:
 +if False:
 connections-as-always: a gateway opens as many connections as it likes
@@ -91,7 +90,7 @@ connections-as-always: a gateway opens as many connections as it likes
 -
 storage-said-to-write-what-is-not-sent: with a storage that keeps what it gets, commits are acknowledged before it gets
     them
-  store/postgres/connection.py tests/store/test_postgres.py::test_what_no_storage_replaces_is_refused_all_the_same
+  store/postgres/connection.py tests/store/test_postgres.py::test_a_server_that_forgets_is_refused[synchronous_commit]
 -("fsync", "full_page_writes")
 +tuple(DURABILITY)
 refused-and-said-to-be-allowed: `check --store` says that the server allows what it refuses

@@ -20,11 +20,19 @@ WHERE n.nspname = 'idempotency_gateway'
 ORDER BY lacking.what
 
 -- name: missing_days
--- The days without a partition, for responses with these windows that are recorded now or in the next $3 days.
+-- The days without a partition, for responses with these windows, and all up to $3, that are recorded now or in the next $4 days.
+-- A window that is a little longer than so many days may have coarser ones.
 SELECT wanted.day
 FROM (
     SELECT DISTINCT idempotency_gateway.drop_day({now} + a.ahead * 86400000000, w.replay_us) AS day
-    FROM unnest($2::bigint[]) AS w (replay_us) CROSS JOIN generate_series(0, $3::bigint) AS a (ahead)
+    FROM (
+        SELECT unnest($2::bigint[] || $3::bigint) AS replay_us
+        UNION ALL
+        SELECT d.us + more.us
+        FROM generate_series(0, $3::bigint, 86400000000) AS d (us) CROSS JOIN (VALUES (0), (1)) AS more (us)
+        WHERE d.us + more.us <= $3
+    ) AS w CROSS JOIN generate_series(0, $4::bigint) AS a (ahead)
+    WHERE w.replay_us IS NOT NULL
 ) wanted
 WHERE NOT EXISTS (
     SELECT

@@ -32,7 +32,7 @@ from gateway.config.leaf import (
     size_text,
 )  # fmt: skip
 from gateway.config.models import Config
-from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route, VersionHeader
+from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route, VersionHeader, key_header_names
 from gateway.config.section import Section, adapter, repeated, too_long
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
@@ -263,7 +263,7 @@ def _asked(route: _Partial) -> Iterator[tuple[Path, scope.ForwardAuth]]:
 
 def _key_headers(route: _Partial) -> set[str]:
     """The headers of a route, in lower case, that its key is taken from."""
-    return {name.lower() for name in route.key.header_names} if route.key else set()
+    return {name.lower() for name in key_header_names(route.key)}
 
 
 def _caller_headers(route: _Partial) -> set[str]:
@@ -662,7 +662,7 @@ def _on_route(path: str, route: Route, config: Config) -> Iterator[Notice]:
     if redacts and route.response.max_stored_bytes > CANONICAL_BYTES_MAX:
         message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
         yield Notice(f"{path}.response.max_stored_bytes", message)
-    for name in route.key.header_names if route.key is not None else ():
+    for name in key_header_names(route.key):
         if name.lower() not in _KEY_HEADERS and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
             yield Notice(f"{path}.key", f"{name} is nearly Idempotency-Key; is it misspelt?")
 

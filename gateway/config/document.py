@@ -32,17 +32,32 @@ _VALUES_MAX = 50_000
 NOTHING = frozenset(("", "~", "null", "Null", "NULL"))
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Hints by a part of PyYAML's message; the first match counts.
-_HINTS = {
-    "but got '{'": 'inside braces or brackets quote a value that holds {, such as "/v1/{id}" or "${NAME}"',
-    "expected ','": "quote the value, or close the brace or bracket that was opened before it",
-    "'\\t'": "indent with spaces",
-    "cannot start any token": "quote a value that begins with it",
-    "escape character": "single quotes take a backslash as it is",
+_UNFIT = (
+    "this does not fit the lines above it",
+    "check the indentation, the pairs of quotes, braces and brackets, and the space after each colon",
+)
+# What is said, or nothing to say it as PyYAML does, and a hint, by a part of PyYAML's message; the first one counts.
+_SYNTAX = {
+    "but found another document": ("a second document begins here; expected only one", ""),
+    "alias": ("this names an anchor that does not exist", "quote a value that begins with *"),
+    "anchor": ("this anchor is malformed, or its name is used twice", "quote a value that begins with &"),
+    "tag": ("this tag is malformed", "quote a value that begins with !"),
+    "expected <block end>": _UNFIT,
+    "expected '<document start>'": _UNFIT,
+    "found unexpected end of stream": ("this quotation mark has no second one", ""),
+    "could not find expected ':'": ("", "is a colon missing, or the space after it?"),
+    "but got '{'": ("", 'inside braces or brackets quote a value that holds {, such as "/v1/{id}" or "${NAME}"'),
+    "expected ','": ("", "quote the value, or close the brace or bracket that was opened before it"),
+    "'\\t'": ("", "indent with spaces"),
+    "cannot start any token": ("", "quote a value that begins with it"),
+    "escape character": ("", "single quotes take a backslash as it is"),
     "mapping values are not allowed": (
-        "quote a value that holds ': ', check the indentation, and that the line above has a space after its colon"
+        "",
+        "quote a value that holds ': ', check the indentation, and that the line above has a space after its colon",
     ),
 }
+# Their place is where the quotation, or the line, begins.
+_AT_BEGINNING = frozenset(("found unexpected end of stream", "could not find expected ':'"))
 _LITERAL_HINT = "write $${ for a literal ${"
 
 Position = tuple[int, int]
@@ -147,29 +162,13 @@ def _compose(text: str, file: str) -> yaml.Node:
 
 
 def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
-    problem = error.problem or error.context or "not YAML"
+    problem, context = error.problem or error.context or "not YAML", error.context or ""
     mark = error.problem_mark or error.context_mark
-    hint = ""
-    match problem:
-        case "but found another document":
-            problem = "a second document begins here; expected only one"
-        case _ if "alias" in problem or "alias" in (error.context or ""):
-            problem, hint = "this names an anchor that does not exist", "quote a value that begins with *"
-        case _ if "anchor" in problem or "anchor" in (error.context or ""):
-            problem, hint = "this anchor is malformed, or its name is used twice", "quote a value that begins with &"
-        case _ if "tag" in problem or "tag" in (error.context or ""):
-            problem, hint = "this tag is malformed", "quote a value that begins with !"
-        case _ if problem.startswith(("expected <block end>", "expected '<document start>'")):
-            problem = "this does not fit the lines above it"
-            hint = "check the indentation, the pairs of quotes, braces and brackets, and the space after each colon"
-        case "found unexpected end of stream":
-            problem, mark = "this quotation mark has no second one", error.context_mark or mark
-        case "could not find expected ':'":
-            hint, mark = "is a colon missing, or the space after it?", error.context_mark or mark
-        case _:
-            hint = next((hint for piece, hint in _HINTS.items() if piece in problem), "")
+    if problem in _AT_BEGINNING:
+        mark = error.context_mark or mark
+    said, hint = next((_SYNTAX[piece] for piece in _SYNTAX if piece in f"{problem} {context}"), ("", ""))
     # A quotation can be a piece of a secret; single characters and names such as '<block end>' cannot.
-    problem = re.sub(r"'([^']*)'", _shown_quote, problem)
+    problem = re.sub(r"'([^']*)'", _shown_quote, said or problem)
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Mistake(file, line, column, "", f"YAML: {problem}", hint)
 

@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from gateway import __version__
 from gateway.config.document import NOTHING, Document, Mistake, Path, alternatives, nearest, path_of, path_text
-from gateway.config.leaf import Leaf, PostgresUrl, RedisUrl, placeholder
+from gateway.config.leaf import Leaf, PostgresUrl, RedisUrl
 from gateway.config.models import Config
 from gateway.config.route import Route
 from gateway.config.section import DISAGREEMENT_ERROR, FORM_ERROR, INSTEAD, NOT_KEYS, Forms, Section
@@ -89,7 +89,8 @@ class _Writer:
                     lines += [f"{mark}- {first.removeprefix('#')}", *_indented(rest)]
                 return [f"{mark}{key}:", *_indented(lines)]
             case _:
-                return [f"{mark}{key}: {self._flow(value, field, path)}"]
+                leaf = next(_leaves((*field.metadata, field.annotation)), Leaf())
+                return [f"{mark}{key}: {self._flow(value, leaf, path)}"]
 
     def _inherited(self, path: Path) -> Section | None:
         """The global section that a route's section overrides."""
@@ -111,31 +112,24 @@ class _Writer:
             case _:
                 return path
 
-    def _flow(self, value: object, field: FieldInfo, path: Path) -> str:
+    def _flow(self, value: object, leaf: Leaf, path: Path) -> str:
         match value:
             case tuple():
-                return f"[{', '.join(self._flow(item, field, (*path, index)) for index, item in enumerate(value))}]"
+                return f"[{', '.join(self._flow(item, leaf, (*path, index)) for index, item in enumerate(value))}]"
             case dict():
-                pairs = (f"{_scalar(key)}: {self._flow(item, field, (*path, key))}" for key, item in value.items())
+                pairs = (f"{_scalar(key)}: {self._flow(item, leaf, (*path, key))}" for key, item in value.items())
                 return f"{{{', '.join(pairs)}}}"
             case None:
                 return "null"
-            case _:
-                return _scalar(self._text(value, field, path))
-
-    def _text(self, value: object, field: FieldInfo, path: Path) -> str:
-        leaf = next(_leaves((*field.metadata, field.annotation)), None)
-        match value:
             case SecretStr() | SecretBytes() | PostgresUrl():
-                name = path_text(self._named(path))
-                return placeholder(name) if leaf is None else leaf.placeholder(name)
+                return _scalar(leaf.placeholder(path_text(self._named(path))))
             case RedisUrl():
                 # Another host for each, because a stream may not be in the database of the fast tier.
                 scheme = value.url.get_secret_value().partition("://")[0]
-                place = {"sentinel": "/name/0", "cluster": ""}.get(scheme.partition("+")[2], "/0")
-                return f"{scheme}://{'-'.join(map(str, self._named(path)))}{place}"
+                place = {"sentinel": "/name/0", "cluster": ""}.get(value.kind, "/0")
+                return _scalar(f"{scheme}://{'-'.join(map(str, self._named(path)))}{place}")
             case _:
-                return str(value) if leaf is None else leaf.write(value)
+                return _scalar(leaf.write(value))
 
 
 def _indented(lines: list[str]) -> list[str]:
@@ -355,8 +349,7 @@ class Placeholders:
         if name not in self.names:
             self.names.append(name)
         place = _place(path if is_all else ())
-        leaf = next((form.leaf for form in place.forms if form.leaf is not None), None)
-        return placeholder(name) if leaf is None else leaf.placeholder(name)
+        return next((form.leaf for form in place.forms if form.leaf is not None), Leaf()).placeholder(name)
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------

@@ -327,12 +327,12 @@ Name = Annotated[str, text_leaf("a name of 1 to 64 letters, digits, '_', '-' and
 def moment(text: str) -> float:
     """A point in time (RFC 3339); the value is Unix time in seconds."""
     try:
-        moment = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise Unexpected from None
-    if moment.tzinfo is None:
+    if found.tzinfo is None:
         raise Unexpected("with its offset from UTC, which is Z for none")
-    return moment.timestamp()
+    return found.timestamp()
 
 
 def plain_text(most: int, stand_in: str = "") -> Leaf:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -57,54 +57,9 @@ class _Route:
     """Why it is only a comment; empty where it is not."""
 
 
-@dataclass(slots=True)
-class _Found:
-    routes: list[_Route] = field(default_factory=list)
-    """In the order in which they have to be matched."""
-    remarks: list[str] = field(default_factory=list)
-    """What cannot be a route, and why."""
-
-    @property
-    def active(self) -> list[_Route]:
-        return [route for route in self.routes if not route.why_off]
-
-
 def draft(description: bytes, file: str, upstream: str | None = None) -> Draft:
     """The configuration for a description. Raises `CommandWrong` for what is none, with one line."""
-    tree = _read(description, file)
-    found, described = _Found(), _Description(tree)
-    for path, item in described.items():
-        _add_item(found, described, path, item)
-    found.remarks += [f"webhook {_quoted(name)}: {_OUTGOING}" for name in _mapping(tree.get("webhooks"))]
-    for route in [] if found.active else found.routes:
-        route.why_off = ""
-    for route in found.active[ROUTES_MAX:]:
-        route.why_off = f"there are at most {ROUTES_MAX} routes"
-    return _accepted(found, tree, file, upstream)
-
-
-def _accepted(found: _Found, tree: dict[str, Any], file: str, upstream: str | None) -> Draft:
-    """The draft without the routes that the gateway itself refuses."""
-    while active := found.active:
-        text = "\n".join(_lines(found, tree, file, upstream)) + "\n"
-        try:
-            parse(text)
-            mistakes: tuple[Mistake, ...] = ()
-        except ConfigError as error:
-            mistakes = error.mistakes
-        refused = [mistake for mistake in mistakes if f"found '{DECISION}" not in mistake.message]
-        if not refused:
-            return Draft(text, len(active), len(mistakes))
-        for mistake in refused:
-            what = "; ".join(filter(None, (mistake.message, mistake.hint)))
-            number = _MISTAKE_OF_ROUTE.match(mistake.path)
-            if number is None:
-                source = "--upstream" if mistake.path.startswith("upstream") else f"{file}: its configuration"
-                raise CommandWrong(f"{source}: {what}")
-            active[int(number[1])].why_off = what
-    reasons = [*(f"{route.name}: {route.why_off}" for route in found.routes), *found.remarks]
-    why = reasons[0] if reasons else "there is none"
-    raise CommandWrong(f"{file}: no POST, PUT, PATCH or DELETE can be a route; {why}")
+    return _Description(_read(description, file), file, upstream).draft()
 
 
 # -- the description --------------------------------------------------------------------------------------------------
@@ -157,18 +112,99 @@ def _list(value: Any) -> list[Any]:
 
 
 class _Description:
-    """A description that follows its references."""
+    """A description that follows its references, with its `routes`, in the order in which they have to be matched, and
+    `remarks` on what cannot be one."""
 
-    def __init__(self, tree: dict[str, Any]) -> None:
-        self._tree = tree
+    def __init__(self, tree: dict[str, Any], file: str, upstream: str | None) -> None:
+        self._tree, self._file, self._upstream = tree, file, upstream
         self._schemes = _mapping(_mapping(tree.get("components")).get("securitySchemes"))
-
-    def items(self) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
-        """The paths with their operations; None where a reference leads to nothing."""
-        for path, item in _mapping(self._tree.get("paths")).items():
+        self.routes: list[_Route] = []
+        self.remarks: list[str] = []
+        for path, item in _mapping(tree.get("paths")).items():
             if path.startswith("/"):
-                target = self.resolved(item)
-                yield path, None if target is None else {**target, **_mapping(item)}
+                self._add_item(path, item)
+        self.remarks += [f"webhook {_quoted(name)}: {_OUTGOING}" for name in _mapping(tree.get("webhooks"))]
+        for route in [] if self.active else self.routes:
+            route.why_off = ""
+        for route in self.active[ROUTES_MAX:]:
+            route.why_off = f"there are at most {ROUTES_MAX} routes"
+
+    @property
+    def active(self) -> list[_Route]:
+        return [route for route in self.routes if not route.why_off]
+
+    def draft(self) -> Draft:
+        """The draft without the routes that the gateway itself refuses."""
+        while active := self.active:
+            text = "\n".join(self._lines()) + "\n"
+            try:
+                parse(text)
+                mistakes: tuple[Mistake, ...] = ()
+            except ConfigError as error:
+                mistakes = error.mistakes
+            refused = [mistake for mistake in mistakes if f"found '{DECISION}" not in mistake.message]
+            if not refused:
+                return Draft(text, len(active), len(mistakes))
+            for mistake in refused:
+                what = "; ".join(filter(None, (mistake.message, mistake.hint)))
+                number = _MISTAKE_OF_ROUTE.match(mistake.path)
+                if number is None:
+                    source = "--upstream" if mistake.path.startswith("upstream") else f"{self._file}: its configuration"
+                    raise CommandWrong(f"{source}: {what}")
+                active[int(number[1])].why_off = what
+        reasons = [*(f"{route.name}: {route.why_off}" for route in self.routes), *self.remarks, "there is none"]
+        raise CommandWrong(f"{self._file}: no POST, PUT, PATCH or DELETE can be a route; {reasons[0]}")
+
+    # -- routes -------------------------------------------------------------------------------------------------------
+
+    def _add_item(self, path: str, given: Any) -> None:
+        target = self.resolved(given)
+        if target is None:
+            self.remarks.append(f"{_quoted(path)}: its reference leads to nothing in this file")
+            return
+        item = {**target, **_mapping(given)}
+        for method in (name for name in _WRITES if name in item):
+            operation = _mapping(item[method])
+            label = f"{method.upper()} {_quoted(path)}"
+            try:
+                pattern = _pattern(self.base(operation, item) + path)
+            except PatternError as error:
+                self.remarks.append(f"{label}: {error}")
+                continue
+            key = self.key(operation, item)
+            settings = [
+                f"key: {key or _open('where the key is; no header is documented')}",
+                f"scope: {self.scope(operation)}",
+                f"outcome: {{preset: {_open('which statuses mean that nothing was done')}}}",
+            ]
+            if "202" in _mapping(operation.get("responses")):
+                settings.append(f"accept: {_open('202 is documented; {} or leave this out')}")
+            name = self._name(str(operation.get("operationId") or f"{method}{pattern.text}"))
+            why_off = "" if key else OWN_SEMANTICS.get(method.upper(), "")
+            self._add(_Route(name, method.upper(), pattern, settings, why_off))
+            calls = _mapping(operation.get("callbacks"))
+            self.remarks += [f"callback {_quoted(name)} of {label}: {_OUTGOING}" for name in calls]
+
+    def _name(self, said: str) -> str:
+        """A name of a route that no other one has."""
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", said).strip("_.-")[:64] or "route"
+        names = (name, *(f"{name[:58]}_{number}" for number in range(2, len(self.routes) + 3)))
+        taken = {route.name for route in self.routes}
+        return next(each for each in names if each not in taken)
+
+    def _add(self, route: _Route) -> None:
+        """Before all that would take its requests: in a description the order of paths means nothing."""
+        for place, other in enumerate(self.routes):
+            if other.method == route.method and other.pattern.covers(route.pattern):
+                if route.pattern.covers(other.pattern):
+                    same = f"{other.name} takes the same requests"
+                    self.remarks.append(f"{route.method} {_quoted(route.pattern.text)}: {same}")
+                else:
+                    self.routes.insert(place, route)
+                return
+        self.routes.append(route)
+
+    # -- what it says -------------------------------------------------------------------------------------------------
 
     def resolved(self, value: Any) -> dict[str, Any] | None:
         """What a reference leads to; None where that is not in this file."""
@@ -196,22 +232,17 @@ class _Description:
 
     def key(self, operation: Mapping[str, Any], item: Mapping[str, Any]) -> str | None:
         """The setting for the documented header, or else the property of a JSON body, that is named like a key's."""
-        return self._key_header(operation, item) or self._key_in_body(operation)
-
-    def _key_in_body(self, operation: Mapping[str, Any]) -> str | None:
+        listed = [*_list(operation.get("parameters")), *_list(item.get("parameters"))]
+        for parameter in (self.resolved(each) or {} for each in listed):
+            name = str(parameter.get("name", ""))
+            if str(parameter.get("in")) == "header" and _KEY_HEADER.search(name):
+                required = str(parameter.get("required", "")).lower() == "true"
+                return f"{{header: {_value(name)}, required: {str(required).lower()}}}"
         content = _mapping((self.resolved(operation.get("requestBody")) or {}).get("content"))
         schema = self.resolved(_mapping(content.get("application/json")).get("schema")) or {}
         for name in filter(_KEY_HEADER.search, _mapping(schema.get("properties"))):
             pointer = "/" + name.replace("~", "~0").replace("/", "~1")
             return f"{{body: {_value(pointer)}, required: {str(name in _list(schema.get('required'))).lower()}}}"
-        return None
-
-    def _key_header(self, *holders: Mapping[str, Any]) -> str | None:
-        for parameter in (self.resolved(each) for holder in holders for each in _list(holder.get("parameters"))):
-            name = str((parameter or {}).get("name", ""))
-            if parameter and str(parameter.get("in")) == "header" and _KEY_HEADER.search(name):
-                required = str(parameter.get("required", "")).lower() == "true"
-                return f"{{header: {_value(name)}, required: {str(required).lower()}}}"
         return None
 
     def scope(self, operation: Mapping[str, Any]) -> str:
@@ -246,35 +277,30 @@ class _Description:
             case _:
                 return _open("whose key it is; the scheme is not described")
 
+    # -- the text -----------------------------------------------------------------------------------------------------
 
-# -- routes -----------------------------------------------------------------------------------------------------------
-
-
-def _add_item(found: _Found, description: _Description, path: str, item: Mapping[str, Any] | None) -> None:
-    if item is None:
-        found.remarks.append(f"{_quoted(path)}: its reference leads to nothing in this file")
-        return
-    for method in (name for name in _WRITES if name in item):
-        operation = _mapping(item[method])
-        label = f"{method.upper()} {_quoted(path)}"
-        try:
-            pattern = _pattern(description.base(operation, item) + path)
-        except PatternError as error:
-            found.remarks.append(f"{label}: {error}")
-            continue
-        key = description.key(operation, item)
-        settings = [
-            f"key: {key or _open('where the key is; no header is documented')}",
-            f"scope: {description.scope(operation)}",
-            f"outcome: {{preset: {_open('which statuses mean that nothing was done')}}}",
-        ]
-        if "202" in _mapping(operation.get("responses")):
-            settings.append(f"accept: {_open('202 is documented; {} or leave this out')}")
-        name = _name(str(operation.get("operationId") or f"{method}{pattern.text}"), found.routes)
-        why_off = "" if key else OWN_SEMANTICS.get(method.upper(), "")
-        _add(found, _Route(name, method.upper(), pattern, settings, why_off))
-        calls = _mapping(operation.get("callbacks"))
-        found.remarks += [f"callback {_quoted(name)} of {label}: {_OUTGOING}" for name in calls]
+    def _lines(self) -> Iterator[str]:
+        title, upstream = _quoted(_mapping(self._tree.get("info")).get("title", "")), self._upstream
+        yield f"# The writes of {title}, from {_quoted(self._file)}. A value that begins with DECIDE is left open:"
+        yield (
+            "# `idempotency-gateway check` names each with its choices; docs/reference/configuration.md explains them."
+        )
+        yield "# A route behind a # is left out, for the reason above it."
+        yield f"upstream: {{url: {_open('where the service is') if upstream is None else _value(upstream)}}}"
+        yield 'store: {durable: "sqlite:///var/lib/idempotency-gateway/operations.db"} # for one host; or Postgres'
+        yield '#secrets: {fingerprint_key: "${FINGERPRINT_KEY}"} # the preset payments needs it'
+        if any(_CERTIFICATE in setting for route in self.active for setting in route.settings):
+            files = ", ".join(f"{name}: {_open('the path of a PEM file')}" for name in ("cert", "key", "client_ca"))
+            yield f"listen: {{address: 127.0.0.1:8080, tls: {{{files}}}}}"
+        yield "routes:"
+        for route in self.routes:
+            if route.why_off:
+                yield f"  # Left out: {_plain(route.why_off)}."
+            hidden = "#" if route.why_off else ""
+            yield f"{hidden}  - name: {_value(route.name)}"
+            yield f"{hidden}    match: {{methods: [{route.method}], path: {_value(route.pattern.text)}}}"
+            yield from (f"{hidden}    {setting}" for setting in route.settings)
+        yield from (f"# {_plain(remark)}." for remark in self.remarks)
 
 
 def _pattern(path: str) -> PathPattern:
@@ -282,54 +308,6 @@ def _pattern(path: str) -> PathPattern:
         raise PatternError("a path has no control characters")
     # The name of a variable says nothing about what matches.
     return PathPattern.parse(re.sub(r"\{[\w.$-]+\}", lambda name: re.sub(r"[^A-Za-z0-9_{}]", "_", name[0]), path))
-
-
-def _name(said: str, routes: list[_Route]) -> str:
-    """A name of a route that no other one has."""
-    taken = {route.name for route in routes}
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", said).strip("_.-")[:64] or "route"
-    number = 1
-    while (unique := name if number == 1 else f"{name[:58]}_{number}") in taken:
-        number += 1
-    return unique
-
-
-def _add(found: _Found, route: _Route) -> None:
-    """Before all that would take its requests: in a description the order of paths means nothing."""
-    for place, other in enumerate(found.routes):
-        if other.method == route.method and other.pattern.covers(route.pattern):
-            if route.pattern.covers(other.pattern):
-                same = f"{other.name} takes the same requests"
-                found.remarks.append(f"{route.method} {_quoted(route.pattern.text)}: {same}")
-            else:
-                found.routes.insert(place, route)
-            return
-    found.routes.append(route)
-
-
-# -- the text ---------------------------------------------------------------------------------------------------------
-
-
-def _lines(found: _Found, tree: dict[str, Any], file: str, upstream: str | None) -> Iterator[str]:
-    title = _mapping(tree.get("info")).get("title", "")
-    yield f"# The writes of {_quoted(title)}, from {_quoted(file)}. A value that begins with DECIDE is left open:"
-    yield "# `idempotency-gateway check` names each with its choices; docs/reference/configuration.md explains them."
-    yield "# A route behind a # is left out, for the reason above it."
-    yield f"upstream: {{url: {_open('where the service is') if upstream is None else _value(upstream)}}}"
-    yield 'store: {durable: "sqlite:///var/lib/idempotency-gateway/operations.db"} # for one host; or Postgres'
-    yield '#secrets: {fingerprint_key: "${FINGERPRINT_KEY}"} # the preset payments needs it'
-    if any(_CERTIFICATE in setting for route in found.active for setting in route.settings):
-        files = ", ".join(f"{name}: {_open('the path of a PEM file')}" for name in ("cert", "key", "client_ca"))
-        yield f"listen: {{address: 127.0.0.1:8080, tls: {{{files}}}}}"
-    yield "routes:"
-    for route in found.routes:
-        if route.why_off:
-            yield f"  # Left out: {_plain(route.why_off)}."
-        hidden = "#" if route.why_off else ""
-        yield f"{hidden}  - name: {_value(route.name)}"
-        yield f"{hidden}    match: {{methods: [{route.method}], path: {_value(route.pattern.text)}}}"
-        yield from (f"{hidden}    {setting}" for setting in route.settings)
-    yield from (f"# {_plain(remark)}." for remark in found.remarks)
 
 
 def _value(text: str) -> str:

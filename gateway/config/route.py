@@ -56,11 +56,6 @@ class _KeySettings(Section):
     required: leaf.Bool = False
     """Whether a request without a key is refused; otherwise it is forwarded unprotected."""
 
-    @property
-    def header_names(self) -> tuple[str, ...]:
-        """The headers that the key, or a part of it, is read from, in order, in the spelling of the file."""
-        return ()
-
 
 class _HeaderKeySettings(_KeySettings):
     format: Literal["any", "structured", "uuid"] = "any"
@@ -73,10 +68,6 @@ class HeaderKey(_HeaderKeySettings):
     header: _KeyHeader
     """The header that holds the key."""
 
-    @property
-    def header_names(self) -> tuple[str, ...]:
-        return (self.header,)
-
 
 class HeadersKey(_HeaderKeySettings):
     """The key is the value of the first of these headers that is present."""
@@ -86,10 +77,6 @@ class HeadersKey(_HeaderKeySettings):
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from listed_twice(("headers",), self.headers)
-
-    @property
-    def header_names(self) -> tuple[str, ...]:
-        return self.headers
 
 
 class BodyKey(_KeySettings):
@@ -122,19 +109,28 @@ class ComposedKey(_KeySettings):
     compose: Annotated[tuple[KeyPart, ...], Field(min_length=2, max_length=16)]
     """The parts of the key, in order."""
 
-    @property
-    def header_names(self) -> tuple[str, ...]:
-        return tuple(part.header for part in self.compose if isinstance(part, HeaderPart))
-
 
 KEY_FORMS = "{header: NAME}, {headers: [A, B]}, {body: /pointer} or {compose: [...]}"
 Key = Annotated[HeaderKey | HeadersKey | BodyKey | ComposedKey, Forms(KEY_FORMS)]
 
 
+def key_header_names(key: Key | None) -> tuple[str, ...]:
+    """The headers that a key, or a part of it, is read from, in order, in the spelling of the file."""
+    match key:
+        case HeaderKey(header=name):
+            return (name,)
+        case HeadersKey(headers=names):
+            return names
+        case ComposedKey(compose=parts):
+            return tuple(part.header for part in parts if isinstance(part, HeaderPart))
+        case _:
+            return ()
+
+
 def key_spec(key: Key) -> keys.KeySpec:
     """Where the key is, as requests are searched for it."""
     if isinstance(key, HeaderKey | HeadersKey):
-        return keys.HeaderKey(leaf.encoded(key.header_names), keys.KeyFormat(key.format))
+        return keys.HeaderKey(leaf.encoded(key_header_names(key)), keys.KeyFormat(key.format))
     return keys.ComposedKey(tuple(map(_part, key.compose if isinstance(key, ComposedKey) else (key,))))
 
 

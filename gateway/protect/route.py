@@ -13,7 +13,7 @@ from gateway.config import Config
 from gateway.config.delivery import Accept, Order, written_headers
 from gateway.config.delivery import Upstream as UpstreamConfig
 from gateway.config.leaf import lowered
-from gateway.config.route import ComposedKey, InFlight, Retention
+from gateway.config.route import ComposedKey, InFlight, Retention, key_header_names
 from gateway.config.route import Route as RouteConfig
 from gateway.config.scope import ForwardAuth
 from gateway.core.delivery import DeliveryPolicy
@@ -217,7 +217,7 @@ def accept_policy(config: Config, route: RouteConfig) -> AcceptPolicy | None:
 def target_of(config: Config, upstream: UpstreamConfig, client: Upstream, route: RouteConfig | None = None) -> Target:
     """Where requests of a route go; without a route, those that match none."""
     key = None if route is None else route.key
-    names = () if key is None or isinstance(key, ComposedKey) else key.header_names
+    names = () if isinstance(key, ComposedKey) else key_header_names(key)
     return Target(
         upstream=client,
         forwarding=ForwardingPolicy(

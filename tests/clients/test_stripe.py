@@ -106,6 +106,7 @@ async def test_a_used_key_is_the_librarys_own_error(library: Callable[..., Bough
         assert refused["raised"] == "IdempotencyError"
         assert "different request" in refused["message"]
         assert await made(world, "charges") == ["ch_1"]
+        assert (await http.request(world.service.port, "GET", "/v1/charges/ch_1")).json()["amount"] == 1200
 
 
 @pytest.mark.parametrize("card", ["tok_error", "tok_lost_response"])

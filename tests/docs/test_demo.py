@@ -10,10 +10,8 @@ import re
 import signal
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
-import stripe
 
 from gateway.demo import in_front_of_cards
 from gateway.demo import story as traffic
@@ -114,30 +112,6 @@ async def test_the_lines_that_it_prints_do_what_it_says(tmp_path: Path) -> None:
             (409, "in-doubt"),
         ]
         assert len((await curl(ledger, demo.port)).json()["data"]) == 2
-
-
-def test_stripes_library_charges_a_card(tmp_path: Path) -> None:
-    """Stripe's own library charges once however often it repeats a key, and raises its own errors."""
-    with DemoProcess(tmp_path) as demo:
-        http_client = stripe.RequestsClient(timeout=10)
-        client = stripe.StripeClient(
-            "sk_test_alice", base_addresses={"api": f"http://127.0.0.1:{demo.port}"}, http_client=http_client
-        )
-
-        def charge(key: str, amount: int = 1200, source: str = "tok_visa") -> stripe.Charge:
-            params: Any = {"amount": amount, "currency": "eur", "source": source}
-            return client.v1.charges.create(params, {"idempotency_key": key, "max_network_retries": 2})
-
-        first, again = charge("order-1001"), charge("order-1001")
-        assert (first.id, first.amount, first.currency) == (again.id, 1200, "eur")
-        assert client.v1.charges.retrieve(first.id).id == first.id
-        with pytest.raises(stripe.IdempotencyError):
-            charge("order-1001", amount=9900)
-        with pytest.raises(stripe.CardError, match="declined"):
-            charge("order-1002", source="tok_declined")
-        with pytest.raises(stripe.APIError, match="Do not send it again under a new key"):
-            charge("order-1003", source="tok_lost_response")
-        assert [each.source for each in client.v1.charges.list().data] == ["tok_visa", "tok_lost_response"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])

@@ -61,14 +61,8 @@ DEFAULT_TYPES: Final = frozenset(EventType) - {EventType.ACCEPTED}
 _TYPES: Final = frozenset(each.value for each in EventType)
 
 
-class Part(StrEnum):
-    """What an event contains by choice alone, because it may be confidential."""
-
-    KEY = "key"
-    SCOPE = "scope"
-    LOCATION = "location"
-    RESPONSE = "response"
-
+Part = StrEnum("Part", "KEY SCOPE LOCATION RESPONSE")
+"""What an event contains by choice alone, because it may be confidential."""
 
 _PARTS: Final = frozenset(each.value for each in Part)
 # The members of an event's data that are encrypted, beside the response.

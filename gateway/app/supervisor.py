@@ -28,6 +28,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from itertools import count
@@ -153,34 +154,29 @@ _SILENT_SECONDS: Final = 10.0
 _EXIT_SECONDS: Final = 10.0
 
 
+@dataclass(eq=False, slots=True)
 class WorkerProcess:
     """A worker that was started; `attend` it until it is gone. `numbers` and `health` are from its last report.
-    `report` is done when it has reported since it was asked, or will not report any more."""
+    `report` is done when it has reported since it was asked, or will not report any more. Calls `on_change` when it
+    begins to serve, and when it closes its channel; `reload` for an operator, and `save_activity` with what it
+    counted."""
 
-    def __init__(
-        self,
-        number: int,
-        process: Process,
-        channel: Channel,
-        on_change: Callable[[], None],
-        reload: Callable[[], asyncio.Future[ReloadReport]],
-        save_activity: Save,
-    ) -> None:
-        """Calls `on_change` when it begins to serve, and when it closes its channel; `reload` for an operator, and
-        `save_activity` with what it counted."""
-        self.number, self.channel, self._on_change = number, channel, on_change
-        self.reload, self.save_activity = reload, save_activity
-        self.has_served = False
-        self.why_failed: str | None = None
-        self.numbers: Counted = {}
-        self.health = Health()
-        self.report: asyncio.Future[None] | None = None
-        self._process = process
-        self._asked_seconds = 0.0
+    number: int
+    process: Process
+    channel: Channel
+    on_change: Callable[[], None]
+    reload: Callable[[], asyncio.Future[ReloadReport]]
+    save_activity: Save
+    has_served: bool = False
+    why_failed: str | None = None
+    numbers: Counted = field(default_factory=dict)
+    health: Health = field(default_factory=Health)
+    report: asyncio.Future[None] | None = None
+    _asked_seconds: float = 0.0
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     def ask_report(self) -> asyncio.Future[None]:
         """Ask for a report, unless one is still pending: otherwise requests would pile up."""
@@ -203,20 +199,20 @@ class WorkerProcess:
         """Let it call until it ends; returns its exit status."""
         await self.channel.serve(self)
         # It calls no more, but may take a while to exit.
-        self._on_change()
+        self.on_change()
         await self.channel.close()
         try:
             async with asyncio.timeout(_EXIT_SECONDS):
-                return await self._process.wait()
+                return await self.process.wait()
         except TimeoutError:
             self.end_by(signal.SIGKILL)
-            return await self._process.wait()
+            return await self.process.wait()
 
     # -- called by the worker -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.has_served = True
-        self._on_change()
+        self.on_change()
 
     def take_report(self, numbers: Counted, health: Health) -> None:
         """Its counts and its health: before it answers `report`, and when it stops in order."""
@@ -228,7 +224,7 @@ class WorkerProcess:
 
     def end_by(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            self._process.send_signal(number)
+            self.process.send_signal(number)
 
 
 def end_of(code: int, why: str | None, *, has_served: bool) -> tuple[int, str]:

@@ -238,11 +238,7 @@ WINDOW_ATTEMPTS_MIN: Final = 20
 PLACES_MAX: Final = 1024
 
 
-class Phase(StrEnum):
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-    SLOW_START = "slow_start"
+Phase = StrEnum("Phase", "CLOSED OPEN HALF_OPEN SLOW_START")
 
 
 @immutable

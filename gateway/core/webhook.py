@@ -59,16 +59,9 @@ class Algorithm(StrEnum):
     BEARER = "bearer"  # the message carries the secret itself
 
 
-class Encoding(StrEnum):
-    """How an HMAC is written: in lower-case hexadecimal digits, or in base64 with padding."""
-
-    HEX = "hex"
-    BASE64 = "base64"
-
-
-class Digest(StrEnum):
-    SHA256 = "sha256"
-    SHA512 = "sha512"
+Encoding = StrEnum("Encoding", "HEX BASE64")
+"""How an HMAC is written: in lower-case hexadecimal digits, or in base64 with padding."""
+Digest = StrEnum("Digest", "SHA256 SHA512")
 
 
 class Part(StrEnum):
@@ -360,11 +353,9 @@ _START_BYTES: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
 
 
-class Fault(StrEnum):
-    MISSING = "missing"  # it is not signed, or lacks what was signed with it
-    INVALID = "invalid"  # no living secret made this signature
-    STALE = "stale"  # it was signed too long ago, or too far in the future
-    UNSUPPORTED = "unsupported"  # it holds several events
+Fault = StrEnum("Fault", "MISSING INVALID STALE UNSUPPORTED")
+"""`missing`: it is not signed, or lacks what was signed with it. `invalid`: no living secret made this signature.
+`stale`: it was signed too long ago, or too far in the future. `unsupported`: it holds several events."""
 
 
 @immutable
@@ -620,12 +611,8 @@ _CHALLENGE_CHARACTERS_MAX: Final = 1024
 _ORIGIN_BYTES_MAX: Final = 256
 
 
-class SignAgain(StrEnum):
-    """When an attempt gets a new time and signature: once half of the tolerance has passed, always, or never."""
-
-    LATE = "late"
-    ALWAYS = "always"
-    NEVER = "never"
+SignAgain = StrEnum("SignAgain", "LATE ALWAYS NEVER")
+"""When an attempt gets a new time and signature: once half of the tolerance has passed, always, or never."""
 
 
 @dataclass(frozen=True, slots=True)

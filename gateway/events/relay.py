@@ -21,6 +21,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NoReturn
@@ -67,33 +68,31 @@ class SinkSettings:
     breaker: BreakerPolicy = BreakerPolicy()
 
 
+@dataclass(eq=False, slots=True)
 class Relay:
-    """The publications of one process. Lives on one event loop."""
+    """The publications of one process. Lives on one event loop. `clock` counts seconds and never goes back; `draw` is
+    uniform in [0, 1). `busy_seconds` is the pause between polls while every sink keeps up."""
 
-    def __init__(
-        self,
-        store: Publications,
-        sinks: Sequence[tuple[SinkSettings, Sink]],
-        events: Events,
-        *,
-        service: str,
-        clock: Callable[[], float],
-        draw: Callable[[], float] = random.random,
-        busy_seconds: float = BUSY_SECONDS,
-    ) -> None:
-        """`clock` counts seconds and never goes back; `draw` is uniform in [0, 1). `busy_seconds` is the pause between
-        polls while every sink keeps up."""
-        self._store = store
-        self._places = [_Places(settings, sink, events, clock) for settings, sink in sinks]
-        self._events, self._service, self._draw, self._busy_seconds = events, service, draw, busy_seconds
-        self._leased = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._reports: deque[EventReport] = deque()
-        self._is_stopped = False
-        self._idle_seconds = _POLL_SECONDS
-        self._has_failed = False
-        self._wake = asyncio.Event()
-        self._has_room = asyncio.Event()
+    store: Publications
+    sinks: InitVar[Sequence[tuple[SinkSettings, Sink]]]
+    events: Events
+    _: KW_ONLY
+    service: str
+    clock: Callable[[], float]
+    draw: Callable[[], float] = random.random
+    busy_seconds: float = BUSY_SECONDS
+    _places: list[_Places] = field(init=False)
+    _leased: int = field(default=0, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _reports: deque[EventReport] = field(default_factory=deque, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _idle_seconds: float = field(default=_POLL_SECONDS, init=False)
+    _has_failed: bool = field(default=False, init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self, sinks: Sequence[tuple[SinkSettings, Sink]]) -> None:
+        self._places = [_Places(settings, sink, self.events, self.clock) for settings, sink in sinks]
 
     @property
     def running(self) -> int:
@@ -147,7 +146,7 @@ class Relay:
         wanted = {each.name: min(free, _BATCH_MAX) for each in self._places if (free := each.free) > 0}
         if self._is_stopped or not wanted:
             return _POLL_SECONDS
-        leased = await self._store.lease_events(self._service, wanted, microseconds(LEASE_SECONDS))
+        leased = await self.store.lease_events(self.service, wanted, microseconds(LEASE_SECONDS))
         self._leased = len(leased)
         for places in self._places:
             if (number := wanted.get(places.name)) is not None:
@@ -179,8 +178,8 @@ class Relay:
         finally:
             self._end(places, generation, batch, publications)
         closed = next((each for each in publications if each.result is Result.SUSPENDED), None)
-        if closed is not None and await self._store.suspend_sink(self._service, places.name, closed.why):
-            self._events.publish(SinkChanged(places.name, is_suspended=True, cause=closed.cause or closed.why))
+        if closed is not None and await self.store.suspend_sink(self.service, places.name, closed.why):
+            self.events.publish(SinkChanged(places.name, is_suspended=True, cause=closed.cause or closed.why))
 
     def _end(
         self, places: _Places, generation: int, batch: Sequence[LeasedEvent], publications: Sequence[Publication]
@@ -192,7 +191,7 @@ class Relay:
             self._reports.extend([self._report_of(places.settings, leased, publication) for leased in alike])
             events = tuple([(leased.event.id, leased.event.type) for leased in alike])
             of_all = publication.result, publication.why, publication.secret_ids
-            self._events.publish(EventsPublished(places.name, events, *of_all))
+            self.events.publish(EventsPublished(places.name, events, *of_all))
         self._wake.set()
         if places.is_behind:
             self._has_room.set()
@@ -212,7 +211,7 @@ class Relay:
             return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)
         if is_refused or (publication.is_failed and leased.age_us >= settings.keep_us):
             return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
-        pause = pause_us(settings.schedule_us, leased.tries, self._draw(), publication.retry_after_us)
+        pause = pause_us(settings.schedule_us, leased.tries, self.draw(), publication.retry_after_us)
         return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause, leased.line)
 
     async def report(self) -> None:
@@ -223,7 +222,7 @@ class Relay:
         # Taken out, because a stop reports beside a poll.
         self._reports.clear()
         try:
-            await self._store.report_events(self._service, reports)
+            await self.store.report_events(self.service, reports)
         except BaseException:
             # They may have been written all the same. Reporting them again changes nothing.
             self._reports.extendleft(reversed(reports))
@@ -236,7 +235,7 @@ class Relay:
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-                async with asyncio.timeout(self._busy_seconds):
+                async with asyncio.timeout(self.busy_seconds):
                     await self._has_room.wait()
                 await asyncio.sleep(self._leased * _EVENT_SECONDS)
         except TimeoutError:

@@ -230,13 +230,8 @@ MODES: Final = ("enforce", "observe")
 _SERIES_MAX: Final = 10_000
 
 
-class ReloadResult(StrEnum):
-    """What came of an attempt to change the configuration."""
-
-    APPLIED = "applied"
-    UNCHANGED = "unchanged"
-    REFUSED = "refused"
-
+ReloadResult = StrEnum("ReloadResult", "APPLIED UNCHANGED REFUSED")
+"""What came of an attempt to change the configuration."""
 
 declare(
     """

@@ -81,12 +81,15 @@ class SidePort:
         if before is not None and before.listener is not None and before.listener.address == (host, port):
             self._before = before
             return before.listener.port
-        self.listener = _Listener(self, (host, port))
+        listener = self.listener = _Listener(self, (host, port))
+        loop = asyncio.get_running_loop()
         try:
-            return await self.listener.start()
+            listener.server = await loop.create_server(listener.connected, host, port)
         except BaseException:
             await self.stop()
             raise
+        listener.port = listener.server.sockets[0].getsockname()[1]
+        return listener.port
 
     def take_over(self) -> None:
         """Take the connections to come in the place of the one before."""
@@ -98,8 +101,8 @@ class SidePort:
     async def stop(self) -> None:
         """Close the listener; requests under way get a bounded time. Harmless when it does not listen."""
         listener, self.listener = self.listener, None
-        if listener is not None:
-            listener.close()
+        if listener is not None and listener.server is not None:
+            listener.server.close()
         await self._runner.cleanup()
 
     def connected(self) -> web.RequestHandler:
@@ -128,26 +131,16 @@ class SidePort:
         )
 
 
+@dataclass(eq=False, slots=True)
 class _Listener:
-    """Listens, and gives each connection to its owner at that moment."""
+    """Gives each connection to its owner at that moment."""
 
-    def __init__(self, owner: SidePort, address: tuple[str, int]) -> None:
-        self.owner = owner
-        self.address = address
-        self.port = 0
-        self._server: asyncio.Server | None = None
+    owner: SidePort
+    address: tuple[str, int]
+    port: int = 0
+    server: asyncio.Server | None = None
 
-    async def start(self) -> int:
-        """Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_server(self._connected, *self.address)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self.port
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    def _connected(self) -> web.RequestHandler:
+    def connected(self) -> web.RequestHandler:
         return self.owner.connected()
 
 

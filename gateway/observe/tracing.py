@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
 from importlib.util import find_spec
@@ -93,46 +94,43 @@ _CALLS: Final[ContextVar[list[tuple[int, StoreCalled]] | None]] = ContextVar("ca
 _Traced = RequestAnswered | ProbeMade | DeliveryAttempted | AdminActed
 
 
+@dataclass(eq=False, slots=True)
 class Tracing:
     """An observer of events. `templates` has the path of each route, `upstreams` the host and port that it leads to.
     Traced is this `share` of the requests whose caller does not decide. A `traceparent` of a `trusted` peer decides,
-    and is the parent; with `accepts_all`, that of anybody."""
+    and is the parent; with `accepts_all`, that of anybody. `store_system` names the durable store in spans of its
+    calls; None for no such spans. `secret` signs trace ids."""
 
-    def __init__(
-        self,
-        share: float,
-        endpoint: str,
-        headers: Mapping[str, str],
-        *,
-        trusted: tuple[IPv4Network | IPv6Network, ...],
-        accepts_all: bool,
-        service: str,
-        version: str,
-        templates: Mapping[str, str],
-        upstreams: Mapping[str, tuple[str, int]],
-        store_system: str | None = None,
-        secret: bytes = b"",
-    ) -> None:
-        """`store_system` names the durable store in spans of its calls; None for no such spans. `secret` signs trace
-        ids. Raises `ModuleNotFoundError` without the extra `otel`."""
+    share: float
+    endpoint: str
+    headers: Mapping[str, str]
+    _: KW_ONLY
+    trusted: tuple[IPv4Network | IPv6Network, ...]
+    accepts_all: bool
+    service: str
+    version: str
+    templates: Mapping[str, str]
+    upstreams: Mapping[str, tuple[str, int]]
+    store_system: str | None = None
+    secret: bytes = b""
+    exported: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+    dropped: int = field(default=0, init=False)
+    _key: bytes = field(init=False)
+    _drawn_below: int = field(init=False)
+    _queue: deque[tuple[int, _Traced]] = field(default_factory=deque, init=False)
+    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _is_closing: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _exporter: Any = field(default=None, init=False)
+    _resource: Resource | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises `ModuleNotFoundError` without the extra `otel`."""
         if find_spec("opentelemetry") is None:
             raise ModuleNotFoundError("traces need a package: pip install 'idempotency-gateway[otel]'")
-        self._trusted, self._accepts_all = trusted, accepts_all
-        self._endpoint = endpoint
-        self._headers = dict(headers)
-        self._service, self._version, self._templates, self._upstreams = service, version, templates, upstreams
-        self._store_system = store_system
-        self._secret = blake2b(secret, digest_size=32, person=b"trace ids").digest()
-        self._drawn_below = round(share * _DRAWS)
-        self._queue: deque[tuple[int, _Traced]] = deque()
-        self._wake = threading.Event()
-        self._is_closing = False
-        self._thread: threading.Thread | None = None
-        self._exporter: Any = None
-        self._resource: Resource | None = None
-        self.exported = 0
-        self.failed = 0
-        self.dropped = 0
+        self._key = blake2b(self.secret, digest_size=32, person=b"trace ids").digest()
+        self._drawn_below = round(self.share * _DRAWS)
 
     # -- in a request's way -------------------------------------------------------------------------------------------
 
@@ -145,14 +143,14 @@ class Tracing:
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
             return None
         found = None
-        if len(values) == 1 and (self._accepts_all or _is_in(hop.peer, self._trusted)):
+        if len(values) == 1 and (self.accepts_all or _is_in(hop.peer, self.trusted)):
             # What is malformed counts as absent: W3C Trace Context, section 4.3.
             found = _TRACEPARENT.match(values[0])
         if not (is_drawn if found is None else int(found[4], 16) & 1):
             return None
         trace_id = self._new_trace_id(draw) if found is None else found[2].decode()
         parent_id = None if found is None else found[3].decode()
-        calls: list[tuple[int, StoreCalled]] | None = None if self._store_system is None else []
+        calls: list[tuple[int, StoreCalled]] | None = None if self.store_system is None else []
         context = TraceContext(trace_id, os.urandom(8).hex(), parent_id, hop.scheme.decode(), calls)
         if calls is not None:
             _CALLS.set(calls)
@@ -171,10 +169,10 @@ class Tracing:
         return compare_digest(self._signature(trace_id[:8] + trace_id[16:]), trace_id[8:16])
 
     def _signature(self, unsigned: str) -> str:
-        return blake2b(unsigned.encode(), digest_size=4, key=self._secret).hexdigest()
+        return blake2b(unsigned.encode(), digest_size=4, key=self._key).hexdigest()
 
     def wants(self, kind: type[Fact]) -> bool:
-        return issubclass(kind, _Traced) or (kind is StoreCalled and self._store_system is not None)
+        return issubclass(kind, _Traced) or (kind is StoreCalled and self.store_system is not None)
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, StoreCalled):
@@ -234,9 +232,9 @@ class Tracing:
 
         # Its own lines repeat with each batch; the counter says the same.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        exporter = OTLPSpanExporter(endpoint=self._endpoint, headers=self._headers, timeout=_EXPORT_SECONDS)
+        exporter = OTLPSpanExporter(endpoint=self.endpoint, headers=self.headers, timeout=_EXPORT_SECONDS)
         self._exporter = exporter
-        self._resource = Resource({"service.name": self._service, "service.version": self._version})
+        self._resource = Resource({"service.name": self.service, "service.version": self.version})
         was_failing = False
         while True:
             self._wake.wait(_PAUSE_SECONDS)
@@ -268,7 +266,7 @@ class Tracing:
         trace = fact.trace
         if trace is None:
             return []
-        template = self._templates.get(fact.route, "")
+        template = self.templates.get(fact.route, "")
         was_sent = fact.kind is Kind.EXECUTED and fact.verdict is not Verdict.UPSTREAM_UNREACHABLE
         # The service's parent is the attempt. Without one it is the request, which then has the id that was named.
         is_derived = was_sent and fact.operation_id is not None
@@ -297,7 +295,7 @@ class Tracing:
         name = f"{fact.method} {template}"
         spans = [make(name, SpanKind.SERVER, own, ended_ns, fact.duration_seconds, attributes, error, parent, links)]
         if was_sent:
-            host, port = self._upstreams.get(fact.route, ("", 0))
+            host, port = self.upstreams.get(fact.route, ("", 0))
             seconds = fact.duration_seconds if fact.upstream_seconds is None else fact.upstream_seconds
             status = fact.upstream_status
             attributes = {
@@ -321,7 +319,7 @@ class Tracing:
             spans.append(make(name, SpanKind.INTERNAL, context, ended_ns, seconds, attributes, None, own, links))
         for called_ns, call in list(trace.calls or ()):
             context = _context(trace.trace_id, os.urandom(8).hex())
-            attributes = {"db.system.name": self._store_system or "", "db.operation.name": call.verb}
+            attributes = {"db.system.name": self.store_system or "", "db.operation.name": call.verb}
             name, seconds = f"idempotency store {call.verb}", call.duration_seconds
             spans.append(make(name, SpanKind.CLIENT, context, called_ns, seconds, attributes, call.error, own))
         return spans
@@ -351,7 +349,7 @@ class Tracing:
             case _:
                 assert_never(fact)
         if not isinstance(fact, AdminActed):
-            host, port = self._upstreams.get(fact.route, ("", 0))
+            host, port = self.upstreams.get(fact.route, ("", 0))
             attributes |= {"idempotency.route": fact.route, "server.address": host, "server.port": port}
         context = _context(self._new_trace_id(random.getrandbits(64)), os.urandom(8).hex())
         return self._span(name, kind, context, ended_ns, fact.duration_seconds, attributes, error, links=_links(fact))
@@ -383,7 +381,7 @@ class Tracing:
             status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
             start_time=ended_ns - int(seconds * 1e9),
             end_time=ended_ns,
-            instrumentation_scope=InstrumentationScope("idempotency-gateway", self._version),
+            instrumentation_scope=InstrumentationScope("idempotency-gateway", self.version),
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -199,24 +199,22 @@ def _address(request: Request, route: Route) -> str:
 _RETRY_AFTER_SECONDS: Final = 5
 
 
+@dataclass(eq=False, slots=True)
 class Receiving:
-    """The inboxes of one gateway process."""
+    """The inboxes of one gateway process. `recall` returns the record of a completed operation if this process
+    remembers it."""
 
-    def __init__(
-        self, accepting: Accepting, journaling: Journaling, events: Events, recall: Callable[[UUID], Snapshot | None]
-    ) -> None:
-        """`recall` returns the record of a completed operation if this process remembers it."""
-        self._accepting = accepting
-        self._journaling = journaling
-        self._events = events
-        self._recall = recall
+    accepting: Accepting
+    journaling: Journaling
+    events: Events
+    recall: Callable[[UUID], Snapshot | None]
 
     async def receive(self, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
         """The reply to a genuine event. The caller closes the request's body. When this is cancelled, the event may
         have been accepted all the same: the sender repeats it, and learns that."""
-        snapshot = self._recall(request.identity.operation_id)
+        snapshot = self.recall(request.identity.operation_id)
         if snapshot is None or snapshot.record is None:
-            found = await self._accepting.accept(request, policy)
+            found = await self.accepting.accept(request, policy)
             if isinstance(found, Accepted):
                 return _acknowledged(inbox, Verdict.ACCEPTED)
             if isinstance(found, Reply):
@@ -229,17 +227,17 @@ class Receiving:
 
     async def _find(self, request: Request) -> Snapshot | None:
         with suppress(StoreError):
-            return await self._journaling.find(request.identity.operation_id)
+            return await self.journaling.find(request.identity.operation_id)
         return None
 
     async def _reply_to_repeat(self, snapshot: Snapshot, request: Request, inbox: Inbox, policy: AcceptPolicy) -> Reply:
         judgement = request.judge(snapshot)
         if isinstance(judgement, Undelivered) and judgement.is_same:
-            await self._accepting.requeue(snapshot, policy)
+            await self.accepting.requeue(snapshot, policy)
         repeat = repeated(judgement, request, inbox)
         if repeat.reply.verdict is not Verdict.IN_FLIGHT:
             operation_id = request.identity.operation_id
-            self._events.publish(WebhookRepeated(request.route.name, operation_id, repeat.is_changed, repeat.differs))
+            self.events.publish(WebhookRepeated(request.route.name, operation_id, repeat.is_changed, repeat.differs))
         return repeat.reply
 
 

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec
 from uuid import UUID, uuid4
@@ -71,8 +71,8 @@ _HEADER_BYTES: Final = 128
 class _Copy:
     """The bytes of a body that streams by, up to a limit. `is_over`: it was longer, and nothing is kept."""
 
-    def __init__(self, memory: Memory, bytes_max: int) -> None:
-        self._memory = memory
+    def __init__(self, observing: Observing, bytes_max: int) -> None:
+        self._observing = observing
         self._bytes_max = bytes_max
         self._data = bytearray()
         self.length = 0
@@ -85,7 +85,7 @@ class _Copy:
             return
         if self.length > self._bytes_max:
             self.is_over = True
-        elif not self._memory.take(len(data)):
+        elif not self._observing.take_memory(len(data)):
             self.is_crowded = True
         else:
             self._data += data
@@ -101,22 +101,8 @@ class _Copy:
         self._give_back()
 
     def _give_back(self) -> None:
-        self._memory.give_back(len(self._data))
+        self._observing.give_back(len(self._data))
         self._data = bytearray()
-
-
-class Memory:
-    def __init__(self) -> None:
-        self._left = _COPIED_BYTES_MAX
-
-    def take(self, size: int) -> bool:
-        if size > self._left:
-            return False
-        self._left -= size
-        return True
-
-    def give_back(self, size: int) -> None:
-        self._left += size
 
 
 class _CopiedRequest:
@@ -184,29 +170,19 @@ class Sighting:
     """One request that is observed. Everything here is called on its way; nothing here waits, raises, or holds its
     connection."""
 
-    def __init__(
-        self,
-        observing: Observing,
-        identifying: Identifying,
-        request: Request,
-        route: Route,
-        number: int,
-        now_us: int,
-        now_seconds: float,
-    ) -> None:
+    def __init__(self, observing: Observing, request: Request, route: Route, number: int, now_us: int) -> None:
         self._observing = observing
-        self.identifying = identifying
         self._heads_bytes = 0
         self.number = number
         self.route = route
         self.entry = uuid4()
         self.began_us = now_us
-        self.began_seconds = now_seconds
+        self.began_seconds = observing.clock()
         self.is_whole = False
         self.is_over = False
         self.is_crowded = False
-        self.sent = _Copy(observing.memory, route.settings.body.max_bytes)
-        self.received = _Copy(observing.memory, route.keep.taken_bytes_max)
+        self.sent = _Copy(observing, route.settings.body.max_bytes)
+        self.received = _Copy(observing, route.keep.taken_bytes_max)
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None
         self.found: asyncio.Task[Observation | None] | None = None
@@ -268,7 +244,7 @@ class Sighting:
         """Hold no memory. Safe to repeat."""
         self.sent.drop()
         self.received.drop()
-        self._observing.memory.give_back(self._heads_bytes)
+        self._observing.give_back(self._heads_bytes)
         self._heads_bytes = 0
 
     def _answered(self, result: UpstreamResponse | NotSent | Lost, reply: Reply) -> Reply:
@@ -288,7 +264,7 @@ class Sighting:
 
     def _hold(self, headers: Headers) -> None:
         size = sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers)
-        if self._observing.memory.take(size):
+        if self._observing.take_memory(size):
             self._heads_bytes += size
         else:
             self.is_crowded = True
@@ -310,38 +286,29 @@ _REMEMBERED_MAX: Final = 1_000
 _REMEMBERED_REQUESTS_MAX: Final = 20
 
 
+@dataclass(eq=False, slots=True)
 class Observing:
     """Observes requests of one service in one process. Lives on one event loop. `run` it, and `close` it at the end.
     `wall_us` is this host's time, `clock` counts seconds. With `shows_header`, responses carry what enforcement would
     have done as far as this process knows."""
 
-    def __init__(
-        self,
-        service: str,
-        identifying: Identifying,
-        store: ObservationStore | None,
-        events: Events,
-        *,
-        wall_us: Callable[[], int],
-        clock: Callable[[], float],
-        shows_header: bool,
-    ) -> None:
-        self._service = service
-        self._identifying = identifying
-        self._store = store
-        self._events = events
-        self._shows_header = shows_header
-        self._wall_us = wall_us
-        self.clock = clock
-        self.memory = Memory()
-        self._numbers = 0
-        self._last_us = 0
-        # By number, in the order in which they began.
-        self._under_way: OrderedDict[int, Sighting] = OrderedDict()
-        self._waiting: deque[Sighting] = deque()
-        self._work = asyncio.Event()
-        self._identifications: set[asyncio.Task[Observation | None]] = set()
-        self._remembered: OrderedDict[UUID, list[Observation]] = OrderedDict()
+    service: str
+    identifying: Identifying
+    store: ObservationStore | None
+    events: Events
+    _: KW_ONLY
+    wall_us: Callable[[], int]
+    clock: Callable[[], float]
+    shows_header: bool
+    _bytes_left: int = field(default_factory=lambda: _COPIED_BYTES_MAX, init=False)
+    _numbers: int = field(default=0, init=False)
+    _last_us: int = field(default=0, init=False)
+    # By number, in the order in which they began.
+    _under_way: OrderedDict[int, Sighting] = field(default_factory=OrderedDict, init=False)
+    _waiting: deque[Sighting] = field(default_factory=deque, init=False)
+    _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _identifications: set[asyncio.Task[Observation | None]] = field(default_factory=set, init=False)
+    _remembered: OrderedDict[UUID, list[Observation]] = field(default_factory=OrderedDict, init=False)
 
     # -- on the way of a request: nothing here waits ------------------------------------------------------------------
 
@@ -353,8 +320,8 @@ class Observing:
         try:
             self._numbers += 1
             # Requests of this process keep their order when its host's time is set back.
-            self._last_us = max(self._last_us + 1, self._wall_us())
-            sighting = Sighting(self, self._identifying, request, route, self._numbers, self._last_us, self.clock())
+            self._last_us = max(self._last_us + 1, self.wall_us())
+            sighting = Sighting(self, request, route, self._numbers, self._last_us)
             self._under_way[sighting.number] = sighting
         except Exception:  # noqa: BLE001 - as in `_harmless`
             _LOG.exception("a request was not observed because of a bug")
@@ -362,16 +329,26 @@ class Observing:
             return None
         return sighting
 
+    def take_memory(self, size: int) -> bool:
+        """Whether there was as much left."""
+        if size > self._bytes_left:
+            return False
+        self._bytes_left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._bytes_left += size
+
     def arrived(self, sighting: Sighting) -> None:
         """Its body is complete. Only the header needs to know now what it asks for."""
-        if self._shows_header:
+        if self.shows_header:
             sighting.found = asyncio.get_running_loop().create_task(self._identified(sighting))
             self._identifications.add(sighting.found)
             sighting.found.add_done_callback(self._identifications.discard)
 
     def shown(self, sighting: Sighting, reply: Reply) -> Reply:
         """The reply with what enforcement would have done, where that is wanted."""
-        if not self._shows_header:
+        if not self.shows_header:
             return reply
         return replace(reply, would=self._guess(sighting, reply) or "unknown")
 
@@ -403,7 +380,7 @@ class Observing:
         by_name = head.headers.by_name
         meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False)
         exchange = Exchange(
-            self._wall_us(),
+            self.wall_us(),
             ExchangeResult(meaning.value),
             head.status,
             is_kept=reply.length is None or route.keep.keeps_body(by_name, reply.length),
@@ -506,7 +483,7 @@ class Observing:
         body = TakenBody(sighting.sent.content(), sighting.sent.length)
         try:
             request = replace(original, body=WholeBody(body))
-            found = await sighting.identifying.identify(request, route)
+            found = await self.identifying.identify(request, route)
         except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
             _LOG.exception("an observed request could not be identified")
             return None
@@ -561,21 +538,21 @@ class Observing:
         """Judge these with what was seen before, store all that changes, and count these."""
         if not found:
             return
-        if self._store is None:
+        if self.store is None:
             raise StoreError("there is no table of observations")
         routes = {observation.route: route for observation, route in found}
         new = {observation.entry: observation for observation, _ in found}
         ids = {each.operation_id for each in new.values() if each.operation_id is not None}
         first_us = min(each.began_us for each in new.values())
-        before = await self._store.observed_before(self._service, ids) if ids else []
+        before = await self.store.observed_before(self.service, ids) if ids else []
         contents = {each.content for each in new.values() if each.operation_id is not None}
-        shared = await self._store.observed_contents(self._service, contents, first_us - REKEYED_US) if contents else []
+        shared = await self.store.observed_contents(self.service, contents, first_us - REKEYED_US) if contents else []
         enforcements = {name: _enforcement(route) for name, route in routes.items()}
         judged = judge_new(before, new, shared, enforcements)
-        await self._store.save_observations(self._service, list(judged.values()), self._wall_us() - KEEP_US)
+        await self.store.save_observations(self.service, list(judged.values()), self.wall_us() - KEEP_US)
         for entry in new:
             observation, finding = judged[entry]
-            self._events.publish(
+            self.events.publish(
                 RequestObserved(observation.route, finding.verdict, finding.is_repeat, finding.is_rekeyed)
             )
 
@@ -584,7 +561,7 @@ class Observing:
         self._drop(reason)
 
     def _drop(self, reason: DropReason, number: int = 1) -> None:
-        self._events.publish(ObservationDropped(reason, number))
+        self.events.publish(ObservationDropped(reason, number))
 
 
 def _enforcement(route: Route) -> Enforcement:

@@ -85,12 +85,8 @@ LOOK_SECONDS: Final = 1.0
 """How often a worker without a turn looks for one, at no cost."""
 
 
-class Duty(StrEnum):
-    """Work that one gateway does for all."""
-
-    SWEEP = "sweep"
-    RECOVERY = "recovery"
-    TALLY = "tally"
+Duty = StrEnum("Duty", "SWEEP RECOVERY TALLY")
+"""Work that one gateway does for all."""
 
 
 @dataclass(eq=False, slots=True)

@@ -239,13 +239,12 @@ class Identifying:
                     request.body, bytes_max=route.settings.body.max_bytes, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
-            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are being received.")
+            return request.refuse(Verdict.OVERLOADED, "Too many request bodies are being received.")
         except SpoolFailed as error:
             _LOG.error("%s", error)
-            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
+            return request.refuse(Verdict.OVERLOADED, "The gateway has no room for the body.")
         if body is None:
-            detail = f"The limit is {route.settings.body.max_bytes} bytes."
-            return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
+            return request.refuse(Verdict.BODY_TOO_LARGE, f"The limit is {route.settings.body.max_bytes} bytes.")
         return body
 
 
@@ -314,7 +313,7 @@ def _operation(self: Identifying, request: Request, route: Route) -> Found | Awa
     """Rule 7: the request gets its identity and what it is compared by. A long body is read in a thread."""
     key, body, fingerprinter = request.key, request.taken, route.fingerprinter
     if isinstance(key, KeyFault):
-        return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+        return request.refuse(Verdict.KEY_INVALID, key.detail)
     request.identity = identity_of(
         service=self.service,
         route=route.name,
@@ -374,7 +373,7 @@ async def _lane(order: Order, self: Identifying, request: Request, route: Route)
     """Put the request in its lane, or refuse it: one that is in none, or not accepted, would pass others."""
     if route.inbox is None and not request.is_async:
         detail = "Requests here are delivered in order, and this one has a meaning only now."
-        return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+        return request.refuse(Verdict.ORDER_MISSING, detail)
     value = await request.taken.read(partial(order.value.find_key, request.head.headers.by_name))
     if isinstance(value, Key):
         identity, digest = request.identity, stored_digest(value, self.identity_secret)
@@ -386,14 +385,13 @@ async def _lane(order: Order, self: Identifying, request: Request, route: Route)
         f"Requests here are delivered in order, by {order.value.places}, which is missing or cannot be read. "
         "It has to be a string, or a whole number in plain digits."
     )
-    return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+    return request.refuse(Verdict.ORDER_MISSING, detail)
 
 
 def _without_key(request: Request, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
-        detail = f"{route.key.places} is missing."
-        return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
+        return request.refuse(Verdict.KEY_MISSING, f"{route.key.places} is missing.")
     return Untouched(request, Verdict.UNKEYED)
 
 

@@ -67,9 +67,9 @@ from gateway.core.operation import (
 #
 # Encrypts what is stored of requests and responses, so that a copy of the store shows nothing of it.
 #
-# Owns the keys of `secrets.encryption` and the form of the sealed bytes: a random nonce of 96 bits, then the
-# ciphertext and tag of AES-256-GCM. It does not know what it encrypts. The caller gives the *associated data*: what
-# the bytes belong to. It is authenticated with them, so bytes that are moved to another place cannot be opened there.
+# The form of the sealed bytes: a random nonce of 96 bits, then the ciphertext and tag of AES-256-GCM. The caller gives
+# the *associated data*: what the bytes belong to. It is authenticated with them, so bytes that are moved to another
+# place cannot be opened there.
 #
 # Each owner has its own key, derived from the configured one (HKDF-Expand, RFC 5869 section 2.3), so that random
 # nonces never run out under one key (NIST SP 800-38D section 8.3 allows 2^32). The first `OWNER_BYTES` of the

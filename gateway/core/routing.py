@@ -22,8 +22,7 @@ from typing import Final, Generic, TypeVar
 #
 # Servers decode a path more than once, resolve dots, cut off parameters, formats and what follows a NUL, take a
 # backslash for a slash, ignore case, and run a script with the rest of the path. A request must not slip past its
-# route in such a spelling, so a target that no route matches as it is written is compared in its readings. This
-# module owns what may be read from a target; it knows no routes. Its cost is for targets of that kind alone.
+# route in such a spelling, so a target that no route matches as it is written is compared in its readings.
 #
 # A reading is compared with patterns that are folded alike (`folded`): lower case, without marks, `\` for a slash
 # that was escaped. Each step of `_LENIENT` is what some servers do and others do not, so each doubles the readings at

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final, Protocol, assert_never
 
@@ -420,38 +420,26 @@ Protect = Callable[[Request, Route], Awaitable[Reply | Untouched]]
 Forward = Callable[[Request, ClientExchange, Route | None, Verdict | None], Awaitable[Reply | None]]
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Served:
     """What requests are served by, from one switch of the configuration to the next.
 
     A request keeps the one that it began with. `requests` are those that have not ended. `unused` is resolved when it
-    was replaced and its last request ended.
+    was replaced and its last request ended. `key_headers`, in lower case, are those that any route has keys in. `shape`
+    is that of problems that are about no route.
     """
 
-    def __init__(
-        self,
-        *,
-        routes: RouteTable[Route],
-        protect: Protect,
-        forward: Forward,
-        resource: Resource | None = None,
-        reserved: ReservedHeaders | None = None,
-        cors: Cors = NO_ORIGINS,
-        key_headers: frozenset[bytes] = frozenset(),
-        shape: Shape = PROBLEM,
-    ) -> None:
-        """Needs a running event loop. `key_headers`, in lower case, are those that any route has keys in. `shape` is
-        that of problems that are about no route."""
-        self.routes = routes
-        self.protect = protect
-        self.forward = forward
-        self.resource = resource
-        self.reserved = reserved
-        self.cors = cors
-        self.key_headers = key_headers
-        self.shape = shape
-        self.unused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.requests = 0
-        self.is_replaced = False
+    routes: RouteTable[Route]
+    protect: Protect
+    forward: Forward
+    resource: Resource | None = None
+    reserved: ReservedHeaders | None = None
+    cors: Cors = NO_ORIGINS
+    key_headers: frozenset[bytes] = frozenset()
+    shape: Shape = PROBLEM
+    unused: asyncio.Future[None] = field(init=False, default_factory=lambda: asyncio.get_running_loop().create_future())
+    requests: int = field(init=False, default=0)
+    is_replaced: bool = field(init=False, default=False)
 
     def replace(self) -> None:
         """No request begins any more."""

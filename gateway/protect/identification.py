@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, assert_never
@@ -180,29 +181,21 @@ Step = Callable[["Identifying", Request, Route], Found | Awaitable[Found]]
 """Adds to what is known of a request, and returns None; or returns what becomes of the request instead."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Identifying:
     """Identifies requests for one service. `identity_secret` keys identities. With `keeps_clear_keys`, records hold
     keys in clear."""
 
-    def __init__(
-        self,
-        service: str,
-        spool: Spool,
-        upload_slots: UploadSlots,
-        verifying: Verifying,
-        callers: Callers,
-        *,
-        identity_secret: bytes | None = None,
-        keeps_clear_keys: bool = False,
-    ) -> None:
-        self.verifying = verifying
-        self.callers = callers
-        self.service = service
-        self.identity_secret = identity_secret
-        self.keeps_clear_keys = keeps_clear_keys
-        self._spool = spool
-        self._upload_slots = upload_slots
-        self._plans = _Plans()
+    service: str
+    spool: Spool
+    upload_slots: UploadSlots
+    verifying: Verifying
+    callers: Callers
+    _: KW_ONLY
+    identity_secret: bytes | None = None
+    keeps_clear_keys: bool = False
+    plans: dict[Route, Plan] = field(init=False, default_factory=dict)
+    """The plan of each route, made when it is first asked for."""
 
     async def identify(self, request: Request, route: Route) -> Reply | Untouched | None:
         """Rules 4 to 7: complete the request, or return what becomes of it otherwise.
@@ -211,7 +204,9 @@ class Identifying:
         body raises when it is cut short.
         """
         request.route = route
-        plan = self._plans[route]
+        plan = self.plans.get(route)
+        if plan is None:
+            plan = self.plans[route] = plan_of(route)
         for step in plan.by_head:
             found = step(self, request, route)
             if found is not None and (isinstance(found, Reply | Untouched) or (found := await found) is not None):
@@ -239,18 +234,17 @@ class Identifying:
     async def _read_body(self, request: Request, route: Route) -> TakenBody | Reply:
         """Rule 6 for a body that has not arrived yet, or is long. It needs an upload slot."""
         try:
-            with self._upload_slots.slot(request.body):
-                body = await self._spool.take(
+            with self.upload_slots.slot(request.body):
+                body = await self.spool.take(
                     request.body, bytes_max=route.settings.body.max_bytes, spool_over_bytes=route.spool_over_bytes
                 )
         except NoSlot:
-            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="Too many request bodies are being received.")
+            return request.refuse(Verdict.OVERLOADED, "Too many request bodies are being received.")
         except SpoolFailed as error:
             _LOG.error("%s", error)
-            return refuse(Verdict.OVERLOADED, shape=route.shape, detail="The gateway has no room for the body.")
+            return request.refuse(Verdict.OVERLOADED, "The gateway has no room for the body.")
         if body is None:
-            detail = f"The limit is {route.settings.body.max_bytes} bytes."
-            return refuse(Verdict.BODY_TOO_LARGE, shape=route.shape, detail=detail)
+            return request.refuse(Verdict.BODY_TOO_LARGE, f"The limit is {route.settings.body.max_bytes} bytes.")
         return body
 
 
@@ -319,7 +313,7 @@ def _operation(self: Identifying, request: Request, route: Route) -> Found | Awa
     """Rule 7: the request gets its identity and what it is compared by. A long body is read in a thread."""
     key, body, fingerprinter = request.key, request.taken, route.fingerprinter
     if isinstance(key, KeyFault):
-        return refuse(Verdict.KEY_INVALID, shape=route.shape, detail=key.detail)
+        return request.refuse(Verdict.KEY_INVALID, key.detail)
     request.identity = identity_of(
         service=self.service,
         route=route.name,
@@ -379,7 +373,7 @@ async def _lane(order: Order, self: Identifying, request: Request, route: Route)
     """Put the request in its lane, or refuse it: one that is in none, or not accepted, would pass others."""
     if route.inbox is None and not request.is_async:
         detail = "Requests here are delivered in order, and this one has a meaning only now."
-        return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+        return request.refuse(Verdict.ORDER_MISSING, detail)
     value = await request.taken.read(partial(order.value.find_key, request.head.headers.by_name))
     if isinstance(value, Key):
         identity, digest = request.identity, stored_digest(value, self.identity_secret)
@@ -391,14 +385,13 @@ async def _lane(order: Order, self: Identifying, request: Request, route: Route)
         f"Requests here are delivered in order, by {order.value.places}, which is missing or cannot be read. "
         "It has to be a string, or a whole number in plain digits."
     )
-    return refuse(Verdict.ORDER_MISSING, shape=route.shape, detail=detail)
+    return request.refuse(Verdict.ORDER_MISSING, detail)
 
 
 def _without_key(request: Request, route: Route) -> Reply | Untouched:
     """Rule 4."""
     if route.is_key_required:
-        detail = f"{route.key.places} is missing."
-        return refuse(Verdict.KEY_MISSING, shape=route.shape, detail=detail)
+        return request.refuse(Verdict.KEY_MISSING, f"{route.key.places} is missing.")
     return Untouched(request, Verdict.UNKEYED)
 
 
@@ -447,11 +440,3 @@ def plan_of(route: Route) -> Plan:
         if accept.order is not None:
             whole.append(partial(_lane, accept.order))
     return Plan(tuple(by_head), tuple(whole), min(route.settings.body.max_bytes, route.spool_over_bytes))
-
-
-class _Plans(dict[Route, Plan]):
-    """The plan of each route, made when it is first asked for."""
-
-    def __missing__(self, route: Route) -> Plan:
-        plan = self[route] = plan_of(route)
-        return plan

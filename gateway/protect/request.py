@@ -449,12 +449,12 @@ class Request:
         status: int | None = None,
         first_operation: UUID | None = None,
     ) -> Reply:
-        """The problem of this verdict about its operation, in the form of its route."""
+        """The problem of this verdict about its operation, as far as that is known, in the form of its route."""
         return refuse(
             verdict,
             shape=self.route.shape,
             status=status,
-            operation_id=self.identity.operation_id,
+            operation_id=self.operation_id,
             detail=detail,
             first_operation=first_operation,
         )

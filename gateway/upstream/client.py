@@ -1,8 +1,5 @@
 """The interface of the upstream client: one request in, what is known of it out; and the pool of its connections.
 
-Owns the order of one exchange: connection, last check of the lease, first byte, head. Its purpose is to know whether a
-byte of the request may have left. Knows nothing of keys, records or outcomes, and logs nothing.
-
 Invariant: `NotSent` means that no byte was written to the network; from the first one on the result is an
 `UpstreamResponse` or `Lost`, and the request is never sent again.
 """
@@ -29,23 +26,17 @@ from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, 
 #
 # Which connection serves the next request.
 #
-# Owns the connections, their number, and what is known of how long the upstream keeps an idle one open (`IdleHistory`).
-# Does not speak HTTP.
+# The keep-alive race: an upstream closes an idle connection just as we send on it, and "executed, then closed" cannot
+# be distinguished from "never read". An unprotected request then fails, since nothing here sends it again; a protected
+# one is in doubt. So a request gets a used connection only if it has been idle for clearly less time than a connection
+# has been *seen* to survive. Until one has been seen, and for a while after a connection was closed early, requests get
+# fresh connections. The most recently used one goes first, so that the others grow old and provide evidence.
 #
-# Theory of operation. The keep-alive race: an upstream closes an idle connection just as we send on it, and "executed,
-# then closed" cannot be distinguished from "never read". An unprotected request then fails, since nothing here sends it
-# again; a protected one is in doubt. So a request gets a used connection only if it has been idle for clearly less time
-# than a connection has been *seen* to survive. Until one has been seen, and for a while after a connection was closed
-# early, requests get fresh connections, which cost a fraction of a millisecond. The most recently used connection goes
-# first, so that the others grow old and provide evidence.
+# The late body: some upstreams send a body after a response that has none (204, 304). It condemns an idle connection;
+# after the next request was sent, it would be read as that request's response. So such a connection rests for a while.
 #
-# The late body: some upstreams send a body after a response that has none (204, 304). On an idle connection it
-# condemns the connection; after the next request was sent, it would be read as that request's response. So such a
-# connection rests for a while before it is used again.
-#
-# The slow client: a client that sends its request or reads its response a byte at a time keeps a connection as long
-# as it likes, at no cost. When unprotected requests have all the places that they may have, slow clients make room
-# for new ones.
+# The slow client, which sends or reads a byte at a time, keeps a connection as long as it likes. When unprotected
+# requests have all the places that they may have, slow clients make room for new ones.
 #
 # Invariant: idle connections + busy ones + those being opened never exceed the limit, except for responses that outlast
 # their operation, each of which has a client that reads it; and a place that becomes free wakes one waiting request.
@@ -461,7 +452,7 @@ class Duplex:
         self._receiver = receiver
 
     async def read(self) -> bytes | BodyLost:
-        """The next bytes from the upstream; `b""` once it ended its direction."""
+        """`b""` once the upstream ended its direction."""
         return await self._receiver.read()
 
     async def write(self, data: bytes) -> bool:

@@ -1,13 +1,9 @@
 """One connection to the upstream: the socket's events on one side, one exchange at a time on the other.
 
-Owns the moment after which a byte of the request may have left (`send`), the end of an exchange, and whether the
-connection may serve another. Does not choose connections and does not know what a request means.
-
-Theory of operation. A connection is idle, or has an exchange: a receiver, which reads the response. `send` begins the
-exchange and writes the first bytes to the transport in the same step. The exchange is over when the response has ended
-or can no longer end; the connection is given back to its pool only if the ends of both messages are certain. Bytes
-that arrive without an exchange belong to no request, so they condemn the connection: they must never become the next
-response.
+A connection is idle, or has an exchange: a receiver, which reads the response. `send` begins it: from then on a byte of
+the request may have left. It is over when the response has ended or can no longer end; the connection is given back to
+its pool only if the ends of both messages are certain. Bytes that arrive without an exchange belong to no request, so
+they condemn the connection: they must never become the next response.
 
 Invariant: after `abort` not one more byte of the request leaves this host (what is buffered here and in the kernel is
 dropped with an RST).
@@ -40,11 +36,9 @@ if TYPE_CHECKING:
 # The receiving half of one exchange: reads a response strictly (RFC 9112), and keeps it until the caller takes it.
 #
 # llhttp judges heads and chunks. This module decides where a body ends (section 6.3), because llhttp has no way to know
-# that the request was HEAD, and accepts too much: other protocols and versions, other codings, any reason. It knows no
-# sockets or pools, and outlives its connection: once the end of the response has arrived, the connection may serve the
-# next request while this body is still being read.
-#
-# Whatever arrives together wakes the caller once: it finds a head and its body together.
+# that the request was HEAD, and accepts too much: other protocols and versions, other codings, any reason. A receiver
+# outlives its connection: once the end of the response has arrived, that may serve the next request while this body is
+# still being read. Whatever arrives together wakes the caller once.
 #
 # Invariants: what the caller gets does not depend on how the bytes were split. After the end or the loss of the
 # response only the buffer changes, and only shrinks. One caller at a time.

@@ -60,7 +60,7 @@ def told(of: Route, head: RequestHead, body: bytes, plan: Plan | None = None) ->
     """All that a request gets, by the plan of its route or by another one."""
     identifying = Identifying("s", Mock(Spool), UploadSlots(1), Verifying(Events(), lambda: 0.0), Callers({}))
     if plan is not None:
-        identifying._plans[of] = plan
+        identifying.plans[of] = plan
     taken = TakenBody(body, len(body))
     request = Request(head, WholeBody(taken), hop_from("127.0.0.1", is_secure=False))
     found = asyncio.run(identifying.identify(request, of))

@@ -14,10 +14,9 @@ dropped before anything else, because there is no end to them while a doubt last
 
 from __future__ import annotations
 
+import json
 from dataclasses import astuple, fields
 from typing import Final
-
-import orjson
 
 from gateway.core.immutable import immutable
 
@@ -62,14 +61,15 @@ def appended(packed: bytes | None, entry: Entry) -> bytes:
         probes = (place for place in range(FIRST, len(entries) - 1) if entries[place].event == PROBE)
         del entries[next(probes, FIRST)]
         dropped += 1
-    return orjson.dumps([dropped, *map(_cut, entries)])
+    # Not by orjson, which refuses surrogates: what a service or a person wrote must not stop a change.
+    return json.dumps([dropped, *map(_cut, entries)], separators=(",", ":")).encode()
 
 
 def unpacked(packed: bytes | None) -> History:
     """Undo `appended`; None is the history of an operation with nothing to tell."""
     if packed is None:
         return NO_HISTORY
-    dropped, *entries = orjson.loads(packed)
+    dropped, *entries = json.loads(packed)
     # A newer program may have more to tell.
     return History(tuple(Entry(*each[:_FIELDS]) for each in entries), dropped)
 

@@ -78,9 +78,9 @@ _NEXT: Final = Defect(
         Edit(_SQLITE, f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"),
         Edit(
             "config/models.py",
-            '    clear_keys: Annotated[bool, Flag()] = False\n    """Whether keys are',
-            f'    {NEW_KEY}: Annotated[bool, Flag()] = False\n    """What is new."""\n'
-            '    clear_keys: Annotated[bool, Flag()] = False\n    """Whether keys are',
+            '    clear_keys: leaf.Bool = False\n    """Whether keys are',
+            f'    {NEW_KEY}: leaf.Bool = False\n    """What is new."""\n'
+            '    clear_keys: leaf.Bool = False\n    """Whether keys are',
         ),
     ),
     caught_by=("tests/upgrade/test_upgrade.py",),

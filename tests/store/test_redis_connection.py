@@ -141,11 +141,7 @@ async def test_no_room_is_told_once(redis_url: str, caplog: pytest.LogCaptureFix
     """A server at its limit, which takes one copy and refuses the next, gives one line; so does the end of that."""
     now = [0.0]
     async with node_at(redis_url, clock=lambda: now[0]) as node:
-        tell_of_room(node, now, caplog)
-
-
-def tell_of_room(node: Node, now: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "gateway"):
+        caplog.set_level(logging.INFO, "gateway")
         for looked in ["", *[FULL, ""] * 50]:
             node.note_room(looked)
             now[0] += ROOM_SECONDS / 3

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -99,21 +100,18 @@ async def found(tier: RedisFastTier, *snapshots: Snapshot) -> list[bool]:
     return list(await asyncio.gather(*map(look, snapshots)))
 
 
-async def until_kept(tier: RedisFastTier, *snapshots: Snapshot) -> None:
+async def until_found(tier: RedisFastTier, *snapshots: Snapshot, is_put: bool = False) -> None:
+    """With `is_put`, put them until then."""
 
-    async def are_kept() -> bool:
-        with suppress(StoreError):
-            await put(tier, *snapshots)
-        return all(await found(tier, *snapshots))
-
-    await eventually(are_kept, LONG_SECONDS, "the copies are kept")
-
-
-async def until_found(tier: RedisFastTier, *snapshots: Snapshot) -> None:
     async def are_found() -> bool:
+        with suppress(StoreError):
+            await put(tier, *snapshots if is_put else ())
         return all(await found(tier, *snapshots))
 
     await eventually(are_found, LONG_SECONDS, "the copies are found")
+
+
+until_kept = partial(until_found, is_put=True)
 
 
 def at(cluster: Cluster, server: RedisServer, snapshots: list[Snapshot]) -> list[Snapshot]:
@@ -173,27 +171,34 @@ async def test_a_slot_that_moves(tier: RedisFastTier, cluster: Cluster) -> None:
         assert await other.first_of(content, uuid4(), 60_000) == id_of(snapshot)
 
 
+KEYS = Keyspace(prefix_of(), "", is_cluster=True)
+
+
+def of_first_master(cluster: Cluster) -> tuple[str, set[int]]:
+    """The URL of the first master, and its buckets."""
+    server = cluster.masters[0]
+    slots = cluster.slots_of(server)
+    owned = {bucket for bucket in range(PARTS) if any(slot_of(KEYS.era_keys[bucket]) in part for part in slots)}
+    return f"redis+cluster://127.0.0.1:{server.port}", owned
+
+
 async def test_what_a_server_does_not_have_is_looked_for(cluster: Cluster) -> None:
     """A server that is asked for a bucket that is elsewhere says so, and the masters are looked for."""
-    keys, server = Keyspace(prefix_of(), "", is_cluster=True), cluster.masters[0]
-    url, slots = f"redis+cluster://127.0.0.1:{server.port}", cluster.slots_of(server)
-    owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
+    url, owned = of_first_master(cluster)
     moved: list[str] = []
-    async with node_at(url, keys=keys, buckets=owned, on_moved=lambda: moved.append("its own")) as node:
+    async with node_at(url, keys=KEYS, buckets=owned, on_moved=lambda: moved.append("its own")) as node:
         assert node.is_reached
         assert not moved
     elsewhere = set(range(PARTS)) - owned
-    async with node_at(url, keys=keys, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")) as node:
+    async with node_at(url, keys=KEYS, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")) as node:
         assert node.is_reached
         assert set(moved) == {"elsewhere"}
 
 
 async def test_a_slot_that_comes_back(cluster: Cluster) -> None:
     """Whatever was known of it before, its master has yet to be told of what was purged while it was elsewhere."""
-    keys, server = Keyspace(prefix_of(), "", is_cluster=True), cluster.masters[0]
-    slots = cluster.slots_of(server)
-    owned = {bucket for bucket in range(PARTS) if any(slot_of(keys.era_keys[bucket]) in part for part in slots)}
-    async with node_at(f"redis+cluster://127.0.0.1:{server.port}", keys=keys, buckets=owned) as node:
+    url, owned = of_first_master(cluster)
+    async with node_at(url, keys=KEYS, buckets=owned) as node:
         assert node.knows_all_eras
         node.own(sorted(owned)[1:])
         node.own(owned)

@@ -224,26 +224,20 @@ class Change:
     _conditions: list[str | bytes | int] = field(default_factory=list)
     _commands: list[str | bytes | int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        if self.frees:
-            self._add("DEL", _TRIAL)
-
     def require(self, key: str | bytes, value: bytes | None) -> None:
         """The key has this value, or is absent."""
         self._conditions += (self._index(key), b"" if value is None else value[:REVISION_BYTES])
 
     def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self.is_due = True
-        self._add(command, key, *arguments)
-
-    def _add(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
         self._commands += (command, self._index(key), len(arguments), *arguments)
 
     def call(self, identity: str, link: bytes = b"", acknowledged: int = 0, number: int = 0) -> RedisCommand:
         """The call, on this memory. It raises the witness of the link from what was acknowledged last."""
         floor = "" if self.floor is None else self.floor
         head = (identity, floor, link, acknowledged, number, len(self._conditions) // 2)
-        return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *self._commands)
+        first = ("DEL", self._index(_TRIAL), 0) if self.frees else ()
+        return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *first, *self._commands)
 
     def count_sealed(self, before: str | None, after: str | None) -> None:
         """Count that something is sealed with other keys than before; None: with none."""

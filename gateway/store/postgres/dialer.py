@@ -13,9 +13,9 @@ server silently, each batch of claims or changes there first compares the memory
 The session, and each transaction of more than one statement, has timeouts at the server: a gateway that vanishes in the
 middle must not hold locks for longer.
 
-A link that changes operations has a witness in the database, each of its connections another one: the previous one may
-still be raising its. The number is noted before the result that it stands for is returned; `epoch` explains what the
-numbers prove.
+A link that changes operations has a witness in the database. A new connection takes over the link's witness, or gets
+another one while the previous connection may still be raising it. The number is noted before the result that it stands
+for is returned; `epoch` explains what the numbers prove.
 
 *Time.* When a statement's time is over, its connection is aborted. The statement is not cancelled at the server: a
 cancelled commit that waits for a synchronous standby would become visible without being there. A link that could not
@@ -650,12 +650,16 @@ class WitnessedLink(Link):
         return self._dialer.clock_us(), None if self._id is None else self._id.bytes
 
     async def _register(self, connection: Connection, compared: Compared | None) -> None:
-        """Give a new connection a witness: a lost one may still raise the link's."""
+        """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
         if compared is None or self._files is None:
             raise NotApplied("the store is not open")
         epoch, reading = compared
-        self._id, self._number = uuid4(), 0
-        rows = await connection.fetch(load("add_witness"), *self._bindings())
+        rows: Sequence[Any] = ()
+        if self._id is not None and not self.is_portable:
+            rows = await connection.fetch(load("raise_witness"), *self._bindings())
+        if not rows:
+            self._id, self._number = uuid4(), 0
+            rows = await connection.fetch(load("add_witness"), *self._bindings())
         self._memory = memory_digest(epoch.identity)
         self.note(rows)
         self._files.cover(reading)

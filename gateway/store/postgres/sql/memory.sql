@@ -49,3 +49,9 @@ WITH advanced AS MATERIALIZED (
 UPDATE idempotency_gateway.epoch
 SET memo = $1, timeline = CASE WHEN timeline <> '' THEN coalesce(idempotency_gateway.server_timeline(), '') ELSE '' END
 WHERE (SELECT count(token) FROM advanced) >= 0
+
+-- name: raise_witness
+-- No row of the table: raise the witness of a link, unless a statement of a lost connection still has it locked
+UPDATE idempotency_gateway.witness w SET number = w.number + 1
+WHERE w.link = (SELECT v.link FROM idempotency_gateway.witness v WHERE v.link = $2::bytea FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING {now} AS now_us, w.number

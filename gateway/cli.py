@@ -297,15 +297,7 @@ def _operate(chosen: argparse.Namespace) -> int:
 def _demo(chosen: argparse.Namespace) -> int:
     from gateway.demo import demo
 
-    return demo(
-        host=chosen.host,
-        port=chosen.port,
-        upstream=chosen.upstream,
-        story=chosen.story,
-        corners=chosen.triangle,
-        upstream_only=chosen.upstream_only,
-        traffic=chosen.traffic,
-    )
+    return demo(chosen)
 
 
 _COMMANDS = {

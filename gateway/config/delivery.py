@@ -205,7 +205,7 @@ _REPLACED_REFUSED = (
     ("content-", "the body is delivered as it came"),
 )
 
-# -- routes ------------------------------------------------------------------------------------------------------------
+# -- accepted, and delivered later -------------------------------------------------------------------------------------
 
 
 class Accept(Section):
@@ -332,6 +332,9 @@ class Delivery(_DeliverySettings):
             in_flight_max=self.max_in_flight,
             buries_unauthorized=self.unauthorized == "bury",
         )
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
 
 
 def encryption_key_bytes(text: str) -> bytes | None:

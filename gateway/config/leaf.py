@@ -58,6 +58,7 @@ def placeholder(name: str) -> str:
 
 _STRING = {"type": "string"}
 _FROM_ROOT = {"type": "string", "pattern": "^/"}
+_FILLED = {"minLength": 1}
 
 
 class Leaf:
@@ -130,7 +131,11 @@ def _one_of(*forms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_leaf(
-    expected: str, test: str | Callable[[str], bool], schema: Mapping[str, Any], hint: str = "", stand_in: str = ""
+    expected: str,
+    test: str | Callable[[str], bool],
+    schema: Mapping[str, Any] = _FILLED,
+    hint: str = "",
+    stand_in: str = "",
 ) -> Scalar:
     """Text that is taken as it is written, if a whole match of a pattern or another test says so."""
 
@@ -340,7 +345,6 @@ def plain_text(most: int, stand_in: str = "") -> Leaf:
     return text_leaf(
         f"text of 1 to {most} characters, without white space at its ends",
         lambda text: 1 <= len(text) <= most and text.isprintable() and text == text.strip(),
-        {"minLength": 1},
         stand_in=stand_in,
     )
 
@@ -591,7 +595,6 @@ def host_name(*, may_have_port: bool = False) -> Leaf:
     return text_leaf(
         "a host name such as api.example.com" + ("" if may_have_port else ", without a port"),
         lambda text: _is_place(text, may_have_port=may_have_port),
-        {"minLength": 1},
     )
 
 

@@ -1,8 +1,8 @@
 """The whole configuration as values.
 
 Owns the global sections and the shape of the file. Each section checks that its own keys agree; `checks` compares
-several sections. Attributes have the names of the keys (`from` is `from_`); durations are
-seconds, sizes are bytes. A Config from `load` or `parse` has passed every check; its repr shows no secret.
+several sections. Attributes have the names of the keys (`from` is `from_`); durations are seconds, sizes are bytes. A
+Config from `load` or `parse` has passed every check; its repr shows no secret.
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ class SignIn(Section):
             yield (), "say who names people: proxy or jwt"
 
 
-# -- events ---
+# -- events ------------------------------------------------------------------------------------------------------------
+#
+# Which are published, to which sinks, and where webhooks may lead.
 
 _TYPE_NAMES = Literal[
     "operation.completed",
@@ -199,10 +201,6 @@ _SUBJECT = r"([A-Za-z0-9_-]|\{route\}|\{type\})+(\.([A-Za-z0-9_-]|\{route\}|\{ty
 _TOPIC = r"([A-Za-z0-9._-]|\{route\}|\{type\}){1,200}"
 _KAFKA_SERVER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
 _NATS_URL = r"(nats|tls)://[^/?#@\s]+"
-
-
-def _text(pattern: str, what: str) -> leaf.Scalar:
-    return leaf.text_leaf(what, pattern, {"minLength": 1})
 
 
 _PROXY = leaf.text_leaf("a URL such as http://proxy:3128", r"http://[^/?#@\s]+/?", {"pattern": "^http://[^/?#@]+/?$"})
@@ -245,7 +243,7 @@ class RedisStreamSink(_SinkSettings):
     """redis_stream."""
     url: Annotated[leaf.RedisUrl, leaf.STREAM_URL]
     """The Redis. Not the database of store.fast, unless `shares_fast` says so."""
-    stream: Annotated[str, _text(_STREAM_KEY, "the key of a stream such as operations")]
+    stream: Annotated[str, leaf.text_leaf("the key of a stream such as operations", _STREAM_KEY)]
     """The key of the stream."""
     shares_fast: leaf.Bool = False
     """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
@@ -269,13 +267,13 @@ class NatsSink(_SinkSettings):
     kind: Literal["nats"]
     """nats."""
     servers: Annotated[
-        tuple[Annotated[str, _text(_NATS_URL, "a URL such as nats://nats:4222")], ...],
+        tuple[Annotated[str, leaf.text_leaf("a URL such as nats://nats:4222", _NATS_URL)], ...],
         Field(min_length=1, max_length=16),
     ]
     """The servers of the cluster."""
-    stream: Annotated[str, _text(_STREAM_NAME, "the name of a stream such as OPERATIONS")]
+    stream: Annotated[str, leaf.text_leaf("the name of a stream such as OPERATIONS", _STREAM_NAME)]
     """The stream that has to acknowledge events."""
-    subject: Annotated[str, _text(_SUBJECT, "a subject such as operations.{route}.{type}")] = (
+    subject: Annotated[str, leaf.text_leaf("a subject such as operations.{route}.{type}", _SUBJECT)] = (
         "operations.{route}.{type}"
     )
     """The subject of an event, with {route} and {type}."""
@@ -295,11 +293,11 @@ class KafkaSink(_SinkSettings):
     kind: Literal["kafka"]
     """kafka."""
     servers: Annotated[
-        tuple[Annotated[str, _text(_KAFKA_SERVER, "a host and port such as kafka:9092")], ...],
+        tuple[Annotated[str, leaf.text_leaf("a host and port such as kafka:9092", _KAFKA_SERVER)], ...],
         Field(min_length=1, max_length=16),
     ]
     """Some brokers of the cluster."""
-    topic: Annotated[str, _text(_TOPIC, "a topic such as operations or operations.{route}")]
+    topic: Annotated[str, leaf.text_leaf("a topic such as operations or operations.{route}", _TOPIC)]
     """The topic of an event, perhaps with {route} and {type}."""
     idempotence: leaf.Bool = True
     """Whether the producer is idempotent, so that its own repeats write nothing twice. Some brokers cannot."""
@@ -339,7 +337,7 @@ Sink = Annotated[
 class EventSettings(Section):
     """Events about operations, for other systems. Without sinks there are none."""
 
-    source: Annotated[str, _text(_SOURCE, "a URI such as urn:idempotency-gateway:payments")] | None = None
+    source: Annotated[str, leaf.text_leaf("a URI such as urn:idempotency-gateway:payments", _SOURCE)] | None = None
     """The `source` of the events, part of their identity: urn:idempotency-gateway: and the service if left out."""
     types: _Types = _DEFAULT_TYPES
     """Which events there are; all but operation.accepted if left out."""
@@ -383,7 +381,7 @@ class Egress(Section):
         return EgressPolicy(self.allow, self.deny, frozenset(self.ports), self.https_only, self.proxy)
 
 
-# -- models ------------------------------------------------------------------------------------------------------------
+# -- the gateway itself ------------------------------------------------------------------------------------------------
 
 _FINGERPRINT_KEY_BYTES_MIN = 32
 WORKERS_MAX = 64

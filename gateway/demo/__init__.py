@@ -11,6 +11,7 @@ Imports app, config, core, http, observe, store.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 import sys
@@ -40,30 +41,22 @@ _SERVICE_PORT: Final = 9000
 _REACH_SECONDS: Final = 2.0
 
 
-def demo(
-    *,
-    host: str,
-    port: int | None,
-    upstream: str | None,
-    story: bool,
-    corners: bool,
-    upstream_only: bool,
-    traffic: bool = False,
-) -> int:
-    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code. `port` None is the default, and any
-    free one for the story. With another one the console is on any free one. Raises `StartError` with what to do, and
-    `ConfigError` when `upstream` is not the URL of a service."""
-    if upstream_only:
+def demo(chosen: argparse.Namespace) -> int:
+    """Run until SIGINT or SIGTERM, or to the end of a story; returns the exit code. `chosen` are the options of the
+    command `demo`; without a port it is the default, and any free one for the story. With another one the console is on
+    any free one. Raises `StartError` with what to do, and `ConfigError` when `upstream` is not the URL of a service."""
+    host, port = chosen.host, chosen.port
+    if chosen.upstream_only:
         return run(_serve_cards(host, _SERVICE_PORT if port is None else port))
-    if corners:
+    if chosen.triangle:
         return run(_play_corners())
-    if story:
+    if chosen.story:
         return run(_play(host, 0 if port is None else port))
     admin_port = _ADMIN_PORT if port is None else 0
     port = _GATEWAY_PORT if port is None else port
-    if upstream is not None:
-        return run(_serve_upstream(upstream, host, port, admin_port))
-    return run(_serve(host, port, admin_port, with_traffic=traffic))
+    if chosen.upstream is not None:
+        return run(_serve_upstream(chosen.upstream, host, port, admin_port))
+    return run(_serve(host, port, admin_port, with_traffic=chosen.traffic))
 
 
 async def _serve(host: str, port: int, admin_port: int, *, with_traffic: bool) -> int:

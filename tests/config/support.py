@@ -44,17 +44,6 @@ def written(*keys: str, base: str = MINIMAL) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_route(*lines: str, without: str = "") -> str:
-    """MINIMAL with more keys in its route, and perhaps without one."""
-    kept = [line for line in MINIMAL.splitlines() if not without or not line.startswith(f"    {without}:")]
-    return "\n".join([*kept, *(f"    {line}" for line in lines)]) + "\n"
-
-
-def with_global(*lines: str) -> str:
-    """MINIMAL with more keys before those that it has."""
-    return "\n".join(lines) + "\n" + MINIMAL
-
-
 def rows(table: str, words: Mapping[str, str]) -> list[tuple[str, str]]:
     """A table of `keys => what is said`, with + between keys. An indented line goes on with the row before it, and
     <WORD> is a text that rows share."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, ConfigError, load, parse
 from gateway.config.leaf import RedisUrl
-from tests.config.support import MINIMAL, ROUTE_LINE, read, report, rows, with_global, with_route
+from tests.config.support import MINIMAL, ROUTE_LINE, read, report, rows, written
 
 SECRET = "hunter2-" + "correct.horse.battery.stäple" * 2
 
@@ -83,7 +83,7 @@ def test_multiplying_aliases() -> None:
 
 def test_tag() -> None:
     """A tag makes no object."""
-    mistakes = report(with_global("service: !!python/object/apply:os.system [ls]"))
+    mistakes = report(written("^service: !!python/object/apply:os.system [ls]"))
     assert "1:10: service: YAML tags are not supported; quote a value that begins with !" in mistakes
 
 
@@ -118,23 +118,23 @@ def test_byte_order_mark_and_line_ends() -> None:
 @pytest.mark.parametrize("word", ["on", "no", "yes", "y", "1_000", "0o17", "0x1F", "1e3", "1.50", "007", "2001-01-01"])
 def test_words_stay_words(word: str) -> None:
     """What YAML 1.1 takes for a boolean, a number or a date is the word that was written."""
-    assert read(with_global(f"service: {word}")).service == word
+    assert read(written(f"^service: {word}")).service == word
 
 
 @pytest.mark.parametrize("key", ["on", "no", "12", "1.5"])
 def test_keys_stay_words(key: str) -> None:
     """A key that YAML 1.1 takes for something else is reported as it was written."""
-    assert report(with_global(f"{key}: a"))[0].startswith("1:1: ")
+    assert report(written(f"^{key}: a"))[0].startswith("1:1: ")
 
 
 def test_listen_is_no_sexagesimal() -> None:
     """`a:22` and `22:22` are addresses, never a number of minutes."""
-    address = read(with_global("listen: 22:22")).listen.address
+    address = read(written("^listen: 22:22")).listen.address
     assert (address.host, address.port) == ("22", 22)
 
 
 def with_secrets(value: str) -> str:
-    return with_global(f'secrets: {{fingerprint_key: {{id: a, key: "{value}"}}}}')
+    return written(f'^secrets: {{fingerprint_key: {{id: a, key: "{value}"}}}}')
 
 
 def secret_of(config: Config) -> bytes:
@@ -149,7 +149,7 @@ def test_environment() -> None:
 
 def test_environment_in_numbers() -> None:
     """Numbers, sizes and flags can be filled in as well."""
-    text = with_global("limits: {max_in_flight: '${N}'}")
+    text = written("^limits: {max_in_flight: '${N}'}")
     assert read(text, {"N": "7"}).limits.max_in_flight == 7
 
 
@@ -185,22 +185,22 @@ def test_named_pipe_does_not_block(tmp_path: Path) -> None:
 def places_of_secrets() -> list[str]:
     """Files in which a secret, inline or filled in, stands where it is wrong in some way."""
     lines = [
-        with_global(f"secrets: {{fingerprint_key: {{id: '{SECRET}', key: short}}}}"),
-        with_global(f"secrets: {{fingerprint_key: {{id: a, key: [{SECRET}]}}}}"),
-        with_global(f"secrets: {{fingerprint_key: {{id: a, {SECRET}}}}}"),
-        with_global(f"secrets: {{fingerprint_key: {{id: a, {SECRET}: b}}}}"),
-        with_global("secrets: {fingerprint_key: {id: a, hunter2: b}}"),
-        with_global(f"secrets: {{fingerprint_key: '{SECRET}'}}"),
-        with_global(f"secrets: '{SECRET}'"),
-        with_global(f"secrets: {{{SECRET}: a, {SECRET}: b}}"),
-        with_route(f"scope: {{api_key: '{SECRET}'}}", without="scope"),
-        with_route("scope: {api_key: hunter2_x}", without="scope"),
+        written(f"^secrets: {{fingerprint_key: {{id: '{SECRET}', key: short}}}}"),
+        written(f"^secrets: {{fingerprint_key: {{id: a, key: [{SECRET}]}}}}"),
+        written(f"^secrets: {{fingerprint_key: {{id: a, {SECRET}}}}}"),
+        written(f"^secrets: {{fingerprint_key: {{id: a, {SECRET}: b}}}}"),
+        written("^secrets: {fingerprint_key: {id: a, hunter2: b}}"),
+        written(f"^secrets: {{fingerprint_key: '{SECRET}'}}"),
+        written(f"^secrets: '{SECRET}'"),
+        written(f"^secrets: {{{SECRET}: a, {SECRET}: b}}"),
+        written(f"scope: {{api_key: '{SECRET}'}}"),
+        written("scope: {api_key: hunter2_x}"),
         # Short enough to be shown.
         MINIMAL.replace("{durable: sqlite:///var/lib/gateway/operations.db}", "postgresql://u:hunter2@h/d"),
         MINIMAL.replace("{url: http://127.0.0.1:9000}", "http://u:hunter2@h"),
-        with_route("upstream: http://u:hunter2@h"),
-        with_route("recovery: {probe: {path: /a, done: [{status: [200]}], headers: Bearer hunter2}}"),
-        with_route("recovery: {probe: {path: /a, done: [{status: [200]}], headers: {Bearer hunter2}}}"),
+        written("upstream: http://u:hunter2@h"),
+        written("recovery: {probe: {path: /a, done: [{status: [200]}], headers: Bearer hunter2}}"),
+        written("recovery: {probe: {path: /a, done: [{status: [200]}], headers: {Bearer hunter2}}}"),
         MINIMAL.replace("http://127.0.0.1", f"http://user:{SECRET}@127.0.0.1"),
         MINIMAL.replace("http://127.0.0.1", f"http://{SECRET}@[::"),
         MINIMAL.replace("9000", f"{SECRET}"),
@@ -211,15 +211,15 @@ def places_of_secrets() -> list[str]:
         lines.append(MINIMAL.replace("operations.db}", f"operations.db, {url.format(SECRET)}}}"))
     for filled in ("${S}", "x ${S}"):
         lines += [
-            with_global(f"service: '{filled}'"),
-            with_global(f"listen: '{filled}'"),
-            with_global(f"log: {{level: '{filled}'}}"),
-            with_global(f"trusted_proxies: '{filled}'"),
-            with_global(f"trusted_proxies: ['{filled}']"),
-            with_route(f"in_flight: {{wait: '{filled}'}}"),
-            with_route(f"match: {{path: '{filled}', methods: ['{filled}']}}", without="match"),
-            with_route(f"key: {{header: '{filled}'}}", without="key"),
-            with_route(f"errors: '{filled}'"),
+            written(f"^service: '{filled}'"),
+            written(f"^listen: '{filled}'"),
+            written(f"^log: {{level: '{filled}'}}"),
+            written(f"^trusted_proxies: '{filled}'"),
+            written(f"^trusted_proxies: ['{filled}']"),
+            written(f"in_flight: {{wait: '{filled}'}}"),
+            written(f"match: {{path: '{filled}', methods: ['{filled}']}}"),
+            written(f"key: {{header: '{filled}'}}"),
+            written(f"errors: '{filled}'"),
         ]
     return lines
 
@@ -237,7 +237,7 @@ def test_secrets_stay_secret(text: str) -> None:
 
 def test_filled_in_number_is_not_shown() -> None:
     """The advice on a bare number leaves out a value that was filled in."""
-    (mistake,) = report(with_route("in_flight: {wait: '${N}'}"), {"N": "4711"})
+    (mistake,) = report(written("in_flight: {wait: '${N}'}"), {"N": "4711"})
     assert "4711" not in mistake
 
 
@@ -287,7 +287,7 @@ def test_any_change_is_read_or_reported(position: int, inserted: str) -> None:
 def test_load(tmp_path: Path) -> None:
     """A file is read with the environment that is given, and mistakes name it."""
     path = tmp_path / "gateway.yaml"
-    path.write_text(with_global("service: ${NAME}"))
+    path.write_text(written("^service: ${NAME}"))
     assert load(path, {"NAME": "a"}).service == "a"
     with pytest.raises(ConfigError) as caught:
         load(path, {})

@@ -23,7 +23,6 @@ from tests.config.support import (
     read,
     report,
     rows,
-    with_global,
     written,
 )  # fmt: skip
 
@@ -753,7 +752,7 @@ def test_the_longest_lease() -> None:
 
 
 def test_a_key_that_is_written_twice() -> None:
-    assert report(with_global("log: {level: info}", "log: {level: info}")) == [
+    assert report("log: {level: info}\nlog: {level: info}\n" + MINIMAL) == [
         "2:1: log: the key is written twice, first on line 1"
     ]
 
@@ -864,7 +863,7 @@ SHORT = "expected a secret of at least 16 visible ASCII characters"
 )
 def test_token_that_is_none(token: str) -> None:
     """A token that can be guessed, or that no header field could carry, is a mistake and is not repeated."""
-    assert report(with_global(f"admin: {{token: '{token}'}}")) == [f"1:16: admin.token: {SHORT}; {WORDS['MAKE']}"]
+    assert report(written(f"^admin: {{token: '{token}'}}")) == [f"1:16: admin.token: {SHORT}; {WORDS['MAKE']}"]
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,6 @@ from tests.config.support import (
     read,
     report,
     rows,
-    with_global,
-    with_route,
     written,
 )
 
@@ -237,21 +235,21 @@ def test_the_forms_of_a_fast_tier(url: str) -> None:
 
 def test_addresses() -> None:
     """Addresses of both families are taken apart; port 0 collides with nothing, nor one port on two addresses."""
-    config = read(with_global("listen: '[::]:0'", "status: {listen: localhost:0}"))
+    config = read(written("^listen: '[::]:0'", "^status: {listen: localhost:0}"))
     assert (config.listen.address, config.status.listen) == (Address("::", 0), Address("localhost", 0))
     assert (str(config.listen.address), str(config.status.listen)) == ("[::]:0", "localhost:0")
-    assert read(with_global("listen: 10.0.0.1:80", "status: {listen: '127.0.0.1:80'}")).status.listen.port == 80
+    assert read(written("^listen: 10.0.0.1:80", "^status: {listen: '127.0.0.1:80'}")).status.listen.port == 80
 
 
 def test_secrets_come_current_first() -> None:
     """One key or several, the first is the current one; an identity key is what its digits encode."""
     one, other = "s" * 32, "t" * 40
-    single = read(with_global(f"secrets: {{fingerprint_key: {{id: a, key: {one}}}}}")).secrets
+    single = read(written(f"^secrets: {{fingerprint_key: {{id: a, key: {one}}}}}")).secrets
     keys = f"[{{id: b, key: {other}}}, {{id: a, key: {one}}}]"
-    several = read(with_global(f"secrets: {{fingerprint_key: {keys}}}")).secrets
+    several = read(written(f"^secrets: {{fingerprint_key: {keys}}}")).secrets
     assert [(key.id, key.key.get_secret_value()) for key in single.fingerprint_keys] == [("a", one.encode())]
     assert [key.id for key in several.fingerprint_keys] == ["b", "a"]
-    found = read(with_global(f"secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
+    found = read(written(f"^secrets: {{identity_key: {{id: '2026', key: '{'0a' * 32}'}}}}")).secrets.identity_key
     assert found is not None
     assert (found.id, found.key.get_secret_value()) == ("2026", b"\n" * 32)
 
@@ -270,7 +268,7 @@ def test_secrets_come_current_first() -> None:
 )  # fmt: skip
 def test_what_opens_the_admin_port(setting: str, secret: str) -> None:
     """A token of 16 characters, or a way to sign in; no representation shows a secret."""
-    config = read(with_global(setting), {"T": "a$b" + TOKEN})
+    config = read(written(f"^{setting}"), {"T": "a$b" + TOKEN})
     assert config.admin.is_on
     assert secret not in repr(config)
     assert notices(config) == ()
@@ -565,7 +563,7 @@ LOG = (
 
 def with_sinks(*sinks: str, top: str = "", **changes: str) -> str:
     more = "".join(f", {name}: {value}" for name, value in changes.items())
-    return with_global(f"events: {{sinks: [{', '.join(sinks)}]{more}}}", *([top] if top else []))
+    return written(*(f"^{line}" for line in (*top.splitlines(), f"events: {{sinks: [{', '.join(sinks)}]{more}}}")))
 
 
 def test_what_a_sink_receives() -> None:
@@ -677,9 +675,9 @@ def _of_caller(form: str, keys: Keys, value: str) -> str:
     """The same for a setting of who verifies callers, or who signs in to the console."""
     section = f"{{{form}: {{{CALLERS[form][keys[0]]}, {keys[-1]}: {value}}}}}"
     if keys[0] == "admin":
-        return with_global(f"admin: {{sign_in: {{secret: {'s' * 16}, {section[1:]}}}")
-    written = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
-    return with_route(f"{keys[0]}: {written}", without=keys[0])
+        return written(f"^admin: {{sign_in: {{secret: {'s' * 16}, {section[1:]}}}")
+    whole = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
+    return written(f"{keys[0]}: {whole}")
 
 
 def _alone(path: Keys, value: str) -> str:
@@ -689,20 +687,20 @@ def _alone(path: Keys, value: str) -> str:
         value = f"[{value}]"
     if keys[:2] == ("events", "sinks"):
         sink = "name: feed, kind: redis_stream, url: 'redis://feed:6379', stream: operations"
-        return with_global(f"events: {{sinks: [{{{sink}, {keys[-1]}: {value}}}]}}")
+        return written(f"^events: {{sinks: [{{{sink}, {keys[-1]}: {value}}}]}}")
     if path[:2] == ("routes", "accept"):
-        return ENCRYPTED + with_route(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
+        return ENCRYPTED + written(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
     if path[:2] == ("routes", "inbox"):
         inbox = f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], {keys[-1]}: {value}}}"
-        return ENCRYPTED + with_route(inbox, without="key")
+        return written(inbox, base=INBOX)
     if (form := next((form for form in CALLERS if form in keys), None)) is not None:
         return _of_caller(form, keys, value)
     if keys[:2] == ("recovery", "probe"):
-        return with_route(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
+        return written(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
     line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)
     line = line[1:-1]
     if path[0] == "routes":
-        return with_route(line)
+        return written(line)
     top, required = keys[0], {"upstream": "url: http://127.0.0.1:9000", "store": "durable: sqlite:///a/b"}
     if keys in (("store", "promotion_wait"), ("store", "probation"), ("store", "connections")):
         required["store"] = "durable: postgresql://u@h/d"
@@ -711,7 +709,7 @@ def _alone(path: Keys, value: str) -> str:
     if top in required:
         line = f"{top}: {{{required[top]}, {keys[-1]}: {value}}}\nservice: shop"
         return line + "\n" + "\n".join(row for row in (GLOBAL + ROUTE).split("\n") if not row.startswith(f"{top}:"))
-    return with_global(line)
+    return written(f"^{line}")
 
 
 ALONE = list(dict.fromkeys(_bounded(Config, ())))
@@ -771,7 +769,7 @@ def test_the_times_of_an_attempt_follow_what_is_written(
     everywhere: str, route: str, answer_within: str, response_timeout: str
 ) -> None:
     """For all routes or for one, and what is written for all counts where the route writes nothing."""
-    config = read(with_route(route).replace("9000}", f"9000{everywhere}}}"))
+    config = read(written(route).replace("9000}", f"9000{everywhere}}}"))
     upstream = config.upstream_for(config.routes[0])
     assert duration_text(upstream.answer_within) == answer_within
     assert duration_text(upstream.response_timeout) == response_timeout

@@ -28,7 +28,7 @@ from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Spool, TakenBody, UploadSlots, WholeBody
 from gateway.protect.route import Route, route_of
-from tests.config.support import read, with_route
+from tests.config.support import read, written
 
 SECRETS: Final = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
 ACCEPT: Final = "accept: {mode: always, identity: unverified}"
@@ -36,7 +36,7 @@ ACCEPT: Final = "accept: {mode: always, identity: unverified}"
 
 def route(*lines: str) -> Route:
     """The route of a small file, with more lines."""
-    config = read(SECRETS + with_route(*lines))
+    config = read(SECRETS + written(*lines))
     return route_of(config, config.routes[0], Mock())
 
 

@@ -25,13 +25,13 @@ import math
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from aiohttp import BodyPartReader, web
@@ -100,23 +100,12 @@ class Person:
         return self.name if by is None or not by.strip() else f"{self.name} for {by.strip()}"
 
 
-class People:
+def people_of(tokens: Iterable[tuple[str, str, str]]) -> list[Person]:
     """All who have a token, by (name, token, role)."""
-
-    def __init__(self, tokens: Iterable[tuple[str, str, str]]) -> None:
-        self._people = [
-            Person(name, Role(role), sha256(token).digest(), hmac.digest(token, _SESSION, "sha256"))
-            for name, token, role in ((name, token.encode(), role) for name, token, role in tokens)
-        ]
-
-    def with_token(self, token: bytes) -> Person | None:
-        """Who has this token. Takes the same time for every wrong one."""
-        digest = sha256(token).digest()
-        found = [person for person in self._people if compare_digest(digest, person.digest)]
-        return found[-1] if found else None
-
-    def __iter__(self) -> Iterator[Person]:
-        return iter(self._people)
+    return [
+        Person(name, Role(role), sha256(token).digest(), hmac.digest(token, _SESSION, "sha256"))
+        for name, token, role in ((name, token.encode(), role) for name, token, role in tokens)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +199,9 @@ class Disbelieved:
     is_forged: bool = False
 
 
-class Voucher(Protocol):
-    """Says who sends a request, by its headers and the address of its peer; None where they name nobody."""
-
-    async def __call__(self, headers: CIMultiDictProxy[str], peer: str | None, /) -> Person | Disbelieved | None: ...
+Headers = CIMultiDictProxy[str]
+Voucher = Callable[[Headers, str | None], Awaitable[Person | Disbelieved | None]]
+"""Says who sends a request, by its headers and the address of its peer; None where they name nobody."""
 
 
 def is_page(request: web.BaseRequest) -> bool:
@@ -228,7 +216,7 @@ class Authentication:
 
     def __init__(
         self,
-        people: People,
+        people: Sequence[Person],
         hosts: Collection[str],
         *,
         clock: Callable[[], float],
@@ -285,11 +273,13 @@ class Authentication:
         if wait_seconds := self.throttle.wait_seconds(remote):
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             raise Fault(429, "throttled", "The token was wrong too often; wait.", after)
-        person = self._people.with_token(token.encode("utf-8", "surrogateescape"))
-        if person is None:
+        digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
+        # It takes the same time for every wrong one.
+        found = [person for person in self._people if compare_digest(digest, person.digest)]
+        if not found:
             more = " too often: it is throttled now" if self.throttle.failed(remote) >= FAILURES_MAX else ""
             _LOG.warning("the admin port refused %s, whose token is wrong%s", remote, more)
-        return person
+        return found[-1] if found else None
 
     # -- browsers -----------------------------------------------------------------------------------------------------
 
@@ -500,7 +490,6 @@ def _place(address: str | None) -> str:
 # what the request says is not believed. It keeps nothing: a role is that of this request, so it ends with the group,
 # the token or the setting that it comes from. What is ambiguous names nobody.
 
-Headers = CIMultiDictProxy[str]
 _NAME_CHARACTERS_MAX: Final = 128
 
 

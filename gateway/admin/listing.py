@@ -41,16 +41,9 @@ _TEXT_MAX: Final = 200
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-class Looked(NamedTuple):
-    """What was found among so many records that were read; `after` is where to go on, None where these are all."""
-
-    found: list[Snapshot]
-    number: int
-    after: UUID | None
-
-
-async def looked(operations: Operations, query: Query) -> AsyncIterator[Looked]:
-    """The matches, page by page, ordered by operation id. `query.limit` is the page size.
+async def looked(operations: Operations, query: Query) -> AsyncIterator[tuple[list[Snapshot], int, UUID | None]]:
+    """The matches, page by page, ordered by operation id; of how many records that were read, and where to go on, None
+    where these are all. `query.limit` is the page size.
 
     The store has an index of what is in doubt and of dead letters. For other states all records are read, many at once,
     and left out here: the store would look through as many as there are before it says that there is none.
@@ -61,9 +54,8 @@ async def looked(operations: Operations, query: Query) -> AsyncIterator[Looked]:
     while True:
         page = await operations.page(asked)
         after = last_id(page) if len(page) == asked.limit else None
-        yield Looked(
-            [each for each in page if each.record is not None and _is_of(query, each.record)], len(page), after
-        )
+        found = [each for each in page if each.record is not None and _is_of(query, each.record)]
+        yield found, len(page), after
         if after is None:
             return
         asked = replace(asked, after=after)

@@ -13,7 +13,7 @@ from time import time
 from uuid import UUID, uuid4
 
 from gateway import EXIT_OK, PROGRAM, CommandError
-from gateway.admin.access import Authentication, People, Voucher, by_proxy, by_token
+from gateway.admin.access import Authentication, Voucher, by_proxy, by_token, people_of
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
 from gateway.admin.journal import ViewJournals
@@ -140,7 +140,7 @@ def admin_api(
     admin = config.admin
     own = [] if admin.token is None else [("token", admin.token.get_secret_value(), "admin")]
     authentication = Authentication(
-        People(own + [(each.name, each.token.get_secret_value(), each.role) for each in admin.tokens]),
+        people_of(own + [(each.name, each.token.get_secret_value(), each.role) for each in admin.tokens]),
         {*admin.hosts, admin.listen.host},
         clock=boot_seconds,
         wall_clock=time,

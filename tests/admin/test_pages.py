@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.admin.access import FAILURES_MAX, SESSION_SECONDS, Authentication, People
+from gateway.admin.access import FAILURES_MAX, SESSION_SECONDS, Authentication, people_of
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.pages.console import Console, Process
 from gateway.admin.resolution import Malformed
@@ -183,7 +183,7 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
     desk = Desk()
     await desk.store.start()
     port = Port(desk, 0)
-    people = People(PEOPLE)
+    people = people_of(PEOPLE)
     authentication = Authentication(people, ["console.test"], clock=lambda: port.now, wall_clock=lambda: port.now)
     process = Process(
         lambda: {"durable": "up", "fast": "absent", "memory": "whole"},

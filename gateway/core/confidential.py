@@ -242,6 +242,8 @@ def _without_key(key_id: str) -> Unopenable:
     return Unopenable(f"it is encrypted with key '{key_id}', which is not configured")
 
 
+# -- what is sealed ----------------------------------------------------------------------------------------------------
+
 C = TypeVar("C", bound=Command)
 K = TypeVar("K", bound=Record | OutcomeCommand)
 P = TypeVar("P")

@@ -29,9 +29,9 @@ kept returns to `accepted` only by what is known: by its holder (`postpone`), or
 (`reinstate`). A lapsed attempt may have had an effect, and goes to `in_doubt` like any other.
 
 Operations of one *lane* are delivered in the order of their acceptance, one at a time. The table sees one record, so
-whether another one goes first (`Delivery.is_behind`) is kept by the store, in the change that decides it (`core.lane`).
-A record that enters the line here is behind until the store finds that it is the first. `dispatch` has no row for one
-that is behind. A takeover needs no such condition: what is in doubt is the first of its lane.
+whether another one goes first (`Delivery.is_behind`) is kept by the store, in the change that decides it
+(`core.delivery`). A record that enters the line here is behind until the store finds that it is the first. `dispatch`
+has no row for one that is behind. A takeover needs no such condition: what is in doubt is the first of its lane.
 
 A claim or an acceptance may hold the *content* of its request, so that another operation with the same content is not
 executed as well. That is no state: the store keeps which operations claimed a content, and whether one of them holds it

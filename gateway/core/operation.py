@@ -199,7 +199,7 @@ class Delivery:
 
     `lane` is what it is delivered in order with, None for nothing; `lane_number` is its number there, and `stops_lane`
     whether it stops the lane as a dead letter. While `is_behind`, another one of the lane goes first. The store keeps
-    it true (`core.lane`).
+    it true (`core.delivery`).
     """
 
     service: str

@@ -60,24 +60,6 @@ from gateway.upstream.connection import NEVER, Sweep
 
 _LOG = logging.getLogger("gateway")
 
-# Two commands normally settle a claim. More of them are races with other gateways, which end.
-_COMMANDS_MAX: Final = 8
-_PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
-# For all commands together, pauses included. A healthy store responds long before.
-_CLAIM_SECONDS_MIN: Final = 1.0
-_CLAIM_SECONDS_MAX: Final = 5.0
-_PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
-
-# Of these errors, each proves that its command changed nothing; for the second ones, the store is not away.
-_PROVEN: Final = (Amnesic, NotApplied, Unstorable, Unreadable)
-_FINAL: Final = (Amnesic, Unstorable)
-
-
-def _new_attempt_id() -> UUID:
-    """A random UUID. Unique is enough, it is no secret: `uuid4` would make a system call, and so release the GIL."""
-    return UUID(int=random.getrandbits(128), version=4)
-
-
 # -- limits ------------------------------------------------------------------------------------------------------------
 #
 # How long steps that every request takes may last: one timer for all of them.
@@ -148,6 +130,23 @@ class Limit:
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
+
+# Two commands normally settle a claim. More of them are races with other gateways, which end.
+_COMMANDS_MAX: Final = 8
+_PAUSES_SECONDS: Final = (0.0, 0.05, 0.2, 0.5, 1.0)
+# For all commands together, pauses included. A healthy store responds long before.
+_CLAIM_SECONDS_MIN: Final = 1.0
+_CLAIM_SECONDS_MAX: Final = 5.0
+_PURSUIT_PAUSE_SECONDS_MAX: Final = 5.0
+
+# Of these errors, each proves that its command changed nothing; for the second ones, the store is not away.
+_PROVEN: Final = (Amnesic, NotApplied, Unstorable, Unreadable)
+_FINAL: Final = (Amnesic, Unstorable)
+
+
+def _new_attempt_id() -> UUID:
+    """A random UUID. Unique is enough, it is no secret: `uuid4` would make a system call, and so release the GIL."""
+    return UUID(int=random.getrandbits(128), version=4)
 
 
 @immutable

@@ -75,9 +75,8 @@ class Coordinator:
     """The protected half of one gateway process.
 
     `recall` returns the record of a completed operation if this process remembers it: those in `cached`, by the
-    integers of their ids, for the most part. `look_up` reads it from the fast
-    tier, where that costs less than a claim, and returns None while the tier is down; it is None where there is no such
-    tier.
+    integers of their ids, for the most part. `look_up` reads it from the fast tier, where that costs less than a claim,
+    and returns None while the tier is down; it is None where there is no such tier.
     """
 
     identifying: Identifying

@@ -470,7 +470,9 @@ class Operations:
             may_send = partial(self._may_send, operation)
             pauses_seconds = iter(_CONNECT_PAUSES_SECONDS)
             while True:
-                body = request.taken.outbound()
+                taken = request.taken
+                content = taken.outbound() if taken.is_closed else taken.content
+                body = content if isinstance(content, bytes) else taken.outbound()
                 result = await target.upstream.exchange(head, body, protected=True, may_send=may_send)
                 if type(result) is not NotSent or not _is_tried_again(operation, result.reason):
                     break

@@ -338,6 +338,8 @@ class UploadSlots:
         return False
 
 
+# -- the request -------------------------------------------------------------------------------------------------------
+
 _HOST_CHARS_MAX: Final = 255
 _PATH_CHARS_MAX: Final = 512
 # What is shown as it is.

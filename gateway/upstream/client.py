@@ -417,6 +417,8 @@ class UpstreamPool:
         return soonest
 
 
+# -- the client --------------------------------------------------------------------------------------------------------
+
 # At most so much of an arriving body is buffered before it is read.
 _ARRIVED_BYTES_MAX: Final = 256 * 1024
 

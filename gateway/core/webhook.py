@@ -50,15 +50,9 @@ _HOUR_SECONDS: Final = 3600
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
 
 
-class Algorithm(StrEnum):
-    """What a secret is for. The secret decides, never the message."""
-
-    HMAC = "hmac"
-    ED25519 = "ed25519"  # the secret is a public key, which verifies
-    ED25519_PRIVATE = "ed25519_private"  # the secret is a private key, which signs
-    BEARER = "bearer"  # the message carries the secret itself
-
-
+Algorithm = StrEnum("Algorithm", "HMAC ED25519 ED25519_PRIVATE BEARER")
+"""What a secret is for; the secret decides, never the message. `ed25519`: it is a public key, which verifies.
+`ed25519_private`: it is a private key, which signs. `bearer`: the message carries the secret itself."""
 Encoding = StrEnum("Encoding", "HEX BASE64")
 """How an HMAC is written: in lower-case hexadecimal digits, or in base64 with padding."""
 Digest = StrEnum("Digest", "SHA256 SHA512")

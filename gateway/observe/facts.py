@@ -28,7 +28,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from enum import Enum, StrEnum, auto
+from enum import Enum, StrEnum
 from operator import attrgetter
 from textwrap import dedent
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
@@ -51,28 +51,12 @@ Row = list[float]
 """The numbers of a series."""
 
 
-class Rule(Enum):
-    """How the values of several workers are merged."""
-
-    SUM = auto()
-    """Each worker has its own part."""
-    MAX = auto()
-    """All workers measure the same thing, or the worst value counts."""
-    MIN = auto()
-    """It holds only if it holds for every worker."""
-    OWN = auto()
-    """Only the supervisor knows it."""
-
-
-class Configured(Enum):
-    """Values of a label that the configuration has."""
-
-    ROUTES = auto()
-    OBSERVED_ROUTES = auto()
-    SINKS = auto()
-    TIERS = auto()
-
-
+Rule = Enum("Rule", "SUM MAX MIN OWN")
+"""How the values of several workers are merged. `SUM`: each worker has its own part. `MAX`: all of them measure the
+same thing, or the worst value counts. `MIN`: it holds only if it holds for every worker. `OWN`: only the supervisor
+knows it."""
+Configured = Enum("Configured", "ROUTES OBSERVED_ROUTES SINKS TIERS")
+"""Values of a label that the configuration has."""
 LabelValues = Iterable[str] | Configured
 
 

@@ -51,10 +51,8 @@ from gateway.protect.accepting import AcceptPolicy
 from gateway.protect.route import accept_policy, route_of
 from tests.config.support import (
     ACCEPTING,
-    GLOBAL,
     INBOX,
     MINIMAL,
-    ROUTE,
     is_said,
     read,
     report,
@@ -697,19 +695,15 @@ def _alone(path: Keys, value: str) -> str:
         return _of_caller(form, keys, value)
     if keys[:2] == ("recovery", "probe"):
         return written(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
-    line = "".join(f"{{{key}: " for key in keys) + value + "}" * len(keys)
-    line = line[1:-1]
+    line = ("".join(f"{{{key}: " for key in keys) + value + "}" * len(keys))[1:-1]
     if path[0] == "routes":
         return written(line)
-    top, required = keys[0], {"upstream": "url: http://127.0.0.1:9000", "store": "durable: sqlite:///a/b"}
-    if keys in (("store", "promotion_wait"), ("store", "probation"), ("store", "connections")):
-        required["store"] = "durable: postgresql://u@h/d"
-    if keys == ("store", "replicas"):
-        required["store"] = "durable: redis://u@h/0"
-    if top in required:
-        line = f"{top}: {{{required[top]}, {keys[-1]}: {value}}}\nservice: shop"
-        return line + "\n" + "\n".join(row for row in (GLOBAL + ROUTE).split("\n") if not row.startswith(f"{top}:"))
-    return written(f"^{line}")
+    durable = "postgresql://u@h/d" if keys[-1] in ("promotion_wait", "probation", "connections") else "sqlite:///a/b"
+    durable = "redis://u@h/0" if keys[-1] == "replicas" else durable
+    required = {"upstream": "url: http://127.0.0.1:9000", "store": f"durable: {durable}"}
+    if keys[0] in required:
+        line = f"{keys[0]}: {{{required[keys[0]]}, {keys[-1]}: {value}}}"
+    return written(f"^{line}", "^service: shop")
 
 
 ALONE = list(dict.fromkeys(_bounded(Config, ())))

@@ -22,7 +22,7 @@ from gateway.app.serve import Generations
 from gateway.app.stores import journal_directory, name_of
 from gateway.config import load
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Complete
+from gateway.core.operation import Complete, Release
 from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from gateway.store.base import NotApplied
 from gateway.store.journal.journal import SqliteJournal
@@ -211,12 +211,16 @@ async def test_a_refused_outcome_is_exported_and_acknowledged(tmp_path: Path) ->
         journal = SqliteJournal(journal_directory(it.house.gateway.config), name_of(it.house.gateway.config))
         await journal.start()
         outcome = Complete(uuid4(), 7, uuid4(), StoredResponse(201, b"Created", (), b"charged"), 10, 20)
-        await journal.refuse([(await journal.append("charge", outcome), "the record is tombstone")])
-        base = f"/ui/journal/{outcome.operation_id}/7"
+        released = Release(uuid4(), 2, uuid4(), 30)
+        for each in (outcome, released):
+            await journal.refuse([(await journal.append("charge", each), "the record is tombstone")])
+        base, without_response = f"/ui/journal/{outcome.operation_id}/7", f"/ui/journal/{released.operation_id}/2"
         vera, olga = await it.signed_in("vera"), await it.signed_in("olga")
         for path in (f"{base}/response", f"{base}/acknowledge"):
             assert (await vera.get(path)).status == 403
             assert path in (await olga.page("/ui/journal")).links
+        links = (await olga.page("/ui/journal")).links
+        assert [f"{without_response}/{each}" in links for each in ("response", "acknowledge")] == [False, True]
         response = await olga.get(f"{base}/response")
         assert response.body == b"HTTP/1.1 201 Created\r\n\r\ncharged"
         assert (response.header("Content-Disposition") or "").startswith("attachment")

@@ -8,13 +8,12 @@ observer, reported once per kind of event and otherwise ignored, so that it cann
 Label values are route names and constants of the program, never keys, scopes or paths, so the number of series is known
 at the start. Series that an alert needs exist from the start, at 0, because a series that does not exist has no rate.
 
-*Metrics* are declared as `counter name{labels}: text`, their names without `idempotency_`. Labels are attributes of the
-event, or `label=attribute`; those of an enumeration have all series from the start, others those in `series`. A gauge
-has the rule by which workers are merged, a histogram its buckets: `gauge max name of attribute: text`. The attribute is
-put or observed, or is how many a counter counts. `of attribute each items` takes it from each value of a mapping whose
-keys are the label, and `all items` from tuples of labels and a number; other series of a gauge are then 0. With `if
-attribute` it has to be true, with `if attribute=value` have that value. The text stands where a metric is declared
-first.
+*Metrics* are declared as `counter name{labels}: text`. Labels are attributes of the event, or `label=attribute`; those
+of an enumeration have all series from the start, others those in `series`. A gauge has the rule by which workers are
+merged, a histogram its buckets: `gauge max name of attribute: text`. The attribute is put or observed, or is how many a
+counter counts. `of attribute each items` takes it from each value of a mapping whose keys are the label, and `all
+items` from tuples of labels and a number; other series of a gauge are then 0. With `if attribute` it has to be true,
+with `if attribute=value` have that value. The text stands where a metric is declared first.
 
 *Lines* are declared as `LEVEL if attribute: text | fields | fields of the JSON format alone`; the first applies. A text
 may have several levels, as `ERROR if attribute, DEBUG`. Fields are attributes, or `field=attribute`; `field?` is left
@@ -172,8 +171,7 @@ def _change(declared: str, series: Mapping[str, LabelValues], hints: Mapping[str
     found = _METRIC.fullmatch(declared)
     if found is None:
         raise ValueError(declared)
-    kind, rule, buckets, short, labels, value, how, items, when, text = found.groups("")
-    name = f"idempotency_{short}"
+    kind, rule, buckets, name, labels, value, how, items, when, text = found.groups("")
     pairs = [each.partition("=") for each in labels.split(",") if each]
     attributes = {label: attribute or label for label, _, attribute in pairs}
     if name not in METRICS:
@@ -273,14 +271,15 @@ class RequestAnswered(Fact):
     origin: str | None = None
     waited_seconds: float | None = None
     counts = """
-    counter requests_total{route,verdict}: Requests on protected routes, by verdict
-    histogram request request_duration_seconds{route,kind} of duration_seconds: From the arrival of a request on a
-        protected route to the head of its response, waiting included
-    counter responses_total{route,status}: Responses to requests on protected routes, by the class of the status
-    histogram own overhead_seconds{route} of own_seconds: The same without the upstream's part, of the requests that
-        were executed
-    histogram request fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the upstream took
-        for the response to a repeat, where it is read from there
+    counter idempotency_requests_total{route,verdict}: Requests on protected routes, by verdict
+    histogram request idempotency_request_duration_seconds{route,kind} of duration_seconds: From the arrival of a
+        request on a protected route to the head of its response, waiting included
+    counter idempotency_responses_total{route,status}: Responses to requests on protected routes, by the class of the
+        status
+    histogram own idempotency_overhead_seconds{route} of own_seconds: The same without the upstream's part, of the
+        requests that were executed
+    histogram request idempotency_fetch_duration_seconds{route} of upstream_seconds if verdict=fetched: How long the
+        upstream took for the response to a repeat, where it is read from there
     """
     says = """
     INFO: {self.method} {self.route} {self.status} {self.verdict} | upstream_status duration_ms attempt? operation_id
@@ -332,11 +331,11 @@ class RequestPassed(Fact):
     # `no_route_keyed`: no route matches the request although its client sent a key.
     series: ClassVar = {"reason": ("no_route", "no_route_keyed", "unkeyed", "store_unavailable")}
     counts = """
-    counter unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through without
-        protection
-    histogram request unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a request that
-        is passed through to the head of its response
-    counter requests_total{route,verdict} if verdict
+    counter idempotency_unprotected_requests_total{reason=counted_as} if counted_as: Requests that were passed through
+        without protection
+    histogram request idempotency_unprotected_duration_seconds of duration_seconds if counted_as: From the arrival of a
+        request that is passed through to the head of its response
+    counter idempotency_requests_total{route,verdict} if verdict
     """
     says = "INFO: {self.method} {self.status} unprotected | reason route duration_ms why"
 
@@ -362,8 +361,8 @@ class StatusAnswered(Fact):
     route: str | None = None
     operation_id: UUID | None = None
     counts = """
-    counter status_requests_total{part,status}: Requests to the status resource, by what they are for and the class of
-        the reply
+    counter idempotency_status_requests_total{part,status}: Requests to the status resource, by what they are for and
+        the class of the reply
     """
     says = """
     INFO: {self.method} {self.part} of an operation {self.status} | duration_ms verdict route operation_id | method
@@ -384,8 +383,8 @@ class RegionAsked(Fact):
     result: RegionResult
     detail: str = ""
     counts = """
-    counter region_requests_total{region,result}: Requests that were sent to the region that their operation is at home
-        in, by what became of them here
+    counter idempotency_region_requests_total{region,result}: Requests that were sent to the region that their operation
+        is at home in, by what became of them here
     """
     # That a region cannot be reached is a line of its upstream's.
     says = "DEBUG: sent to region {self.region} | result detail"
@@ -403,12 +402,12 @@ class RequestObserved(Fact):
     is_rekeyed: bool
     series: ClassVar = {"route": Configured.OBSERVED_ROUTES}
     counts = """
-    counter observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that enforcement would
-        have given
-    counter observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one under their key,
-        and would not have run again
-    counter observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under another key
-        within 10 minutes before
+    counter idempotency_observed_requests_total{route,verdict}: Requests on observed routes, by the verdict that
+        enforcement would have given
+    counter idempotency_observed_repeats_total{route} if is_repeat: Those of them that were equal to an earlier one
+        under their key, and would not have run again
+    counter idempotency_observed_rekeyed_total{route} if is_rekeyed: Those of them whose caller and content came under
+        another key within 10 minutes before
     """
 
 
@@ -423,7 +422,8 @@ class ObservationDropped(Fact):
     reason: DropReason
     number: int = 1
     counts = """
-    counter observations_dropped_total{reason} of number: Observed requests of which nothing is known, by reason
+    counter idempotency_observations_dropped_total{reason} of number: Observed requests of which nothing is known, by
+        reason
     """
 
 
@@ -446,8 +446,8 @@ class OperationClaimed(OfClaim):
     attempt: int
     is_takeover: bool = False
     counts = """
-    counter claims_total{route}: Claims that were granted
-    counter takeovers_total{route} if is_takeover: Operations in doubt that were sent again
+    counter idempotency_claims_total{route}: Claims that were granted
+    counter idempotency_takeovers_total{route} if is_takeover: Operations in doubt that were sent again
     """
     says = "DEBUG: claimed | route operation_id token attempt"
 
@@ -497,9 +497,10 @@ class OperationSettled(OfClaim):
     is_late: bool
     series: ClassVar = {"event": _ENDINGS}
     counts = """
-    counter settlements_total{route,event}: Attempts whose end was recorded, by event
-    histogram request upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for an attempt
-    counter late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
+    counter idempotency_settlements_total{route,event}: Attempts whose end was recorded, by event
+    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds: How long the upstream took for
+        an attempt
+    counter idempotency_late_writes_total{route} if is_late: Attempts whose outcome had to be written more than once
     """
     says = """
     WARNING if is_late: {self.ending}, recorded late | route operation_id token event detail
@@ -519,8 +520,8 @@ class WriteRefused(OfClaim):
     event: Event
     state: str
     counts = """
-    counter refused_writes_total{route}: Attempts whose outcome the store refused, because the record had gone on
-        without them
+    counter idempotency_refused_writes_total{route}: Attempts whose outcome the store refused, because the record had
+        gone on without them
     """
     says = """
     ERROR: the store refused the outcome of an attempt: the record is {self.state} already | route operation_id token
@@ -537,8 +538,9 @@ class OutcomeJournaled(OfClaim):
     detail: str
     upstream_seconds: float | None
     counts = """
-    counter journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not take it
-    histogram request upstream_duration_seconds{route} of upstream_seconds
+    counter idempotency_journaled_total{route}: Attempts whose outcome was journaled, because the durable store did not
+        take it
+    histogram request idempotency_upstream_duration_seconds{route} of upstream_seconds
     """
     says = "WARNING: journaled: the durable store has not taken the outcome yet | route operation_id token event detail"
 
@@ -550,7 +552,7 @@ class JournalFailed(Fact):
 
     detail: str
     is_first: bool
-    counts = "counter journal_failures_total: Outcomes that neither the durable store nor the journal took"
+    counts = "counter idempotency_journal_failures_total: Outcomes that neither the durable store nor the journal took"
     says = "ERROR if is_first, DEBUG: neither the durable store nor the journal takes an outcome | detail"
 
 
@@ -560,7 +562,7 @@ class FlushRefused(OfClaim):
 
     event: Event
     detail: str
-    counts = "counter refused_writes_total{route}"
+    counts = "counter idempotency_refused_writes_total{route}"
     says = """
     ERROR: the durable store refused a journaled outcome, which is kept in the journal | route operation_id token event
         detail
@@ -576,8 +578,8 @@ class RecordUnreadable(Fact):
     why: str
     is_logged: bool
     counts = """
-    counter unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or they were
-        changed
+    counter idempotency_unreadable_records_total: Reads of records that could not be decrypted: their key is missing, or
+        they were changed
     """
     says = """
     ERROR if is_logged, DEBUG: a record cannot be decrypted; its response is not replayed any more |
@@ -592,7 +594,7 @@ class LeaseLost(Fact):
     operation_id: UUID
     token: int
     detail: str
-    counts = "counter lost_leases_total: Running attempts that lost their lease"
+    counts = "counter idempotency_lost_leases_total: Running attempts that lost their lease"
     says = "WARNING: the lease of a running attempt is lost | operation_id token detail"
 
 
@@ -612,7 +614,9 @@ class ProbeMade(Fact):
     duration_seconds: float = 0.0
     attempt: int = 0
     origin: str | None = None
-    counts = "counter probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding"
+    counts = """
+    counter idempotency_probes_total{route,finding}: Probes of upstreams about operations in doubt, by finding
+    """
     says = "INFO: probed | route operation_id finding why?"
 
 
@@ -628,7 +632,9 @@ class WebhookRefused(Fact):
     route: str
     reason: str
     series: ClassVar = {"reason": (*Fault, "unidentified", "throttled")}
-    counts = "counter inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason"
+    counts = """
+    counter idempotency_inbox_rejected_total{route,reason}: Messages to inboxes of which nothing was stored, by reason
+    """
 
 
 @event
@@ -639,7 +645,9 @@ class WebhookVerified(Fact):
     secret_ids: tuple[str, ...]
 
     # By route or sink, and by the name that the configuration gives the secret.
-    counts = "counter secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed"
+    counts = """
+    counter idempotency_secret_used_total{place,id} all used_secrets: Messages that a secret of a route or a sink signed
+    """
 
     @property
     def used_secrets(self) -> list[tuple[str, str, int]]:
@@ -656,8 +664,9 @@ class WebhookRepeated(Fact):
     is_changed: bool
     differs: tuple[str, ...] = ()
     counts = """
-    counter inbox_duplicates_total{route}: Events that an inbox had already
-    counter inbox_changed_total{route} if is_changed: Those of them that had another content, and were not delivered
+    counter idempotency_inbox_duplicates_total{route}: Events that an inbox had already
+    counter idempotency_inbox_changed_total{route} if is_changed: Those of them that had another content, and were not
+        delivered
     """
     says = """
     WARNING if is_changed: an event came again with another content, and is not delivered | route operation_id differs*
@@ -680,8 +689,8 @@ class RepeatNoticed(Fact):
     first_operation: UUID | None
     scope: str
     counts = """
-    counter repeats_total{route,result}: Requests that came again under another key, counted or refused, and those that
-        lack what is compared
+    counter idempotency_repeats_total{route,result}: Requests that came again under another key, counted or refused, and
+        those that lack what is compared
     """
     # The line of a refused request says so.
     says = """
@@ -699,7 +708,7 @@ class KeysFetched(Fact):
     """The keys of an issuer of tokens were fetched, or could not be."""
 
     result: FetchResult
-    counts = "counter key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
+    counts = "counter idempotency_key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
 
 Decision = StrEnum("Decision", "ALLOWED REMEMBERED REFUSED UNAVAILABLE")
@@ -711,7 +720,7 @@ class AuthorizationDecided(Fact):
     """An authorising service decided about a request, or could not."""
 
     decision: Decision
-    counts = "counter forward_auth_total{decision}: Requests that an authorising service decided about"
+    counts = "counter idempotency_forward_auth_total{decision}: Requests that an authorising service decided about"
 
 
 # -- deliveries and sinks ----------------------------------------------------------------------------------------------
@@ -722,7 +731,7 @@ class OperationAccepted(OfClaim):
     """A request was accepted: it is kept durably, `request_bytes` long, to be delivered later."""
 
     request_bytes: int
-    counts = "counter accepted_total{route}: Requests that were accepted, to be delivered later"
+    counts = "counter idempotency_accepted_total{route}: Requests that were accepted, to be delivered later"
     says = "DEBUG: accepted | route operation_id token request_bytes"
 
 
@@ -746,7 +755,7 @@ class DeliveryAttempted(OfClaim):
     pause_seconds: float | None = None
     request: RequestInfo | None = None
     traceparent: str | None = None
-    counts = "counter deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
+    counts = "counter idempotency_deliveries_total{route,result}: Attempts to deliver accepted requests, by result"
     says = """
     WARNING if result=dead_letter, INFO: delivery of {self.route}: {self.result} | detail? upstream_status duration_ms
         next_attempt_seconds attempt operation_id token request_id trace_id | route result
@@ -775,8 +784,8 @@ class BreakerChanged(Fact):
     is_open: bool
     detail: str = ""
     counts = """
-    gauge max breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it cannot be
-        reached
+    gauge max idempotency_breaker_open{upstream} of is_open: Whether nothing is delivered to an upstream because it
+        cannot be reached
     """
     says = """
     WARNING if is_open: the breaker is open: nothing is delivered | upstream detail?
@@ -795,18 +804,19 @@ class BacklogTaken(Fact):
     series: ClassVar = {"reason": (UNAUTHORIZED, ATTEMPTS_EXHAUSTED, UNREADABLE, DEADLINE)}
     # Every worker counts the whole service.
     counts = """
-    gauge max backlog{route} of accepted each waiting: Accepted operations of the service that are not delivered
-    gauge max oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since its
-        acceptance, 0 without one
-    gauge max backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
-    gauge max dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up, until
-        somebody decides about them, by reason
-    gauge max lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or a dead
-        letter, so that the others wait
-    gauge max oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the first of them
-        has been stopped, 0 without one
-    gauge max paused{route} all paused_routes: Whether an operator has paused the delivery
-    gauge max orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
+    gauge max idempotency_backlog{route} of accepted each waiting: Accepted operations of the service that are not
+        delivered
+    gauge max idempotency_oldest_backlog_seconds{route} of oldest_seconds each waiting: Age of the oldest of them since
+        its acceptance, 0 without one
+    gauge max idempotency_backlog_bytes{route} of request_bytes each waiting: What their requests take up in the store
+    gauge max idempotency_dead_letters{route,reason} all dead_letters: Accepted operations whose delivery was given up,
+        until somebody decides about them, by reason
+    gauge max idempotency_lanes_stopped{route} of lanes_stopped each waiting: Lanes whose first operation is in doubt or
+        a dead letter, so that the others wait
+    gauge max idempotency_oldest_stopped_lane_seconds{route} of oldest_stopped_seconds each waiting: For how long the
+        first of them has been stopped, 0 without one
+    gauge max idempotency_paused{route} all paused_routes: Whether an operator has paused the delivery
+    gauge max idempotency_orphans of orphans: Accepted operations that no route of this gateway's configuration delivers
     """
 
     @property
@@ -834,8 +844,9 @@ class EventsPublished(Fact):
     detail: str = ""
     secret_ids: tuple[str, ...] = ()
     counts = """
-    counter events_published_total{sink,result} of number: Publications of events to sinks, by what came of them
-    counter secret_used_total{place,id} all used_secrets
+    counter idempotency_events_published_total{sink,result} of number: Publications of events to sinks, by what came of
+        them
+    counter idempotency_secret_used_total{place,id} all used_secrets
     """
 
     @property
@@ -874,10 +885,12 @@ class EventsCounted(Fact):
 
     # Every worker counts the whole service.
     counts = """
-    gauge max events_pending{sink} of pending each sinks: Events that a sink has yet to receive
-    gauge max oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without one
-    gauge max events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers them
-    gauge max sink_suspended{sink} all suspended: Whether a sink gets nothing until an operator resumes it
+    gauge max idempotency_events_pending{sink} of pending each sinks: Events that a sink has yet to receive
+    gauge max idempotency_oldest_event_seconds{sink} of oldest_seconds each sinks: Age of the oldest of them, 0 without
+        one
+    gauge max idempotency_events_dead{sink} of dead each sinks: Events that were given up, until somebody redelivers
+        them
+    gauge max idempotency_sink_suspended{sink} all suspended: Whether a sink gets nothing until an operator resumes it
     """
 
     @property
@@ -897,9 +910,10 @@ class StoreCalled(Fact):
     duration_seconds: float
     error: str | None = None
     counts = """
-    histogram store store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took, failed ones
-        included
-    counter store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known after it
+    histogram store idempotency_store_duration_seconds{tier,verb} of duration_seconds: How long a call of a store took,
+        failed ones included
+    counter idempotency_store_errors_total{tier,verb,error} if error: Calls of a store that failed, by what is known
+        after it
     """
     says = "DEBUG if error: a call of the store failed | tier verb error"
 
@@ -935,7 +949,9 @@ class StoreMet(Fact):
     """The durable store, which can be promoted, is used from now on, on this timeline."""
 
     timeline: int
-    counts = "gauge max store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it"
+    counts = """
+    gauge max idempotency_store_timeline of timeline: The timeline of the Postgres in use: a promotion raises it
+    """
 
 
 @event
@@ -943,7 +959,9 @@ class SynchronyChanged(Fact):
     """Whether a standby has what the durable store acknowledges, from now on."""
 
     is_synchronous: bool
-    counts = "gauge min store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges"
+    counts = """
+    gauge min idempotency_store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges
+    """
 
 
 @event
@@ -974,11 +992,11 @@ class PromotionJudged(Fact):
     unvouched: int
     series: ClassVar = {"result": ("accepted", "refused")}
     counts = """
-    counter store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway judged, by
-        whether it found that nothing was lost
-    counter store_promotions_total{result} if result=refused
-    gauge max store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted standby lost
-        anything
+    counter idempotency_store_promotions_total{result} if result=accepted: Promotions of a standby that this gateway
+        judged, by whether it found that nothing was lost
+    counter idempotency_store_promotions_total{result} if result=refused
+    gauge max idempotency_store_unvouched_gateways of unvouched: Gateways that have yet to say whether a promoted
+        standby lost anything
     """
     says = "WARNING: a standby of the durable store was promoted: {self.result} | timeline why unvouched?"
 
@@ -993,7 +1011,8 @@ class MemoryChanged(Fact):
     why: str
     by: str
     counts = """
-    gauge max store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are refused
+    gauge max idempotency_store_amnesia of is_lost: Whether the durable store lost its memory, so that absent keys are
+        refused
     """
     says = """
     ERROR if is_lost: the durable store lost its memory: requests with keys that it does not have are refused; see:
@@ -1018,8 +1037,8 @@ class SweepDone(Fact):
     named: tuple[tuple[str, UUID], ...] = ()
     expired: int = 0
     counts = """
-    counter swept_total{event} all swept: Records that a sweep of this gateway moved on
-    histogram sweep sweep_duration_seconds of duration_seconds: How long a sweep took
+    counter idempotency_swept_total{event} all swept: Records that a sweep of this gateway moved on
+    histogram sweep idempotency_sweep_duration_seconds of duration_seconds: How long a sweep took
     """
     series: ClassVar = {"event": (Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE)}
     # Leases lapse when a gateway dies, and this line helps to find out why.
@@ -1046,12 +1065,12 @@ class TallyTaken(Fact):
 
     # Every worker counts the whole store; routes that the configuration no longer has, too.
     counts = """
-    gauge max in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each gateway: use the
-        maximum, not the sum
-    gauge max oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been in doubt, 0
-        without one
-    gauge max encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the whole store
-        with something encrypted with this key, of each table up to 10000
+    gauge max idempotency_in_doubt{route} all in_doubt: Operations in doubt in the whole store, the same in each
+        gateway: use the maximum, not the sum
+    gauge max idempotency_oldest_in_doubt_seconds of oldest_in_doubt_seconds: For how long the oldest of them has been
+        in doubt, 0 without one
+    gauge max idempotency_encrypted_operations{key_id} all sealed: Operations, kept requests, events and audits in the
+        whole store with something encrypted with this key, of each table up to 10000
     """
     says = "DEBUG if number: operations are in doubt | in_doubt=number oldest_seconds=oldest_in_doubt_seconds"
 
@@ -1079,7 +1098,8 @@ class AdminActed(Fact):
     attempt: int = 0
     origin: str | None = None
     counts = """
-    counter admin_actions_total{action,result}: Changes that operators asked for through the admin port, by result
+    counter idempotency_admin_actions_total{action,result}: Changes that operators asked for through the admin port, by
+        result
     """
 
 
@@ -1090,7 +1110,7 @@ class SignedIn(Fact):
 
     result: AdminResult
     series: ClassVar = {"result": (AdminResult.DONE, AdminResult.REFUSED)}
-    counts = "counter admin_sign_ins_total{result}: Attempts to sign in to the console"
+    counts = "counter idempotency_admin_sign_ins_total{result}: Attempts to sign in to the console"
 
 
 @event
@@ -1098,7 +1118,9 @@ class LoopStalled(Fact):
     """The event loop did not run for this long."""
 
     lag_seconds: float
-    counts = "histogram stall loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was"
+    counts = """
+    histogram stall idempotency_loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was
+    """
     says = "WARNING: the event loop was blocked for {self.lag_seconds:.1f} s"
 
 

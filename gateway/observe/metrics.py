@@ -193,29 +193,32 @@ all. Counts are since the start of the process; what is not there is 0."""
 
 READ: Final = declare(
     """
-    gauge min store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
-    gauge sum in_flight{route}: Operations that this gateway works on
-    gauge max oldest_in_flight_seconds: How long the oldest of them has been worked on, 0 without one
-    counter copy_lookups_total{source,result}: Lookups of a recorded response outside the durable store
-    counter fast_writes_dropped_total: Writes to the fast tier that were given up for lack of room
-    gauge max store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all gateways of the durable store
-    counter partition_late_total: Times that responses had to wait until the partition for their day was made
-    gauge sum purges_pending: Purged operations of which the fast tier may still hold a copy
-    gauge max shared_note_lag_seconds: For how long the note in Redis has lacked something that the durable store
-        acknowledged, 0 without
-    counter log_lines_dropped_total: Lines that the log could not write in time
-    gauge sum journal_waiting: Outcomes in the journal that wait for the durable store
-    gauge sum journal_refused: Outcomes in the journal that the durable store refused
-    gauge sum journal_bytes: What the journal holds on the disk
-    gauge max journal_oldest_seconds: How long the oldest of those that wait has waited, 0 without
-    gauge sum upstream_connections{upstream}: Open connections to upstreams
-    counter upstream_connections_opened_total{upstream}: Connections to upstreams that were opened
-    counter upstream_connections_reused_total{upstream}: Idle connections that were taken for another request
-    counter upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that ended before a byte of a
-        response came
-    counter upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through and probes included, by
-        whether a response began to arrive
-    counter spans_total{result}: Spans of requests, by what became of them on the way to the collector
+    gauge min idempotency_store_up{tier}: Whether a store can be reached and, if it is the durable one, grants new keys
+    gauge sum idempotency_in_flight{route}: Operations that this gateway works on
+    gauge max idempotency_oldest_in_flight_seconds: How long the oldest of them has been worked on, 0 without one
+    counter idempotency_copy_lookups_total{source,result}: Lookups of a recorded response outside the durable store
+    counter idempotency_fast_writes_dropped_total: Writes to the fast tier that were given up for lack of room
+    gauge max idempotency_store_upkeep_owner{duty}: Whether it is this gateway's turn to do it for all gateways of the
+        durable store
+    counter idempotency_partition_late_total: Times that responses had to wait until the partition for their day was
+        made
+    gauge sum idempotency_purges_pending: Purged operations of which the fast tier may still hold a copy
+    gauge max idempotency_shared_note_lag_seconds: For how long the note in Redis has lacked something that the durable
+        store acknowledged, 0 without
+    counter idempotency_log_lines_dropped_total: Lines that the log could not write in time
+    gauge sum idempotency_journal_waiting: Outcomes in the journal that wait for the durable store
+    gauge sum idempotency_journal_refused: Outcomes in the journal that the durable store refused
+    gauge sum idempotency_journal_bytes: What the journal holds on the disk
+    gauge max idempotency_journal_oldest_seconds: How long the oldest of those that wait has waited, 0 without
+    gauge sum idempotency_upstream_connections{upstream}: Open connections to upstreams
+    counter idempotency_upstream_connections_opened_total{upstream}: Connections to upstreams that were opened
+    counter idempotency_upstream_connections_reused_total{upstream}: Idle connections that were taken for another
+        request
+    counter idempotency_upstream_connections_died_on_reuse_total{upstream}: Of those, the ones that ended before a byte
+        of a response came
+    counter idempotency_upstream_exchanges_total{upstream,result}: Requests to upstreams, passed through and probes
+        included, by whether a response began to arrive
+    counter idempotency_spans_total{result}: Spans of requests, by what became of them on the way to the collector
     """,
     {"route": (), "result": ("exported", "dropped", "failed"), "tier": Configured.TIERS},
     {},
@@ -235,19 +238,20 @@ ReloadResult = StrEnum("ReloadResult", "APPLIED UNCHANGED REFUSED")
 
 declare(
     """
-    counter config_reloads_total{result}: Attempts to change the configuration or its certificates, by result
-    gauge own config_last_reload_successful: Whether the last attempt succeeded; 0: what is in force is older than the
-        files
-    gauge own config_last_reload_success_timestamp_seconds: When the configuration was last read with success, the start
-        included
-    gauge own config_info{hash}: The digest of the configuration in force, without secrets
-    gauge own tls_certificate_expiry_timestamp_seconds{use}: When the first certificate of the files in force expires,
-        by what it is for
-    gauge max routes{mode}: Routes of the configuration
-    gauge own workers{state}: Processes of this gateway; a silent one does not respond, and its numbers are the last
-        known
-    counter worker_restarts_total: Workers that were started because one had died
-    gauge own build_info{version,python}: The program that runs; always 1
+    counter idempotency_config_reloads_total{result}: Attempts to change the configuration or its certificates, by
+        result
+    gauge own idempotency_config_last_reload_successful: Whether the last attempt succeeded; 0: what is in force is
+        older than the files
+    gauge own idempotency_config_last_reload_success_timestamp_seconds: When the configuration was last read with
+        success, the start included
+    gauge own idempotency_config_info{hash}: The digest of the configuration in force, without secrets
+    gauge own idempotency_tls_certificate_expiry_timestamp_seconds{use}: When the first certificate of the files in
+        force expires, by what it is for
+    gauge max idempotency_routes{mode}: Routes of the configuration
+    gauge own idempotency_workers{state}: Processes of this gateway; a silent one does not respond, and its numbers are
+        the last known
+    counter idempotency_worker_restarts_total: Workers that were started because one had died
+    gauge own idempotency_build_info{version,python}: The program that runs; always 1
     """,
     {"result": tuple(ReloadResult), "mode": MODES, "state": ("serving", "silent", "absent")},
     {},

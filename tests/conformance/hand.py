@@ -118,7 +118,7 @@ async def started(store: Any) -> AsyncIterator[Any]:
 
 def all_of(*operations: str) -> Delivering:
     """Whatever waits under these operation names, of any route."""
-    return Delivering(frozenset(), frozenset(), frozenset(operations))
+    return Delivering(frozenset(("renamed", each) for each in operations), frozenset(), frozenset(operations))
 
 
 @dataclass

@@ -115,7 +115,7 @@ old-pauses-are-believed: what is accepted after a pause that nobody here searche
 orphans-hide-their-name: what a route may not deliver any more hides what another one with its operation name may
   deliver/worker.py tests/deliver/test_worker.py::test_orphans_hide_nothing
 -self._delivering.only(names), limit
-+Delivering(frozenset(), frozenset(), frozenset(route.operation for route in routes)), limit
++replace(self._delivering, names=frozenset(), alone=frozenset(r.operation for r in routes)), limit
 a-full-search-hides-others: a route that has a place for whatever a search finds, and always more, stops the deliveries
     of other routes
   deliver/worker.py tests/deliver/test_worker.py::test_a_route_with_much_to_do_hides_no_other[many-places]

@@ -18,11 +18,8 @@ from tests.benchmarks.place import Place, where
 # Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     name: import_module(f"tests.benchmarks.{name}")
-    for name in (
-        "cost", "growth", "sweeping", "latency", "contention", "burst", "economy", "bodies", "memory", "room",
-        "workers", "fleet", "accepting", "backlog", "events", "idle", "callers", "calls", "tracing", "witness",
-    )
-}  # fmt: skip
+    for name in ("cost", "growth", "sweeping", "economy", "memory", "room", "workers", "idle", "calls")
+}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ help:
 	@echo 'make test-alerts                          judge the alerts by promtool, of the path or of Debian'
 	@echo 'make test-browser                         test the console in a browser, which this brings on Debian'
 	@echo 'make bench [ARGS="--only replay"]         measure what a request costs, beside a plain proxy in the same run'
-	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, workers, memory, ...'
+	@echo 'make bench ARGS=--help                    what else is measured: growth, sweeps, latency, large bodies, ...'
 	@echo 'make lint                                 run the linter, the type checker and the import contract'
 	@echo 'make docs                                 write anew what is generated: schemas, docs/, deploy/'
 	@echo 'make lock                                 choose the newest versions of all dependencies (needs uv)'

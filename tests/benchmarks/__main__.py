@@ -18,8 +18,11 @@ from tests.benchmarks.place import Place, where
 # Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     name: import_module(f"tests.benchmarks.{name}")
-    for name in ("cost", "growth", "sweeping", "economy", "memory", "room", "workers", "idle", "calls")
-}
+    for name in (
+        "cost", "growth", "sweeping", "latency", "burst", "economy", "bodies", "memory", "room", "workers", "fleet",
+        "accepting", "events", "idle", "calls",
+    )
+}  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import apsw
@@ -44,29 +44,51 @@ RETIRED: Final[Mapping[str, str]] = {
 }
 
 
+# Each was accepted a microsecond after the one before it, in the next scope.
+_WAITING: Final[Mapping[str, str]] = {
+    name: f"{name} + {{n}}" for name in ("accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "due_us")
+}
+_SCOPES: Final = 1_000
+
+
 def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE) -> None:
     """Make that many completed records."""
+    _fill(store, records, times, _complete_sqlite, _complete_postgres)
+
+
+def fill_accepted(store: Mapping[str, str], records: int) -> None:
+    """Make that many accepted requests that wait, of a thousand scopes."""
+    _fill(store, records, _WAITING, _accept_sqlite, _accept_postgres)
+
+
+def _fill(
+    store: Mapping[str, str],
+    records: int,
+    times: Mapping[str, str],
+    in_sqlite: Callable[[apsw.Connection, int, Mapping[str, str]], None],
+    in_postgres: Callable[[Any, int, Mapping[str, str]], Awaitable[None]],
+) -> None:
     url = store["durable"]
     if not url.startswith("sqlite"):
-        asyncio.run(_fill_postgres(url, records, times))
+        asyncio.run(_fill_postgres(url, lambda connection: in_postgres(connection, records, times)))
         return
     connection = apsw.Connection(url.removeprefix("sqlite://"))
     try:
         connection.set_busy_timeout(10_000)
         connection.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -1048576; PRAGMA wal_autocheckpoint = 100000")
         with connection:
-            _complete_sqlite(connection, records, times)
+            in_sqlite(connection, records, times)
             connection.execute("UPDATE sequence SET token = (SELECT max(token) FROM operation)")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     finally:
         connection.close()
 
 
-async def _fill_postgres(url: str, records: int, times: Mapping[str, str]) -> None:
+async def _fill_postgres(url: str, work: Callable[[Any], Awaitable[None]]) -> None:
     connection = await asyncpg.connect(url, timeout=60.0, command_timeout=3_600.0)
     try:
         await connection.execute("SET synchronous_commit = off")
-        await _complete_postgres(connection, records, times)
+        await work(connection)
         await connection.execute(
             "UPDATE idempotency_gateway.epoch SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
         )
@@ -86,7 +108,7 @@ def _at(times: Mapping[str, str], number: str) -> dict[str, str]:
 
 
 async def _complete_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
-    last = await _copy_postgres(connection, records, times)
+    last = await _copy_postgres(connection, "completed", "recipe", records, times)
     day = "idempotency_gateway.drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
     made = f"FROM idempotency_gateway.operation o WHERE o.token > {last}"
     async with connection.transaction():
@@ -102,20 +124,40 @@ async def _complete_postgres(connection: Any, records: int, times: Mapping[str, 
         )
 
 
-async def _copy_postgres(connection: Any, records: int, times: Mapping[str, str]) -> int:
-    """Copy a completed operation; returns the last token before."""
+async def _accept_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
+    scope = f"lpad((n % {_SCOPES})::text, 32, '0')::bytea"
+    last = await _copy_postgres(connection, "accepted", "delivery", records, times, scope)
+    own = {
+        "row": "o.id",
+        "acceptance_id": "o.attempt_id",
+        "scope_digest": "o.scope_digest",
+        **_at(times, f"(o.token - {last})"),
+    }
+    for table in ("delivery", "request"):
+        source = f"idempotency_gateway.operation o, (SELECT * FROM idempotency_gateway.{table} LIMIT 1) t"
+        columns = await _columns(connection, table)
+        await connection.execute(
+            _copied(f"idempotency_gateway.{table}", columns, own, f"{source} WHERE o.token > {last} ORDER BY o.token")
+        )
+
+
+async def _copy_postgres(
+    connection: Any, state: str, names_in: str, records: int, times: Mapping[str, str], scope: str = "t.scope_digest"
+) -> int:
+    """Copy an operation in this state, of the names in that table; returns the last token before."""
     last: int = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
-    names = await connection.fetchrow("SELECT service, operation FROM idempotency_gateway.recipe LIMIT 1")
+    names = await connection.fetchrow(f"SELECT service, operation FROM idempotency_gateway.{names_in} LIMIT 1")
     await connection.execute(_DERIVED.format(prefix=derivation_of(*names).hex()))
     digest = f"sha256(({last} + n)::text::bytea)"
     own = {
-        "id": f"pg_temp.derived(t.scope_digest, {digest})",
+        "id": f"pg_temp.derived({scope}, {digest})",
+        "scope_digest": scope,
         "attempt_id": "uuid_send(gen_random_uuid())",
         "token": "nextval('idempotency_gateway.token')",
         "key_digest": digest,
         **_at(times, "n"),
     }
-    source = "(SELECT * FROM idempotency_gateway.operation WHERE state = 'completed' LIMIT 1) t"
+    source = f"(SELECT * FROM idempotency_gateway.operation WHERE state = '{state}' LIMIT 1) t"
     columns = await _columns(connection, "operation")
     await connection.execute(
         _copied("idempotency_gateway.operation", columns, own, f"{source}, generate_series(1, {records}) n")
@@ -132,7 +174,7 @@ async def _columns(connection: Any, table: str) -> list[str]:
 
 
 def _complete_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
-    last = _copy_sqlite(connection, records, times)
+    last = _copy_sqlite(connection, "completed", records, times)
     connection.execute(
         "INSERT INTO response SELECT o.row, t.body FROM operation o, (SELECT * FROM response LIMIT 1) t"
         " WHERE o.row > ?",
@@ -140,8 +182,23 @@ def _complete_sqlite(connection: apsw.Connection, records: int, times: Mapping[s
     )
 
 
-def _copy_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> int:
-    """Copy a completed operation; returns the last row before."""
+def _accept_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
+    scope = f"CAST(printf('%032d', n % {_SCOPES}) AS BLOB)"
+    last = _copy_sqlite(connection, "accepted", records, {**times, "scope_digest": scope})
+    own = {
+        "row": "o.row",
+        "acceptance_id": "o.attempt_id",
+        "scope_digest": "o.scope_digest",
+        **_at(times, f"(o.row - {last})"),
+    }
+    for table in ("delivery", "request"):
+        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+        source = f"operation o, (SELECT * FROM {table} LIMIT 1) t WHERE o.row > {last}"
+        connection.execute(_copied(table, columns, own, source))
+
+
+def _copy_sqlite(connection: apsw.Connection, state: str, records: int, times: Mapping[str, str]) -> int:
+    """Copy an operation in this state; returns the last row before."""
     own = {
         "id": "randomblob(16)",
         "attempt_id": "randomblob(16)",
@@ -152,6 +209,6 @@ def _copy_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, 
     columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(operation)") if name != "row"]
     ((last,),) = connection.execute("SELECT max(row) FROM operation")
     numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {records})"
-    source = "numbers, (SELECT * FROM operation WHERE state = 'completed' LIMIT 1) t"
+    source = f"numbers, (SELECT * FROM operation WHERE state = '{state}' LIMIT 1) t"
     connection.execute(f"{numbers} {_copied('operation', columns, own, source)}")
     return int(last)

@@ -42,11 +42,16 @@ def new_keys() -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is asked: the path, how long both bodies are, and the word that every answer has to carry, None for none."""
+    """What is asked: the path, how long both bodies are, and the word that every answer has to carry, None for none.
+
+    `more` are further header fields, each with its end of line. `status` is that of every answer.
+    """
 
     path: bytes
     body_bytes: int
     verdict: bytes | None
+    more: bytes = b""
+    status: int = 200
 
     def parts(self) -> tuple[bytes, bytes]:
         """The request before and after its key."""
@@ -57,7 +62,7 @@ class Shape:
         before += b"Authorization: Bearer sk_test_4eC39HqLyjWDarjtT1zdp7dc\r\n"
         before += b"User-Agent: Payments/Python 1.84.0\r\nX-Stainless-Lang: python\r\nX-Stainless-OS: Linux\r\n"
         before += b"X-Stainless-Package-Version: 1.84.0\r\nX-Stainless-Runtime: CPython\r\n"
-        before += b"X-Answer-Bytes: %d\r\nIdempotency-Key: " % self.body_bytes
+        before += b"X-Answer-Bytes: %d\r\n%bIdempotency-Key: " % (self.body_bytes, self.more)
         return before, b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -100,7 +105,7 @@ class _Caller(Messages):
 
     def message_arrived(self, head: bytes) -> None:
         run = self._run
-        if not head.startswith(b"HTTP/1.1 200") or run.wanted not in head:
+        if not head.startswith(run.status_line) or run.wanted not in head:
             run.fail(f"an answer that was not expected:\n{head.decode('latin-1')}")
             return
         run.answered += 1
@@ -117,6 +122,7 @@ class _Run:
     def __init__(self, shape: Shape, keys: Iterator[bytes]) -> None:
         self.before, self.after = shape.parts()
         self.wanted = b"" if shape.verdict is None else b"\r\nIdempotency-Status: " + shape.verdict
+        self.status_line = b"HTTP/1.1 %d" % shape.status
         self.keys = keys
         self.answered = 0
         self.latencies: list[float] = []
@@ -223,9 +229,9 @@ def saturation(port: int, connections: int = 64) -> float:
     return measured.requests / measured.seconds
 
 
-def new_at(port: int, rate: float, seconds: float) -> Measured:
-    """New keys at a rate, on a loop of its own. One that finds every connection busy waits, and its wait counts."""
-    return undisturbed(lambda: _measured(_PacedRun(NEW, new_keys(), rate), port, 64, seconds, nothing, WARM_SECONDS))
+def new_at(port: int, rate: float, seconds: float, connections: int = 64, shape: Shape = NEW) -> Measured:
+    """New keys at a rate, on a loop of its own."""
+    return undisturbed(lambda: paced(port, shape, new_keys(), rate=rate, connections=connections, seconds=seconds))
 
 
 Keys = Iterator[bytes]
@@ -255,6 +261,14 @@ def measure(
     return undisturbed(run)
 
 
+def cpu_us(
+    port: int, cpu_seconds: Callable[[], float], shape: Shape, *, connections: int = 64, seconds: float = 1.0
+) -> float:
+    """CPU time for each request, in microseconds, of a program that says how much it has used so far."""
+    measured = measure(port, shape, new_keys(), connections=connections, seconds=seconds, read=lambda: (cpu_seconds(),))
+    return measured.spent[0] / measured.requests * 1e6
+
+
 def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run the work on a loop of its own, without looks for garbage that would hold it up."""
     gc.collect()
@@ -263,6 +277,23 @@ def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return uvloop.run(work())
     finally:
         gc.enable()
+
+
+async def paced(
+    port: int,
+    shape: Shape,
+    keys: Iterator[bytes],
+    *,
+    rate: float,
+    connections: int,
+    seconds: float,
+    read: Read = nothing,
+) -> Measured:
+    """As `measure`, on the running loop and with so many requests a second.
+
+    One that finds every connection busy waits, and its wait counts.
+    """
+    return await _measured(_PacedRun(shape, keys, rate), port, connections, seconds, read, WARM_SECONDS)
 
 
 async def _measured(

@@ -66,6 +66,14 @@ class Program:
         if process is not None:
             end(process, signal.SIGKILL)
 
+    def terminate(self) -> float:
+        """Have it stop in order; how many seconds that took."""
+        process, self._process = self._process, None
+        assert process is not None
+        began = time.monotonic()
+        end(process, signal.SIGTERM, _START_SECONDS)
+        return time.monotonic() - began
+
     def freeze(self) -> None:
         """Let it do nothing until `thaw`."""
         assert self._process is not None
@@ -75,6 +83,11 @@ class Program:
         """Undo `freeze`."""
         assert self._process is not None
         resume(self._process.pid)
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     @property
     def _pids(self) -> list[int]:
@@ -88,6 +101,15 @@ class Program:
     def cpu_seconds_of_each(self) -> dict[int, float]:
         """The same by process."""
         return {pid: cpu_seconds([pid]) for pid in self._pids}
+
+    def peak_bytes(self) -> int:
+        """The most that it held in memory since `forget_peak`."""
+        return sum(_status_bytes(pid, "VmHWM") for pid in self._pids)
+
+    def forget_peak(self) -> None:
+        """Let the peak be what it holds now."""
+        for pid in self._pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def rss_bytes(self) -> int:
         """What it holds in memory now."""
@@ -153,19 +175,22 @@ def gateway(
     upstream_port: int,
     directory: Path,
     *,
+    service: str = "bench",
     route: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     cores: set[int] | None = None,
+    program: tuple[str, ...] = ("gateway",),
 ) -> GatewayProgram:
     """A gateway with that store. Its log of requests is off, as is the baseline's.
 
-    `route` and `settings` are added to the configuration of its route and to that of the whole.
+    `route` and `settings` are added to the configuration of its route and to that of the whole. `program` is the module
+    to run, and what comes before the command.
     """
     home = directory / name
     home.mkdir()
     port, status_port = free_port(), free_port()
     config = {
-        "service": "bench",
+        "service": service,
         "listen": f"127.0.0.1:{port}",
         "status": {"listen": f"127.0.0.1:{status_port}"},
         "state_dir": str(home / "state"),
@@ -188,7 +213,7 @@ def gateway(
     }
     file = home / "gateway.yaml"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "gateway", "run", "--config", str(file)]
+    command = [sys.executable, "-m", *program, "run", "--config", str(file)]
     return GatewayProgram(name, command, port, directory, cores or {SERVING_CORE}, status_port)
 
 
@@ -204,3 +229,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     """User and system time of these processes so far, with all their threads, those that ended included."""
     # clock_getcpuclockid(3), in nanoseconds; /proc/PID/stat counts hundredths of a second.
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -14,6 +14,7 @@ import uvloop
 from tests.benchmarks.messages import Messages
 
 _BYTES = b"\nx-answer-bytes:"
+_AFTER = b"\nx-answer-after:"
 
 
 @cache
@@ -28,9 +29,17 @@ class Service(Messages):
 
     def message_arrived(self, head: bytes) -> None:
         lowered = head.lower()
-        found = lowered.find(_BYTES)
-        size = int(lowered[found + len(_BYTES) :].split(b"\r\n", 1)[0]) if found > 0 else 200
-        self.transport.write(answer(size))
+        whole = answer(_number(lowered, _BYTES) or 200)
+        after_ms = _number(lowered, _AFTER)
+        if after_ms:
+            asyncio.get_running_loop().call_later(after_ms / 1000, self.transport.write, whole)
+        else:
+            self.transport.write(whole)
+
+
+def _number(head: bytes, field: bytes) -> int:
+    found = head.find(field)
+    return int(head[found + len(field) :].split(b"\r\n", 1)[0]) if found > 0 else 0
 
 
 async def main() -> None:

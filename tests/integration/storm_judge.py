@@ -1,7 +1,4 @@
-"""Judges a storm by what its clients got and what its upstream did, and by nothing that the gateway says of itself.
-
-Each check names the line of the invariants that it holds. A history passes when `judge` finds nothing.
-"""
+"""Judges a storm by what its clients got and what its upstream did, and by nothing that the gateway says of itself."""
 
 from __future__ import annotations
 

@@ -105,15 +105,9 @@ def reply(
     return Reply(status, reason, headers, body, verdict, length)
 
 
-def table(route: PlainRoute, host: str | None = None) -> RouteTable[PlainRoute]:
+def table(route: PlainRoute) -> RouteTable[PlainRoute]:
     methods = frozenset((b"POST", b"HEAD"))
-    spelt = None if host is None else host.encode()
-    return RouteTable(
-        [
-            (Rule(methods, PathPattern.parse(PROTECTED), spelt), route),
-            (Rule(methods, PathPattern.parse("/pay/{id}"), spelt), route),
-        ]
-    )
+    return RouteTable([(Rule(methods, PathPattern.parse(path)), route) for path in (PROTECTED, "/pay/{id}")])
 
 
 @asynccontextmanager
@@ -123,10 +117,8 @@ async def serving(
     settings: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
     route: PlainRoute | None = None,
-    host: str | None = None,
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
-    key_headers_of: frozenset[bytes] = frozenset(),
     protect_now: Callable[[Request, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
@@ -170,10 +162,10 @@ async def serving(
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
             target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
-            forward = Passthrough(target, events, key_headers_of)
+            forward = Passthrough(target, events, frozenset())
             route = replace(route, target=target)
         edge: Edge = Edge(
-            Served(routes=table(route, host), protect=answer_of, forward=forward), events, settings=settings, tls=tls
+            Served(routes=table(route), protect=answer_of, forward=forward), events, settings=settings, tls=tls
         )
         _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)

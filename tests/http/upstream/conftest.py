@@ -1,12 +1,10 @@
-"""Everything here runs on uvloop, which the product uses, and with `--full` also on asyncio's own loop: they see the
-end of a connection differently."""
+"""Everything here runs on uvloop, and with `--full` also on asyncio's own loop, which sees an end differently."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -24,8 +22,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Who signs the certificates here."""
-    directory: Path = tmp_path_factory.mktemp("upstream-tls")
-    return Authority(directory)
+    return Authority(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""Starts gateways as children that have the program imported already: that is two thirds of what a start costs.
-
-`python -m gateway`.
-"""
+"""Starts gateways as children that have the program imported already: that is two thirds of what a start costs."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from tests.integration.soak import Books, soak
 _SECONDS = 2.0
 
 
+@pytest.mark.full
 async def test_short_soak(postgres_url: str, tmp_path: Path) -> None:
     """After outages of the store, lost answers, duplicates that wait and clients that vanish, the books balance.
 

@@ -48,6 +48,13 @@ def test_half_of_many_open_it() -> None:
     assert tried(breaker, 45, is_sent=False).phase is Phase.CLOSED
 
 
+def test_what_nobody_tried_says_nothing() -> None:
+    """A claim that another gateway got first is no failure of the upstream, and no success either."""
+    breaker = tried(Breaker(POLICY), 0, is_sent=False, times=4)
+    breaker = tried(breaker, 0, is_sent=None, times=100)
+    assert (breaker.phase, breaker.failures_in_a_row, breaker.running) == (Phase.CLOSED, 4, 0)
+
+
 def test_half_open_lets_one_through() -> None:
     """Nothing is tried until the time is over; then exactly one at a time, until one was sent."""
     assert opened().begin(9.9) is None
@@ -57,6 +64,17 @@ def test_half_open_lets_one_through() -> None:
     untried = breaker.end(11, breaker.generation, is_sent=None)
     assert untried.begin(11) is not None
     assert untried.free(11) == 1
+
+
+def test_half_open_ends_with_the_first_byte() -> None:
+    """However long the response takes; the attempt still has its place, and its end counts once."""
+    half_open = begun(opened(), 10)
+    breaker = half_open.sent(11, half_open.generation)
+    assert (breaker.phase, breaker.running, breaker.free(11.9)) == (Phase.SLOW_START, 1, 0)
+    assert [breaker.free(second) for second in (12, 13, 14)] == [1, 3, 7]
+    assert breaker.sent(11, breaker.generation) == breaker
+    ended = breaker.end(12, breaker.generation, is_sent=True)
+    assert (ended.running, ended.free(12), sum(each.ends for each in ended.window)) == (0, 2, 1)
 
 
 def test_each_opening_is_twice_as_long() -> None:
@@ -71,6 +89,37 @@ def test_each_opening_is_twice_as_long() -> None:
     later = now + 1000
     assert breaker.free(later) is None
     assert tried(breaker, later, is_sent=False, times=5).open_until == later + 10
+
+
+def test_an_attempt_from_before_it_opened() -> None:
+    """Its end says nothing about now, and does not let a second one through."""
+    early = begun(Breaker(POLICY), 0)
+    breaker = tried(early, 0, is_sent=False, times=5)
+    half_open = begun(breaker, 10)
+    for is_sent in (True, False, None):
+        assert half_open.end(11, early.generation, is_sent=is_sent) == half_open
+    assert half_open.sent(11, early.generation) == half_open
+
+
+def test_slow_start() -> None:
+    """One place in the first second, twice as many in each second without a failure, then no bound."""
+    breaker = tried(opened(), 10, is_sent=True)
+    assert (breaker.phase, breaker.free(10.9)) == (Phase.SLOW_START, 0)
+    assert [breaker.free(10 + second) for second in range(1, 6)] == [2, 4, 8, 16, 32]
+    used = tried(breaker, 11, is_sent=True, times=2)
+    assert (used.free(11.5), used.begin(11.5), used.free(12)) == (0, None, 4)
+    running = begun(begun(breaker, 11), 11)
+    assert running.free(12) == 2, "those that still run have their places"
+    assert breaker.free(30) is None
+
+
+def test_a_second_with_a_failure_gives_no_more_places() -> None:
+    """And many in a row open it for longer than before."""
+    breaker = tried(opened(), 10, is_sent=True)
+    breaker = tried(breaker, 11, is_sent=False)
+    assert [breaker.free(second) for second in (12, 13)] == [2, 4]
+    breaker = tried(breaker, 13, is_sent=False, times=4)
+    assert (breaker.phase, breaker.open_until) == (Phase.OPEN, 33)
 
 
 STEPS = st.lists(
@@ -109,3 +158,26 @@ def test_any_history(steps: list[tuple[str, float, int]]) -> None:
     for generation in running:
         breaker = breaker.end(now, generation, is_sent=None)
     assert breaker.free(now + POLICY.open_seconds_max) != 0
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.floats(0, 10)), max_size=20))
+def test_a_batch_is_judged_as_its_attempts(batches: list[tuple[int, bool, float]]) -> None:
+    """However many attempts end alike, the breaker is the same as after each of them."""
+    one_by_one = at_once = Breaker(POLICY)
+    now = 0.0
+    for wanted, is_sent, seconds in batches:
+        now += seconds
+        free = one_by_one.free(now)
+        attempts = wanted if free is None else min(wanted, free)
+        if not attempts:
+            continue
+        for _ in range(attempts):
+            one_by_one = begun(one_by_one, now)
+        generation = one_by_one.generation
+        for _ in range(attempts):
+            one_by_one = one_by_one.end(now, generation, is_sent=is_sent)
+        running = at_once.begin(now, attempts)
+        assert running is not None
+        at_once = running.end(now, running.generation, attempts, is_sent=is_sent)
+        assert at_once == one_by_one

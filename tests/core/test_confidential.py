@@ -8,10 +8,13 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.core.confidential import NO_SEALING, Sealing, sealed_by
+from gateway.core.confidential import NO_SEALING, Sealing, kept_headers, of_audit, sealed_by
 from gateway.core.lifecycle import step
-from gateway.core.operation import Applied, Command, Record
+from gateway.core.message import Headers, pack_headers, unpack_headers
+from gateway.core.operation import Applied, Command, Complete, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
 from gateway.core.sealing import EncryptionKey, KeyRing, Unopenable
 from tests.conformance.hand import ANSWER, RESOURCE, Hand, Script, new_identity
@@ -106,6 +109,44 @@ def test_what_was_written_with_a_claim_is_bound_to_its_operation() -> None:
         assert (opened.probe, opened.request, opened.resource, opened.identity.key) == (None, None, None, None)
 
 
+def test_a_granted_record_goes_back_as_it_is_stored() -> None:
+    """Also from a gateway that cannot read it: what is sealed in it is not lost by a completion."""
+    by, hand = sealing(NEW), Hand()
+    record = stored(hand, by, Hand.claim)
+    granted = NO_SEALING.opened(record)
+    assert (granted.probe, granted.request) == (None, None)
+    completed = NO_SEALING.sealed(replace(hand.complete(), granted=granted))
+    _, after = step(completed.granted, completed, 2_000, lambda: 0)
+    assert after is not None
+    assert by.opened(after).probe == Hand(hand.script).claim().probe
+
+
+def test_a_response_from_a_journal_is_not_sealed_again() -> None:
+    """It goes on as it is: its key may be another one, or missing."""
+    by, hand = sealing(NEW), Hand()
+    stored(hand, by, Hand.claim)
+    journaled = by.sealed(hand.complete())
+    assert sealing(OLD).sealed(journaled) == journaled
+    assert by.opened_outcome(journaled) == hand.complete()
+    unopened = NO_SEALING.opened_outcome(journaled)
+    assert isinstance(unopened, Complete)
+    assert (unopened.response.status, unopened.response.body) == (201, None)
+
+
+@pytest.mark.parametrize("resource", [RESOURCE, None], ids=["resource", "no-resource"])
+def test_the_result_of_an_outcome_from_a_journal_is_in_clear(resource: str | None) -> None:
+    """It is cached and sent to callers like any other."""
+    by, hand = sealing(NEW), Hand()
+    record = stored(hand, by, Hand.claim)
+    journaled = by.sealed(replace(hand.complete(), resource=resource))
+    sealed = by.sealed(journaled)
+    result, _ = step(record, sealed, 2_000, lambda: 0)
+    opened = by.opened_result(result, journaled, sealed).snapshot.record
+    assert opened is not None
+    assert (opened.response, opened.resource) == (ANSWER, resource)
+    assert opened.identity.key == hand.script.identity.key
+
+
 def test_the_keys_that_a_record_needs() -> None:
     """Each is named once, in order, whichever part needs it; none where nothing is sealed."""
     hand = Hand()
@@ -134,6 +175,24 @@ def test_no_two_are_alike() -> None:
     assert first.request != second.request
 
 
+def test_an_audit_is_bound_to_its_change() -> None:
+    """One of another operation, event or token says that it cannot be read."""
+    by, hand = sealing(NEW), Hand()
+    stored(hand, by, Hand.claim, Hand.abandon)
+    command = hand.prove()
+    sealed, clear, token = by.sealed(command).audit, command.audit, command.read_token
+    assert sealed is not None
+    assert clear is not None
+    assert "was seen" not in repr(sealed)
+    assert by.opened_texts(sealed, of_audit(hand.operation_id, Event.PROVE, token), hand.operation_id) == clear
+    for place in (
+        (UUID(int=1), Event.PROVE, token),
+        (hand.operation_id, Event.DISPROVE, token),
+        (hand.operation_id, Event.PROVE, token + 1),
+    ):
+        assert "changed" in by.opened_texts(sealed, of_audit(*place), place[0]).why
+
+
 def test_an_event_is_sealed_for_its_sink() -> None:
     """Opened, it is published in the very bytes that it has without encryption, for that sink and that event."""
     hand, by = Hand(), sealing(NEW)
@@ -158,3 +217,15 @@ def test_an_event_is_sealed_for_its_sink() -> None:
     ):
         with pytest.raises(Unopenable):
             opened_event(moved, sink, by)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=20).map(tuple), st.data())
+def test_packed_headers(headers: Headers, data: st.DataObject) -> None:
+    """They come back in order, with repeats and every byte."""
+    packed = pack_headers(headers)
+    assert unpack_headers(packed) == headers
+    cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
+    for each in (cut, packed + b"x"):
+        with pytest.raises(ValueError, match="packed headers end"):
+            unpack_headers(each)
+        assert kept_headers(each) != headers

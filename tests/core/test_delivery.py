@@ -20,9 +20,11 @@ from gateway.core.delivery import (
     conclude_answered,
     conclude_unsent,
     http_date_seconds,
+    resend_due,
     retry_after_us,
 )
 from gateway.core.operation import Bury, Delivery, Event, Identity, Postpone, Record, State, microseconds
+from gateway.core.outcome import end_unused
 
 NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC).timestamp()
 DATE = b"Mon, 23 Nov 2026 06:30:00 GMT"
@@ -43,6 +45,11 @@ def record(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
         identity, State.CLAIMED, 7, UUID(int=3), Event.DISPATCH, "here", None, None, attempts, 0, 0, delivery=kept
     )
     return replace(claimed, **changes)  # type: ignore[arg-type]
+
+
+def in_doubt(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
+    """The record of a delivery of which nobody knows what became."""
+    return record(answers, attempts, state=State.IN_DOUBT, **changes)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,15 @@ def test_what_was_not_sent_never_counts(answers: int, attempts: int, draw: float
     command = conclude_unsent(record(answers, attempts), POLICY, "refused", draw)
     assert (command.is_answered, command.failure) == (False, "refused")
     assert SECOND / 2 <= command.pause_us <= UNSENT_PAUSE_US_MAX
+
+
+def test_a_claim_that_was_not_used() -> None:
+    """What is kept may be sent at once by another gateway; under an earlier doubt it stays in doubt."""
+    assert end_unused(record(), 1, "unused") == Postpone(
+        UUID(int=1), 7, UUID(int=3), pause_us=0, failure="unused", is_answered=False
+    )
+    assert type(end_unused(record(carried_us=1), 1, "unused")).__name__ == "Abandon"
+    assert type(end_unused(record(delivery=None), 1, "unused")).__name__ == "Release"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +146,15 @@ def test_any_retry_after(value: bytes) -> None:
     assert retry_after_us(((b"Retry-After", b"1"), (b"retry-after", value)), NOW) is None
 
 
+@pytest.mark.parametrize(("retry_after_seconds", "bounds"), [(None, (0.5, 1)), (1, (1, 1)), (120, (120, 120))], ids=str)
+def test_the_longer_pause_counts(retry_after_seconds: int | None, bounds: tuple[float, float]) -> None:
+    """Never earlier than the service asks for, and never earlier than the schedule."""
+    asked = None if retry_after_seconds is None else retry_after_seconds * SECOND
+    command = conclude_answered(record(), POLICY, 503, asked, "answered_503", 0.5)
+    assert isinstance(command, Postpone)
+    assert bounds[0] * SECOND <= command.pause_us <= bounds[1] * SECOND
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -144,3 +169,20 @@ def test_any_retry_after(value: bytes) -> None:
 def test_http_dates(text: bytes, expected: float | None) -> None:
     """All three forms that a recipient must accept (RFC 9110 section 5.6.7)."""
     assert http_date_seconds(text, NOW) == expected
+
+
+@pytest.mark.parametrize(("counted", "pause"), [(1, 1), (2, 5), (7, 3600), (8, 3600), (19, 3600)])
+def test_what_is_in_doubt_is_sent_again_by_the_schedule(counted: int, pause: int) -> None:
+    """On a route that does so; the last attempt counts, too."""
+    doubted = in_doubt(answers=counted - 1, claimed_us=10**9)
+    assert not resend_due(doubted, POLICY, 10**9 + pause * SECOND // 2 - 1)
+    assert resend_due(doubted, POLICY, 10**9 + pause * SECOND)
+
+
+def test_what_stays_in_doubt() -> None:
+    """After the last attempt, and when no further one may start, only an operator, or a late response, ends it."""
+    assert not resend_due(in_doubt(answers=19), POLICY, UNTIL - 1)
+    assert resend_due(in_doubt(), POLICY, UNTIL - 1)
+    assert not resend_due(in_doubt(), POLICY, UNTIL)
+    # What sent nothing is no failure of the request.
+    assert resend_due(in_doubt(attempts=37, claimed_us=10**9), POLICY, 10**9 + SECOND)

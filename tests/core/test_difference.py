@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.identity.fingerprint import MEMBERS_MAX, Fingerprinter, FingerprintKey, FingerprintSpec
+from gateway.core.identity.fingerprint import MEMBERS_MAX, BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint
 
@@ -100,6 +100,36 @@ def test_members_within_bounds() -> None:
     without_first = b"{" + b",".join(names[1:]) + b"}"
     assert differs(fingerprinter, first, body=without_first) == ["body"]
     assert len(first.parts) < 600
+
+
+def test_only_what_is_compared_is_explained() -> None:
+    """What is ignored, or is not among what is compared alone, differs nowhere."""
+    ignoring = Fingerprinter(FingerprintSpec(ignore=(("card", "number"),), explains=True), KEY)
+    changed = BODY.replace(b'"number":"4242"', b'"number":"1"').replace(b"1000", b"1")
+    assert differs(ignoring, recorded(ignoring), body=changed) == ["body", "body:/amount"]
+    comparing = Fingerprinter(FingerprintSpec(only=(("card",),), explains=True), KEY)
+    assert differs(comparing, recorded(comparing), body=changed) == ["body", "body:/card/number"]
+
+
+@pytest.mark.parametrize(
+    "spec", [FingerprintSpec(body=BodyForm.RAW), FingerprintSpec(headers=(b"Api-Version",))], ids=["body", "headers"]
+)
+def test_across_recipes_only_what_is_sure_is_said(spec: FingerprintSpec) -> None:
+    """Under other settings, method, target and host are still comparable; the rest is not."""
+    before, now = Fingerprinter(FingerprintSpec(), KEY), Fingerprinter(spec, KEY)
+    assert differs(now, recorded(before), replace(HEAD, target=b"/v1/other"), b"[]") == ["target"]
+    assert differs(now, recorded(before), HEAD, b"[]") == []
+
+
+def test_under_an_unknown_key_nothing_is_said() -> None:
+    """A secret that is gone, or is another one under the same name, explains nothing; a retired one does."""
+    first = recorded(Fingerprinter(FingerprintSpec(), KEY))
+    other = FingerprintKey("k2", b"fedcba9876543210")
+    assert differs(Fingerprinter(FingerprintSpec(), other, [KEY]), first, body=b"[]") == ["body"]
+    assert differs(Fingerprinter(FingerprintSpec(), other), first, body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), replace(other, key_id="k1")), first, body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=b""), body=b"[]") == []
+    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=first.parts[:9]), body=b"[]") == []
 
 
 def test_equal_parts_of_two_operations_look_different() -> None:

@@ -91,6 +91,15 @@ def test_flipped_bit_of_request_line(part: str, position: int, bit: int) -> None
     assert other.raw != digests().raw
 
 
+@given(position=st.integers(0, len(b"application/json") - 1), bit=st.integers(0, 7))
+def test_flipped_bit_of_media_type(position: int, bit: int) -> None:
+    """One flipped bit of the media type makes another request, unless it only changed the case of a letter."""
+    flipped = bytearray(b"application/json")
+    flipped[position] ^= 1 << bit
+    is_same = bytes(flipped).lower() == b"application/json"
+    assert (digests(head(content_type=bytes(flipped))).canonical == digests().canonical) is is_same
+
+
 @pytest.mark.parametrize(
     ("request_", "is_equal"),
     [
@@ -138,6 +147,18 @@ def test_overrides() -> None:
     made = [route.digests(request, JSON) for request in requests]
     assert made == [digests(request) for request in requests]
     assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
+
+
+def test_conditions() -> None:
+    """A condition, a range, or what else makes a request another one counts with its name and value, in both digests,
+    whatever the settings are; preferences do not."""
+    names = ("if_match", "if_none_match", "if_unmodified_since", "range", "destination", "upload_offset", "soapaction")
+    route = Fingerprinter(FingerprintSpec(body=BodyForm.NONE))
+    requests = [HEAD, *[head(**{name: value}) for name in names for value in (b'"v1"', b'"v2"')]]
+    requests.append(head(if_match=b'"v1"', range=b"bytes=0-1"))
+    made = [route.digests(request, JSON) for request in requests]
+    assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
+    assert route.digests(head(prefer=b"wait=5"), JSON) == made[0]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +212,15 @@ def test_body_form(spec: FingerprintSpec, one: tuple[bytes, bytes], other: tuple
     if spec is PLAIN:
         first, second = (digests(head(content_type=media, content_encoding=b"x"), body) for media, body in (one, other))
         assert first.canonical != second.canonical
+
+
+def test_raw_is_no_canonical_form() -> None:
+    """A body that is, byte for byte, another's canonical form is not that one."""
+    canonical = b'{"a":"\\udfff1"}'
+    assert digests(body=canonical).canonical != digests(body=b'{"a":1}').canonical
+    raw = FingerprintSpec(body=BodyForm.RAW)
+    assert digests(body=b"[]", spec=raw).canonical != digests(body=b"[]").canonical
+    assert digests(body=b"", spec=raw).canonical != digests(spec=FingerprintSpec(body=BodyForm.NONE)).canonical
 
 
 def test_raw_digest_ignores_settings() -> None:

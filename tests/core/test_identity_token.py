@@ -55,6 +55,14 @@ def token(**changes: Any) -> Token:
     return found
 
 
+def test_read() -> None:
+    """What a token says of itself, and the bytes that are signed."""
+    found = read_token(compact())
+    assert isinstance(found, Token)
+    assert (found.algorithm, found.key_id, found.issuer) == ("ES256", "k1", ISSUER.issuer)
+    assert (found.signed, found.signature) == (compact().rpartition(b".")[0], b"signature")
+
+
 MALFORMED = {
     "empty": b"",
     "two-parts": b"a.b",
@@ -93,6 +101,13 @@ REFUSED = dict.fromkeys(MALFORMED.values(), "The token is malformed.") | {
 def test_malformed(credential: bytes, text: str) -> None:
     """What can be read in two ways, not at all, or by extensions that are not understood here, is no token."""
     assert read_token(credential) == TokenFault(text)
+
+
+@given(st.binary(max_size=200))
+def test_anything(credential: bytes) -> None:
+    """Whatever comes is read or refused."""
+    assert isinstance(read_token(credential), Token | TokenFault)
+    assert isinstance(read_token(compact(payload=credential)), Token | TokenFault)
 
 
 @pytest.mark.parametrize(

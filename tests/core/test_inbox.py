@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 import standardwebhooks
+import stripe
 from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,10 +21,12 @@ from cryptography.hazmat.primitives.serialization import PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.key import CloudEventKey
 from gateway.core.message import Headers, header_values
 from gateway.core.webhook import (
     PRESETS,
     Algorithm,
+    Challenge,
     Digest,
     Encoding,
     Fault,
@@ -36,6 +39,7 @@ from gateway.core.webhook import (
     VerifiedEvent,
     custom_scheme,
     examine_message,
+    granted_origin,
     parse_template,
     renewed,
     secret_key,
@@ -197,6 +201,18 @@ def test_every_living_secret_is_tried(preset: str) -> None:
     assert event_of(inbox, heads, body).secret_ids == ("old",)
     assert seen(inbox, heads, body, NOW + 1.0) == Refused(Fault.INVALID)
     assert seen(inbox_of(preset, [new]), heads, body) == Refused(Fault.INVALID)
+
+
+@pytest.mark.parametrize("preset", ["standard_webhooks", "stripe"])
+def test_ten_signatures_are_looked_at(preset: str) -> None:
+    """A sender may sign with several secrets. What comes after ten signatures is not looked at."""
+    heads = signed(preset)
+    (name,) = [name for name in heads if name.lower().endswith("signature")]
+    first, separator, right = heads[name].rpartition("," if preset == "stripe" else " ")
+    wrong = "v1,AAAA" if preset == "standard_webhooks" else "v1=00"
+    for others, expected in ((9, True), (10, False)):
+        heads[name] = (separator or " ").join([*([first] if first else []), *[wrong] * others, right])
+        assert isinstance(seen(inbox_of(preset), heads), VerifiedEvent) is expected, others
 
 
 @pytest.mark.parametrize(
@@ -392,6 +408,13 @@ def test_a_cloud_event_has_one_key_in_both_modes(source: str, event: str) -> Non
         assert json.loads(event_of(inbox_of("cloudevents"), heads, message.body).key.text) == [source, event]
 
 
+def test_source_and_id_do_not_run_into_one_another() -> None:
+    """The two are framed."""
+    names = (("/a", "b/c"), ("/a/b", "c"), ("/ab", "/c"))
+    heads = [{**signed("cloudevents", event=event), "ce-source": source} for source, event in names]
+    assert len({event_of(inbox_of("cloudevents"), each).key.digest for each in heads}) == 3
+
+
 JSON_EVENT: Final = {"Content-Type": "application/cloudevents+json"}
 
 
@@ -419,6 +442,21 @@ def test_an_event_without_an_id_that_can_be_read(heads: Heads, body: bytes) -> N
     assert isinstance(seen(inbox, {**heads, "Authorization": f"Bearer {TEXT}"}, body), Unidentified)
     batch = {**signed("cloudevents"), "Content-Type": "application/cloudevents-batch+json; charset=utf-8"}
     assert seen(inbox, batch, b"[]") == Refused(Fault.UNSUPPORTED)
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"{}", b'{"id":""}', b'{"id":{}}', b'{"id":"1","id":"2"}'])
+def test_an_id_in_the_body_that_cannot_be_read(body: bytes) -> None:
+    """The same for ids in bodies."""
+    assert isinstance(seen(inbox_of("stripe"), signed("stripe", body), body), Unidentified)
+
+
+def test_cloud_events_under_another_signature() -> None:
+    """Events may be signed by another scheme; the id is that of the event, and not covered by it."""
+    schemes = tuple(replace(scheme, key=CloudEventKey()) for scheme in PRESETS["standard_webhooks"].schemes)
+    assert not any(scheme.is_id_signed for scheme in schemes)
+    heads = {**signed("standard_webhooks"), "ce-id": "1", "ce-source": "/shop"}
+    found = event_of(inbox_of("standard_webhooks", schemes=schemes), heads)
+    assert json.loads(found.key.text) == ["/shop", "1"]
 
 
 # -- settings of a sender without a preset -----------------------------------------------------------------------------
@@ -450,6 +488,36 @@ def test_templates_that_prove_nothing(
 # -- signed again ------------------------------------------------------------------------------------------------------
 
 
+def _verified_by_the_receivers_library(preset: str, headers: Headers, body: bytes, now: int) -> bool:
+    heads = {name.decode(): value.decode() for name, value in headers}
+    if preset == "stripe":
+        return stripe.WebhookSignature.verify_header(body.decode(), heads["Stripe-Signature"], TEXT)
+    if preset == "standard_webhooks":
+        # Its `verify` reads the clock, so sign as it does.
+        made = standardwebhooks.Webhook(WHSEC).sign(
+            heads["webhook-id"], datetime.fromtimestamp(now, UTC), body.decode()
+        )
+        return heads["webhook-signature"] == made and heads["webhook-timestamp"] == str(now)
+    return heads["X-Slack-Signature"] == signed("slack", body, now)["X-Slack-Signature"]
+
+
+@pytest.mark.parametrize("preset", TIMED)
+def test_a_late_delivery_is_signed_again(preset: str) -> None:
+    """It has a new time and a signature that the service accepts; all else is as it came, in its place."""
+    inbox, body = inbox_of(preset), body_of(preset)
+    heads = (*raw(signed(preset, body)), (b"X-Other", b"1"), (b"x-other", b"2"))
+    assert renewed(inbox, heads, body, now=LATER - 1) is None
+    later = renewed(inbox, heads, body, now=NOW + 90_000.7)
+    assert later is not None
+    assert _verified_by_the_receivers_library(preset, later, body, NOW + 90_000)
+    assert event_of(inbox, later, body, NOW + 90_000)
+    assert [name for name, _ in later] == [name for name, _ in heads]
+    changed = {name.lower() for (name, new), (_, old) in zip(later, heads, strict=True) if new != old}
+    assert changed == inbox.schemes[0].headers - {b"webhook-id"}
+    assert renewed(replace(inbox, sign_again=SignAgain.ALWAYS), heads, body, now=NOW + 1) is not None
+    assert renewed(replace(inbox, sign_again=SignAgain.NEVER), heads, body, now=NOW + 90_000) is None
+
+
 def test_the_secrets_that_signed_sign_again() -> None:
     """While secrets change, the service may know either: each signature is made anew by its own secret."""
     old, new = secret_of("stripe", TEXT, "old", until=NOW + 1.0), secret_of("stripe", TEXT + "!", "new")
@@ -463,6 +531,19 @@ def test_the_secrets_that_signed_sign_again() -> None:
     (value,) = header_values(later, b"stripe-signature")
     for text, expected in ((TEXT, True), (TEXT + "!", True), (TEXT + "?", False)):
         assert (hex_hmac(text, b"%d.%b" % (LATER, PAID)).encode() in value) is expected
+
+
+def test_nothing_is_signed_that_was_not() -> None:
+    """A message of an unknown secret, of a private key, or without a time goes as it came."""
+    private, public = _ed25519()
+    usual = signed("standard_webhooks")
+    made = base64.b64encode(private.sign(b"msg_1.%d.%b" % (NOW, PAID))).decode()
+    heads = usual | {"webhook-signature": f"v1a,{made}"}
+    assert renewed(inbox_of("standard_webhooks", [public, WHSEC]), raw(heads), PAID, now=LATER) is None
+    assert renewed(inbox_of("standard_webhooks", [OLD_WHSEC]), raw(usual), PAID, now=LATER) is None
+    for preset in ("github", "shopify", "cloudevents"):
+        always = inbox_of(preset, sign_again=SignAgain.ALWAYS)
+        assert renewed(always, raw(signed(preset)), PAID, now=LATER) is None
 
 
 @pytest.mark.parametrize("preset", SENDERS)
@@ -490,3 +571,33 @@ def test_the_gateway_signs_what_nobody_else_can(preset: str) -> None:
 
 
 # -- questions of senders ----------------------------------------------------------------------------------------------
+
+
+def test_slack_asks_whether_the_url_expects_it() -> None:
+    """The signed question is answered, an unsigned one is not, and an event is never taken for one."""
+    question = b'{"type":"url_verification","token":"t","challenge":"3eZbrw1a"}'
+    found = seen(inbox_of("slack"), signed("slack", question), question)
+    assert found == Challenge("3eZbrw1a", ("s0",))
+    assert seen(inbox_of("slack"), signed("slack", question), question + b" ") == Refused(Fault.INVALID)
+    assert isinstance(seen(inbox_of("stripe"), signed("stripe", question), question), Unidentified)
+    for challenge in (b"1", b'"a\\nb"', b'"\\u00e9"', b'"%b"' % (b"x" * 1025), b"null"):
+        body = b'{"type":"url_verification","challenge":%b}' % challenge
+        assert isinstance(seen(inbox_of("slack"), signed("slack", body), body), Unidentified)
+
+
+@pytest.mark.parametrize(
+    ("origins", "asked", "granted"),
+    [
+        ((b"*",), ["eventgrid.azure.net"], b"eventgrid.azure.net"),
+        ((b"eventgrid.azure.net",), ["EventGrid.azure.net"], b"EventGrid.azure.net"),
+        ((b"eventgrid.azure.net",), ["evil.example"], None),
+        ((b"*",), [], None),
+        ((b"*",), ["a.example", "b.example"], None),
+        ((b"*",), ["x" * 257], None),
+        ((), ["a.example"], None),
+    ],
+)
+def test_which_origins_may_deliver(origins: tuple[bytes, ...], asked: list[str], granted: bytes | None) -> None:
+    """The reply to a handshake names the origin that asked, and nothing where that is not granted."""
+    headers = tuple((b"WebHook-Request-Origin", each.encode()) for each in asked)
+    assert granted_origin(inbox_of("cloudevents", origins=origins), headers) == granted

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.lifecycle import (
+    FORGOTTEN_REMEMBER_US,
     LAPSED_DOUBT,
     ROWS,
     TABLE,
@@ -17,7 +18,9 @@ from gateway.core.lifecycle import (
     settle,
     step,
     tombstone_response,
+    written_down,
 )
+from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
     Accept,
@@ -26,14 +29,16 @@ from gateway.core.operation import (
     ClaimingCommand,
     Command,
     Event,
+    Fenced,
     Fingerprint,
     Lapsed,
+    ProbeTarget,
     Record,
     Snapshot,
     State,
 )
 from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
-from tests.conformance.hand import LEASE_US, OTHER, REMEMBER_US, SAME, Hand, increasing
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, SAME_BY_RAW, Hand, increasing
 from tests.support.memory_store import Memory, MemoryStore
 
 # The events that draw a token.
@@ -295,6 +300,23 @@ def applied(memory: Memory, command: Command) -> Record:
     return result.snapshot.record
 
 
+def test_a_forgotten_claim_can_be_claimed_by_another_request() -> None:
+    """After 401 or 403 the key is nobody's: the next request with the token that was read makes it its own."""
+    hand, memory = play(("claim", "forget"))
+    assert hand.record is not None
+    assert hand.record.fingerprint is None
+    assert hand.record.remember_until_us == memory.clock() + FORGOTTEN_REMEMBER_US
+    assert applied(memory, replace(hand.retry(), fingerprint=OTHER)).fingerprint == OTHER
+
+
+def test_a_first_statement_never_claims_what_it_has_not_read() -> None:
+    """On a released record a claim without a token is shown the record, even for the same request."""
+    hand, memory = play(("claim", "release"))
+    result = MemoryStore(memory).apply_now(hand.claim())
+    assert isinstance(result, Fenced)
+    assert result.snapshot.record == hand.record
+
+
 def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     """The new claim carries doubt, has a higher token, and is of the same operation since the same first claim."""
     hand, memory = play(("claim", "abandon"))
@@ -308,6 +330,24 @@ def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     assert (after.attempts, after.claimed_us) == (2, memory.clock())
 
 
+def test_a_retry_keeps_the_fingerprint_and_brings_its_own_probe() -> None:
+    """What the request was is said by the first claim, also to one that is the same under another recipe."""
+    hand, memory = play(("claim", "release"))
+    target = ProbeTarget(b"/another", b"api.test")
+    record = applied(memory, replace(hand.retry(), fingerprint=SAME_BY_RAW, probe=target))
+    assert (record.fingerprint, record.probe) == (SAME, target)
+
+
+def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:
+    """The holder that lost its lease hears so; one that ended the claim itself is fenced, and so is anybody else."""
+    hand, memory = play(("claim", "past-lease"))
+    assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Lapsed)
+    assert isinstance(MemoryStore(memory).apply_now(replace(hand.renew(), attempt_id=hand.next_id)), Fenced)
+    for ended in ("abandon", "release", "complete"):
+        hand, memory = play(("claim", ended, "past-lease"))
+        assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Fenced)
+
+
 MOMENTS = pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
 
 
@@ -319,6 +359,47 @@ def test_a_lease_ends_at_its_moment(moment: int) -> None:
     settled = settle(hand.record, hand.record.lease_until_us + moment)
     assert settled is not None
     assert settled.state is (State.CLAIMED if moment < 0 else State.IN_DOUBT)
+
+
+@MOMENTS
+@pytest.mark.parametrize("history", [("claim",), ("claim", "abandon")], ids=["claimed", "in-doubt"])
+def test_a_lease_that_begins_in_the_future_begins_now(history: tuple[str, ...], moment: int) -> None:
+    """What was claimed later than now, by a clock that was set back since, was claimed now; also what is in doubt."""
+    record = play(history)[0].record
+    assert record is not None
+    now_us = record.lease_until_us - LEASE_US + moment
+    after = written_down(record, now_us)
+    if moment >= 0:
+        assert after is record
+        return
+    assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US)
+    assert written_down(after, now_us) is after
+
+
+def test_what_was_claimed_before_a_renewal_in_the_future_stays() -> None:
+    """Where the clock was ahead for a renewal only, the lease alone is moved."""
+    hand, _ = play(("claim",))
+    assert hand.record is not None
+    record = replace(hand.record, lease_until_us=hand.record.claimed_us + 10 * LEASE_US)
+    now_us = record.claimed_us + LEASE_US
+    assert written_down(record, now_us) == replace(record, lease_until_us=now_us + LEASE_US)
+
+
+@given(histories(), durations)
+def test_what_is_written_down_is_what_everybody_sees(history: tuple[Hand, Memory], elapsed: int) -> None:
+    """By a clock that only went on, a sweep does nothing but settle."""
+    record, now_us = kept(*history), history[1].clock() + elapsed
+    if record is not None:
+        assert written_down(record, now_us) == settle(record, now_us)
+
+
+def test_a_tombstone_keeps_the_status_and_the_version() -> None:
+    """Of an answer nothing else is left."""
+    answer = StoredResponse(201, b"Created", ((b"Location", b"/a"), (b"Set-Cookie", b"s")), b"x", b"v")
+    assert tombstone_response(answer) == StoredResponse(201, b"", (), None, b"v")
+    assert tombstone_response(tombstone_response(answer)) == tombstone_response(answer)
+    assert tombstone_response(None) is None
+    assert tombstone_response(ANSWER) != ANSWER
 
 
 def test_fingerprints_are_compared_under_one_recipe_or_by_their_raw_digests() -> None:

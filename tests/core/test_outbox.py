@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
 
+from gateway.core.confidential import NO_SEALING
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import (
     BROKER_SCHEDULE_US,
     RETRY_AFTER_US_MAX,
     WEBHOOK_SCHEDULE_US,
     EventType,
+    Outbox,
     Part,
     PublishedEvent,
+    Subscription,
     pause_us,
     timestamp,
+    unpack,
 )
 from tests.conformance.hand import Hand
 from tests.events.support import new_event, outbox, record_after
@@ -99,6 +105,17 @@ def test_the_events_of_one_change_have_an_order() -> None:
     assert first < second
 
 
+def test_text_that_utf_8_cannot_express_breaks_nothing() -> None:
+    """Events are written with the change: what cannot be rendered must not stop it."""
+    header = (b"Location", b"/\xff\xfe")
+    before, after = record_after(
+        Hand(), Hand.claim, lambda hand: hand.complete(StoredResponse(201, b"", (header,), b""))
+    )
+    after = replace(after, identity=replace(after.identity, key="\ud800"))
+    (row,) = outbox(*Part).rows(before, after)
+    assert data_of(PublishedEvent(row.event_id, row.type, EPOCH_US, row.content))["key"] == "?"
+
+
 def test_what_an_event_says_is_in_its_row() -> None:
     """A state of another program is published as that program wrote it."""
     event = new_event()
@@ -106,6 +123,45 @@ def test_what_an_event_says_is_in_its_row() -> None:
     content["data"] |= {"state": "sung", "outcome": "loud"}
     data = data_of(replace(event, content=orjson.dumps(content)))
     assert (data["state"], data["outcome"], data["completed_at"]) == ("sung", "loud", None)
+
+
+def test_what_a_row_leaves_out_is_filled_in_the_same_for_ever() -> None:
+    """Rows wait for later programs, which publish the same bytes under the same id."""
+    assert replace(new_event(), content=b'{"source":"urn:test","data":{}}').data() == (
+        b'{"operation_id":null,"route":null,"state":null,"outcome":null,"reason":null,"status":null,"location":null,'
+        b'"resource":null,"attempts":null,"token":null,"accepted_at":null,"completed_at":null,"recovered":false,'
+        b'"key":null,"scope":null,"response":null}'
+    )
+
+
+def test_an_event_contains_no_value_by_accident() -> None:
+    """A UUID of any driver is written as text; what is no JSON stops the change, and is not published as its repr."""
+
+    class DriversUuid(UUID):
+        pass
+
+    before, after = record_after(Hand(), Hand.claim, Hand.complete)
+    operation_id = DriversUuid(bytes=after.identity.operation_id.bytes)
+    own = replace(after, identity=replace(after.identity, operation_id=operation_id))
+    assert outbox().rows(before, own) == outbox().rows(before, after)
+    wrong: Any = b"pay"
+    with pytest.raises(TypeError):
+        outbox().rows(before, replace(after, identity=replace(after.identity, route=wrong)))
+
+
+def test_subscriptions_are_read_as_they_were_packed() -> None:
+    """What only a newer program knows is left out."""
+    packed = Outbox(
+        "shop",
+        "urn:x",
+        (Subscription("a", frozenset((EventType.COMPLETED,)), frozenset(("pay",)), frozenset((Part.KEY,))),),
+        5,
+    )
+    assert unpack(packed.pack(), NO_SEALING) == packed
+    newer = packed.pack().replace(b"operation.completed", b"operation.sung").replace(b'"key"', b'"song"')
+    assert unpack(newer, NO_SEALING).subscriptions == (
+        Subscription("a", frozenset(), frozenset(("pay",)), frozenset()),
+    )
 
 
 def test_the_pauses_between_publications() -> None:

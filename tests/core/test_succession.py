@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from gateway.core.routing import RouteTable, ServedRoute, handed_over
+import pytest
+
+from gateway.core.routing import PathPattern, RouteTable, ServedRoute, handed_over
 from tests.support.serving import served
 
 Table = list[tuple[str, str]]
@@ -20,11 +22,61 @@ def lost(before: Table, after: Table) -> set[tuple[str, str]]:
     return {(former.operation, latter.operation) for former, latter in pairs}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        pytest.param([("POST /a", "a")], [("POST /a", "b")], {("a", "b")}, id="renamed"),
+        pytest.param([("POST /a", "a")], [("POST /a", "a")], set(), id="unchanged"),
+        pytest.param([("POST /a", "a")], [("POST /b", "b")], set(), id="removed-beside-another"),
+        pytest.param([("POST /a", "a")], [("POST /b", "a")], set(), id="moved-away"),
+        pytest.param([("POST /a", "a")], [("PUT /a", "b")], set(), id="another-method"),
+        pytest.param([("POST,PUT /a", "a")], [("PUT,PATCH /a", "b")], {("a", "b")}, id="a-common-method"),
+        pytest.param([("POST x.org/a", "a")], [("POST y.org/a", "b")], set(), id="another-host"),
+        pytest.param([("POST x.org/a", "a")], [("POST /a", "b")], {("a", "b")}, id="any-host"),
+        pytest.param([("POST /a/{id}", "a")], [("POST /a/{key}", "b")], {("a", "b")}, id="another-variable"),
+        pytest.param([("POST /a/{id}", "a")], [("POST /a/new", "b")], {("a", "b")}, id="narrower"),
+        pytest.param([("POST /a/new", "a")], [("POST /{rest:.*}", "b")], {("a", "b")}, id="wider"),
+        pytest.param([("POST /a/{id}", "a")], [("POST /{x}/new", "b")], {("a", "b")}, id="across"),
+        pytest.param([("POST /a/v{id}", "a")], [("POST /a/w{id}", "b")], set(), id="other-prefix"),
+        pytest.param([("POST /a/v{id}", "a")], [("POST /a/{id}.json", "b")], {("a", "b")}, id="prefix-and-suffix"),
+        pytest.param([("POST /a%7E", "a")], [("POST /a~", "b")], {("a", "b")}, id="another-spelling"),
+        pytest.param([("POST /a", "a"), ("POST /b", "b")], [("POST /b", "a"), ("POST /a", "b")],
+            {("a", "b"), ("b", "a")}, id="names-exchanged"),
+        pytest.param([("POST /{rest:.*}", "all")], [("POST /a", "a"), ("POST /{rest:.*}", "all")],
+            {("all", "a")}, id="a-part-taken"),
+        pytest.param([("POST /a", "a"), ("POST /{rest:.*}", "all")], [("POST /{rest:.*}", "all")],
+            {("a", "all")}, id="left-to-the-rest"),
+        pytest.param([("POST /a", "a"), ("POST /{rest:.*}", "all")], [("POST /{rest:.*}", "all"), ("POST /a", "a")],
+            {("a", "all")}, id="another-order"),
+        pytest.param([("POST /a", "a"), ("POST /{rest:.*}", "all")], [("POST /a", "a"), ("POST /{rest:.*}", "rest")],
+            {("all", "rest")}, id="the-rest-renamed"),
+        pytest.param([("POST /a", "a")], [("POST /a", "a"), ("POST /a", "b")], set(), id="never-reached"),
+    ],
+)  # fmt: skip
+def test_who_loses_requests_to_whom(before: Table, after: Table, found: set[tuple[str, str]]) -> None:
+    """An operation loses what led to it and now leads to another, as requests are routed, and nothing else."""
+    assert lost(before, after) == found
+
+
+PATTERNS = (
+    "/", "/a", "/a/b", "/a/{x}", "/{x}/b", "/a/b{x}", "/a/{x}b", "/a/{x}/c", "/a/{r:.*}", "/{x}/{r:.*}", "/{r:.*}",
+)  # fmt: skip
 PATHS = tuple(
     b"/" + b"/".join(segments)
     for length in range(4)
     for segments in itertools.product((b"a", b"b", b"c", b"bcb", b"xyz"), repeat=length)
 )
+
+
+@pytest.mark.parametrize("one", PATTERNS)
+@pytest.mark.parametrize("other", PATTERNS)
+def test_what_two_patterns_have_in_common(one: str, other: str) -> None:
+    """A path fits what is common to two patterns exactly if it fits both."""
+    first, second = PathPattern.parse(one), PathPattern.parse(other)
+    shared = first.common(second)
+    for path in PATHS:
+        fits_both = bool(first.expression().fullmatch(path) and second.expression().fullmatch(path))
+        assert fits_both == (shared is not None and bool(shared.expression().fullmatch(path))), path
 
 
 def test_no_request_changes_hands_unseen() -> None:

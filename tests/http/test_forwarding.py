@@ -36,10 +36,9 @@ CLAIMED = Record(
 )  # fmt: skip
 
 
-def said_of_hop() -> Headers:
+def said_of_hop(peer: bytes = b"203.0.113.9", host: bytes = b"api.example") -> Headers:
     """The fields that a request from a client gets on its way."""
-    names = b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host"
-    return (*zip(names, (b"203.0.113.9", b"https", b"api.example"), strict=True), VIA)
+    return ((b"X-Forwarded-For", peer), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", host), VIA)
 
 
 def unprotected(
@@ -56,10 +55,11 @@ def protected(
     *fields: tuple[bytes, bytes],
     key: UpstreamKey = UpstreamKey.ORIGINAL,
     key_headers: tuple[bytes, ...] = (b"Idempotency-Key",),
+    replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
     request = RequestHead(b"POST", b"/", IndexedHeaders((HOST, *fields)))
-    sent = protected_request(request, CLIENT, POLICY, CLAIMED, key, key_headers, replaced=()).headers
+    sent = protected_request(request, CLIENT, POLICY, CLAIMED, key, key_headers, replaced=replaced).headers
     assert sent[0] == HOST
     assert sent[-3:] == ADDED
     assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())
@@ -100,6 +100,13 @@ def test_no_caller_speaks_as_the_gateway(name: bytes) -> None:
     assert protected((name, b"x"), (b"x-envoy-retry-on", b"5xx")) == ()
 
 
+def test_an_upgrade_is_passed_on_unprotected_only() -> None:
+    """Upgrade stays and Connection names it and nothing else."""
+    fields = ((b"Connection", b"keep-alive, Upgrade"), (b"Upgrade", b"websocket"), (b"Sec-WebSocket-Key", b"k"))
+    assert unprotected(*fields) == (fields[2], *said_of_hop(), fields[1], (b"Connection", b"Upgrade"))
+    assert protected(*fields) == (fields[2],)
+
+
 @pytest.mark.parametrize(
     ("policy", "sent"),
     [
@@ -116,6 +123,11 @@ def test_the_host_is_what_the_policy_says(policy: ForwardingPolicy, sent: bytes)
         (b"A", b"b"),
         *said_of_hop(),
     )
+
+
+def test_a_request_without_a_host_gets_the_upstreams() -> None:
+    """HTTP/1.0 has none, HTTP/1.1 needs one."""
+    assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2], VIA)
 
 
 def test_the_gateway_adds_itself_behind_earlier_hops() -> None:
@@ -189,6 +201,38 @@ def test_the_wait_preference_is_for_the_gateway(prefer: bytes, sent: bytes | Non
     """It is not passed on from a protected request; other preferences are."""
     assert protected((b"prefer", prefer)) == (((b"prefer", sent),) if sent else ())
     assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *said_of_hop())
+
+
+def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None:
+    """Order, repeats and bytes stay; hop-by-hop fields and instructions to the gateway go."""
+    kept = ((b"set-cookie", b"a=1"), (b"X", b"\xff"), (b"Set-Cookie", b"b=2"), (b"Content-Length", b"3"))
+    gone = (
+        (b"Connection", b"close, X-Internal"),
+        (b"x-internal", b"1"),
+        (b"Keep-Alive", b"timeout=5"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Upgrade", b"h2c"),
+        (b"Idempotency-Status", b"stored"),
+        (b"idempotent-replayed", b"true"),
+        (b"Idempotency-Expires", b"Sat, 21 Nov 2026 00:00:00 GMT"),
+        (b"Idempotency-Outcome", b"final"),
+        (b"Idempotency-Retention", b"60"),
+    )
+    assert response_headers((*gone, *kept)) == kept
+    assert response_headers((*kept, *gone)) == kept
+
+
+def test_a_101_says_to_the_client_what_it_switches_to() -> None:
+    """Upgrade stays and Connection names it."""
+    fields = ((b"Upgrade", b"websocket"), (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
+    assert response_headers(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))
+
+
+def test_headers_of_the_gateway_replace_those_of_the_caller() -> None:
+    """In whatever spelling, and however often the caller sent them; all others stay."""
+    caller = ((b"authorization", b"Bearer a"), (b"X-Other", b"1"), (b"Authorization", b"Bearer b"), (b"X_Key", b"c"))
+    ours = ((b"Authorization", b"Bearer service"), (b"X-Key", b"s"))
+    assert protected(*caller, replaced=ours) == ((b"X-Other", b"1"), *ours)
 
 
 def test_a_fetch_is_only_a_fetch() -> None:

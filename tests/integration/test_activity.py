@@ -75,3 +75,20 @@ async def test_the_numbers_are_those_of_the_callers(store: dict[str, Any], tmp_p
     assert set().union(*marks) == {"start", "reload"}
     assert document["is_whole"]
     assert document["buckets"][0] == {"at_seconds": document["buckets"][0]["at_seconds"], "is_gap": True}
+
+
+async def test_a_killed_gateway_goes_on(tmp_path: Path) -> None:
+    """What it did not save is a gap, and its successor counts from nothing."""
+    port = free_port()
+    async with RecordingUpstream() as upstream:
+        upstream.on("/charges", Answer(201))
+        admin = {"listen": f"127.0.0.1:{port}", "token": TOKEN}
+        config = config_of({"durable": f"sqlite://{tmp_path}/s/o.db"}, tmp_path, upstream.url, admin=admin)
+        async with GatewayProcess(config, tmp_path) as gateway:
+            await send(gateway.port, "k1")
+            gateway.kill()
+            await gateway.start()
+            await send(gateway.port, "k1")
+            assert gateway.terminate() == 0
+            await gateway.start()
+            assert summed(await activity(port), "verdict") == {"replayed": 1}

@@ -95,6 +95,18 @@ async def test_killed_between_publication_and_report(tmp_path: Path) -> None:
                 assert len(ledger.received) == 2
 
 
+async def test_a_consumer_that_hangs_delays_nobody(store: dict[str, Any], tmp_path: Path) -> None:
+    """Neither callers nor another consumer; what it did not get is there when it comes back."""
+    async with RecordingUpstream() as upstream, Receiver(*[hang] * 1000) as slow, Receiver() as quick:
+        sinks = webhook("slow", slow), webhook("quick", quick)
+        async with process(store, tmp_path, upstream, **telling(*sinks)) as gateway:
+            upstream.on("/charges", Answer(201))
+            answers = await asyncio.gather(*(send(gateway.port, f"k{number}") for number in range(40)))
+            assert {answer.status for answer in answers} == {201}
+            await quick.wait_received(40)
+            assert len(slow.received) <= 16
+
+
 async def test_an_outcome_that_waited_in_the_journal_is_told_when_it_is_recorded(
     tmp_path: Path, own_postgres: Any
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tests.support.fleet import NOW, config_of, process, send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
+from tests.support.redis_groups import Watched
 from tests.support.upstream import Answer, RecordingUpstream
 
 # Nothing of a test waits for its end.
@@ -129,3 +131,49 @@ async def test_a_store_that_grants_to_nobody_stops_no_other_traffic(
         assert needing.status == 503
         assert "no synchronous standby" in needing.json()["parts"]["why"]["durable"]
         assert (await http.request(gateway.port, "GET", "/charges")).status == 201
+
+
+async def test_a_store_that_comes_later_takes_readiness_from_nobody(
+    tmp_path: Path, own_postgres: PostgresServer, upstream: RecordingUpstream
+) -> None:
+    """A gateway that was ready without its store is so while it waits for a grant, too: other traffic goes on."""
+    own_postgres.stop()
+    with silent_host() as port:
+        url = f"postgresql://gateway@127.0.0.1:{port},127.0.0.1:{own_postgres.port}/postgres"
+        async with process({"durable": url}, tmp_path, upstream.url, store={"probation": LONG}) as gateway:
+            own_postgres.start()
+
+            async def waits() -> bool:
+                why = (await gateway.status("/readyz")).json()["parts"].get("why", {})
+                return "standbys have surely received" in str(why.get("durable", ""))
+
+            await eventually(waits, 30.0, "it has met its store")
+            assert (await gateway.status("/readyz")).status == 200
+            assert (await gateway.status("/readyz?require=store")).status == 503
+
+
+@pytest.mark.parametrize("others", ["three-that-reply", "none"])
+async def test_silent_sentinels_hold_up_no_start(
+    tmp_path: Path, server_workspace: Path, postgres_url: str, upstream: RecordingUpstream, others: str
+) -> None:
+    """Redis has copies alone: without those who name its master the gateway is ready, and known and new keys are
+    served, as they are with a sentinel that has fallen silent beside others."""
+    watched = Watched(server_workspace)
+    with contextlib.ExitStack() as stack:
+        places = [f"127.0.0.1:{stack.enter_context(silent_host())}"]
+        if others == "three-that-reply":
+            stack.callback(watched.stop)
+            watched.start()
+            places += [f"127.0.0.1:{sentinel.port}" for sentinel in watched.sentinels]
+        fast = f"redis+sentinel://{','.join(places)}/{Watched.NAME}/0"
+        async with process({"durable": postgres_url}, tmp_path / "before", upstream.url) as before:
+            assert status_of(await send(before.port, "known")) == (201, "stored")
+        async with process({"durable": postgres_url, "fast": fast}, tmp_path / "after", upstream.url) as gateway:
+            assert status_of(await send(gateway.port, "known")) == (201, "replayed")
+            assert status_of(await send(gateway.port, "new")) == (201, "stored")
+
+            async def is_found() -> bool:
+                parts = (await gateway.status("/readyz")).json()["parts"]
+                return bool(parts["fast"] == ("up" if others == "three-that-reply" else "down"))
+
+            await eventually(is_found, 20.0, "Redis is found by those who reply")

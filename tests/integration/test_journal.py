@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import apsw
+import asyncpg
 import pytest
 
 from tests.support import http
@@ -233,6 +235,50 @@ def no_growing(gateway: GatewayProcess, bytes_max: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, before)
+
+
+async def test_neither_store_nor_journal(tmp_path: Path, gone: Outage) -> None:
+    """With the disk full too the client hears that nothing durable took the answer, until something does."""
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
+        with no_growing(gateway, 200_000):
+            answer = await journaled(gateway, upstream, gone, Answer(201, body=b"x" * 500_000))
+            assert status_of(answer) == (503, "in-doubt")
+            assert b"could not be recorded" in answer.body
+            assert await gateway.metric("idempotency_journal_failures_total") >= 1
+            assert await waiting(gateway) == 0
+
+        async def journaled_late() -> bool:
+            return await waiting(gateway) == 1
+
+        await eventually(journaled_late, deadline_seconds=20)
+        again = await send(gateway)
+        assert (status_of(again), len(again.body)) == ((201, "replayed"), 500_000)
+        gone.end()
+        gateway.kill()
+        await gateway.start()
+        again = await send(gateway)
+        assert (status_of(again), len(again.body)) == ((201, "replayed"), 500_000)
+        assert len(upstream.requests) == 1
+
+
+async def test_a_refused_flush_is_kept_and_listed(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """An outcome whose record went on without it stays in the journal, is counted, and named in the log."""
+    gone = PostgresOutage(own_postgres)
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
+        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
+        gateway.kill()
+        gone.end()
+        connection = await asyncpg.connect(own_postgres.url)
+        (row,) = await connection.fetch("DELETE FROM idempotency_gateway.operation RETURNING id")
+        await connection.close()
+        for _ in range(2):
+            await gateway.start()
+            assert await gateway.metric("idempotency_journal_refused") == 1
+            assert await waiting(gateway) == 0
+            assert gateway.terminate() == 0
+        lines = [line for line in gateway.output().splitlines() if "refused a journaled outcome" in line]
+        assert len(lines) == 1
+        assert str(UUID(bytes=row["id"])) in lines[0]
 
 
 async def test_two_gateways_share_a_directory(tmp_path: Path, gone: Outage) -> None:

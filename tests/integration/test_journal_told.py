@@ -26,7 +26,7 @@ from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import calling, process, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, store_section
+from tests.support.house import BODY, status_of, store_section
 from tests.support.http import Response
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
@@ -139,6 +139,31 @@ async def test_a_start_without_the_store(tmp_path: Path, gone: Outage) -> None:
         assert len(upstream.requests) == 1
 
 
+@pytest.mark.parametrize("note", ["another store's", "none"])
+async def test_a_journal_of_which_the_note_says_nothing(tmp_path: Path, gone: Outage, note: str) -> None:
+    """It may be of another store: its outcomes are told once the store is there, and never denied before."""
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
+        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
+        gateway.kill()
+        path = tmp_path / "state" / "store-seen.json"
+        seen = json.loads(path.read_text())
+        path.unlink()
+        if note != "none":
+            path.write_text(json.dumps({**seen, "identity": "another/1"}))
+        await gateway.start()
+        response = await send(gateway)
+        assert status_of(response) == (503, "store-unavailable")
+        assert response.header("Retry-After") is not None
+        if note != "none":
+            path.write_text(json.dumps(seen))
+        gateway.kill()
+        async with repeating(gateway) as told:
+            await gateway.start()
+            gone.end()
+            await eventually(lambda: bool(told and told[-1]), deadline_seconds=20)
+        assert len(upstream.requests) == 1
+
+
 async def test_another_process_of_the_host(tmp_path: Path, postgres_url: str) -> None:
     """One that shares the directory tells what the journal of a running or a stopped one has."""
     quota = quota_of({"durable": postgres_url, "lease": f"{LEASE_SECONDS}s"})
@@ -203,6 +228,54 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota) 
         await wait_flushed(gateway)
         assert is_told(await send(gateway))
         assert len(upstream.requests) == 1
+
+
+async def test_what_a_request_would_get(tmp_path: Path, quota: Quota) -> None:
+    """`explain` says of a request what its repeat gets, by the journal of a gateway that runs or of one that died."""
+    async with RecordingUpstream() as upstream, process(quota.section, tmp_path, upstream) as gateway:
+        await long_response(gateway, upstream, quota)
+
+        async def explained(body: bytes) -> tuple[int, str]:
+            words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
+            url = "http://gateway.test/charges"
+            given = ["explain", "--store", "--format", "json", "--", "-X", "POST", url, *words, "-d", body.decode()]
+            code, text = await gateway.command(*given)
+            assert code == 0, text
+            said = json.loads(text)
+            return said["status"], said["verdict"]
+
+        async def is_as_told() -> None:
+            for body in (BODY, b"{}"):
+                repeat = await send(gateway, body=body)
+                assert await explained(body) == status_of(repeat)
+
+        await is_as_told()
+        gateway.kill()
+        assert await explained(BODY) == (201, "replayed")
+        await wait_lease_over()
+        assert await explained(BODY) == (201, "replayed")
+
+
+async def test_a_route_that_forwards_without_the_store(tmp_path: Path, gone: Outage) -> None:
+    """It does not send again what a journal of the host knows to have happened, or does not know."""
+    route = {"store_unavailable": "forward"}
+    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold), Answer(502, hold=hold), Answer(200))
+        requests = []
+        for number, key in enumerate(("k1", "doubtful"), start=1):
+            requests.append(asyncio.create_task(send(gateway, key)))
+            await upstream.wait_for_requests(number)
+        gone.begin()
+        hold.set()
+        assert [status_of(await each) for each in requests] == [(201, "journaled"), (502, "in-doubt")]
+        for _ in range(2):
+            assert is_told(await send(gateway))
+            assert status_of(await send(gateway, "doubtful")) == (503, "store-unavailable")
+            gateway.kill()
+            await gateway.start()
+        assert status_of(await send(gateway, "new")) == (200, "unprotected")
+        assert len(upstream.requests) == 3
 
 
 async def test_an_accepted_operation(tmp_path: Path, quota: Quota) -> None:

@@ -209,9 +209,20 @@ async def test_a_copy_that_was_put_back(place: Place, tmp_path: Path, how: str) 
         assert len(upstream.requests) == executed
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize(
+    ("how", "wait_seconds"),
+    [
+        ("stopped", None),
+        ("killed", None),
+        *(
+            pytest.param(how, seconds, marks=pytest.mark.full)
+            for how in ("stopped", "killed")
+            for seconds in (1.0, 17.0, 45.0)
+        ),
+    ],
+)
 async def test_a_copy_where_nothing_but_the_note_in_redis_is_left(
-    place: Place, own_redis: RedisServer, tmp_path: Path, how: str
+    place: Place, own_redis: RedisServer, tmp_path: Path, how: str, wait_seconds: float | None
 ) -> None:
     """However little the copy lacks, a host without notes of its own hears of it: where the gateway was stopped, of all
     that it lacks, and where it was killed, of all that was noted by then, which is what is older than a second."""
@@ -230,7 +241,9 @@ async def test_a_copy_where_nothing_but_the_note_in_redis_is_left(
             for number in range(age):
                 assert await home.send(f"lost-{number}") == (201, "stored")
         executed = len(upstream.requests)
-        if how == "killed":
+        if wait_seconds is not None:
+            await asyncio.sleep(wait_seconds)
+        elif how == "killed":
             await asyncio.gather(*(home.is_noted() for home in homes))
         await asyncio.gather(*(home.end() for home in homes))
         for home in homes:
@@ -247,6 +260,37 @@ async def test_a_copy_where_nothing_but_the_note_in_redis_is_left(
         assert len(upstream.requests) == executed
         said = await homes[0].memory()
         assert how == "stopped" or "the store is in an older state" in said, said
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_nothing_was_lost_but_the_own_notes(
+    place: Place, own_redis: RedisServer, tmp_path: Path, how: str
+) -> None:
+    """The same restarts on a store that kept its data, even after a crash, raise no alarm: nothing runs twice, and new
+    keys are served."""
+    async with RecordingUpstream() as upstream, AsyncExitStack() as stack:
+        upstream.on("/charges", Answer(201))
+        section = {**await place.store("shop"), "fast": own_redis.url}
+        home = Home(section, tmp_path / "gateway", upstream, is_killed=how == "killed")
+        stack.push_async_callback(home.end)
+        keys: list[str] = []
+        await home.begin()
+        for age in NOTED_AGES:
+            new = [f"{age}-{number}" for number in range(age)]
+            for key in new:
+                assert await home.send(key) == (201, "stored")
+            keys += new
+            if place.server is not None:
+                await asyncio.to_thread(place.server.crash)
+            await home.end()
+            home.forget()
+            if place.server is not None:
+                await asyncio.to_thread(place.server.start)
+            await home.begin()
+            assert await home.is_whole()
+            for key in keys:
+                assert await home.send(key) == (201, "replayed")
+        assert len(upstream.requests) == len(keys)
 
 
 class Shop:
@@ -276,6 +320,37 @@ async def answered(home: House, key: str) -> tuple[int, str | None]:
     return status_of(await home.send(key))
 
 
+async def test_what_several_gateways_noted(shop: Shop) -> None:
+    """Each adds to the note, and none takes back what another has noted: the last change of the one that stopped first
+    counts, whatever the others note later."""
+    async with shop.gateway("second") as second:
+        assert await answered(second, "before") == (201, "stored")
+        async with shop.gateway("first") as first:
+            assert await answered(first, "kept") == (201, "stored")
+            shop.place.copy()
+            assert await answered(first, "lost") == (201, "stored")
+        assert await answered(second, "before") == (201, "replayed")
+    shop.put_back()
+    async with shop.gateway("third") as third:
+        assert await answered(third, "lost") == (503, "store-amnesia")
+        assert await answered(third, "kept") == (201, "replayed")
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "whole"])
+async def test_a_redis_that_was_emptied_under_a_gateway(shop: Shop, *, is_lost: bool) -> None:
+    """It has the note again with the next change, or with the stop."""
+    async with shop.gateway("first") as first:
+        assert await answered(first, "before") == (201, "stored")
+        shop.place.copy()
+        shop.redis.flush()
+        assert await answered(first, "lost") == (201, "stored")
+    if is_lost:
+        shop.put_back()
+    async with shop.gateway("second") as second:
+        assert await answered(second, "lost") == ((503, "store-amnesia") if is_lost else (201, "replayed"))
+        assert await answered(second, "before") == (201, "replayed")
+
+
 @pytest.mark.parametrize("redis", ["empty", "older"])
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "whole"])
 async def test_a_redis_that_knows_less_than_the_host(shop: Shop, redis: str, *, is_lost: bool) -> None:
@@ -298,6 +373,26 @@ async def test_a_redis_that_knows_less_than_the_host(shop: Shop, redis: str, *, 
         assert await answered(first, "lost") == ((503, "store-amnesia") if is_lost else (201, "replayed"))
         assert await answered(first, "before") == (201, "replayed")
         assert await answered(first, "new") == ((503, "store-amnesia") if is_lost else (201, "stored"))
+
+
+async def test_a_loss_is_found_once(shop: Shop) -> None:
+    """What was noted of the lost changes says nothing once the loss is over: the next host raises no alarm."""
+    brief = {"store": {**FROM_THE_STORE, "amnesia_window": "1s"}}
+    async with shop.gateway("first") as first:
+        assert await answered(first, "before") == (201, "stored")
+        shop.place.copy()
+        assert await answered(first, "lost") == (201, "stored")
+    shop.put_back()
+    async with shop.gateway("second", **brief) as second:
+        assert await answered(second, "lost") == (503, "store-amnesia")
+
+        async def is_over() -> bool:
+            return await answered(second, "new") == (201, "stored")
+
+        await eventually(is_over, WAIT_SECONDS, "the loss is over")
+    async with shop.gateway("third") as third:
+        assert await answered(third, "newer") == (201, "stored")
+        assert await answered(third, "before") == (201, "replayed")
 
 
 async def test_nothing_was_lost(place: Place, tmp_path: Path) -> None:

@@ -103,6 +103,50 @@ async def test_killed_before_it_sent_anything(store: Store, tmp_path: Path) -> N
         assert len(upstream.effects) == 1
 
 
+async def test_herd_through_two_processes(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+    """100 simultaneous duplicates through two gateways on Postgres and Redis: one request, 100 equal answers."""
+    store = {"durable": postgres_url, "fast": redis_url}
+    route = {"in_flight": {"wait": "20s"}}
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path / "a", upstream, route=route) as one,
+        process(store, tmp_path / "b", upstream, route=route) as two,
+    ):
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, hold=hold, body=b"once"))
+        tasks = [asyncio.create_task(send((one, two)[number % 2].port, "k1")) for number in range(100)]
+        await upstream.wait_for_requests(1)
+        hold.set()
+        answers = await asyncio.gather(*tasks)
+        assert {(answer.status, answer.body) for answer in answers} == {(201, b"once")}
+        assert sorted(str(status_of(answer)[1]) for answer in answers) == ["replayed"] * 99 + ["stored"]
+        assert len(upstream.requests) == 1
+
+
+async def test_one_content_under_twenty_keys_has_one_effect(tmp_path: Path, postgres_url: str) -> None:
+    """Twenty simultaneous requests of one content under twenty new keys, through two gateways that refuse repeats: one
+    effect. The first gateway is killed over it; what it left in doubt is refused to all others as well."""
+    store, route = {"durable": postgres_url}, {"repeats": {"action": "refuse"}}
+    async with (
+        RecordingUpstream() as upstream,
+        process(store, tmp_path / "a", upstream, route=route) as one,
+        process(store, tmp_path / "b", upstream, route=route) as two,
+    ):
+        tasks = [asyncio.create_task(send((one, two)[number % 2].port, f"k{number}")) for number in range(20)]
+        answers = [status_of(answer) for answer in await asyncio.gather(*tasks)]
+        assert sorted(map(str, answers)) == [str((200, "stored"))] + [str((409, "likely-duplicate"))] * 19
+        assert len(upstream.effects) == 1
+        other = b'{"amount":7}'
+        upstream.on("/charges", Answer(hold=asyncio.Event()))
+        lost = asyncio.create_task(send(one.port, "k20", other))
+        await upstream.wait_for_requests(2)
+        one.kill()
+        await asyncio.gather(lost, return_exceptions=True)
+        upstream.on("/charges", Answer())
+        assert status_of(await send(two.port, "k21", other)) == (409, "likely-duplicate")
+        assert len(upstream.requests) == 2
+
+
 async def test_drain_finishes_what_is_in_flight(store: Store, tmp_path: Path) -> None:
     """After SIGTERM readiness falls, what is in flight is answered and recorded, and the exit code is 0."""
     shutdown = {"delay": "300ms", "drain_timeout": "10s"}
@@ -165,6 +209,22 @@ async def test_postgres_away_at_the_start(tmp_path: Path, own_postgres: Postgres
         await eventually(stored, deadline_seconds=20)
         assert (await gateway.status("/readyz?require=store")).status == 200
         assert len([each for each in upstream.requests if each.method == "POST"]) == 1
+
+
+async def test_postgres_crash_keeps_what_was_answered(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """A crash and restart of Postgres forgets nothing that was acknowledged."""
+    async with RecordingUpstream() as upstream, process({"durable": own_postgres.url}, tmp_path, upstream) as gateway:
+        answers = [await send(gateway.port, f"k{number}") for number in range(10)]
+        own_postgres.crash()
+        assert status_of(await send(gateway.port, "new")) == (503, "store-unavailable")
+        own_postgres.start()
+        gateway.kill()
+        await gateway.start()
+        for number, first in enumerate(answers):
+            again = await send(gateway.port, f"k{number}")
+            assert status_of(again) == (200, "replayed")
+            assert again.header("X-Nonce") == first.header("X-Nonce")
+        assert len(upstream.requests) == 10
 
 
 async def test_a_silent_store_does_not_hold_up_a_stop(own_postgres: PostgresServer, tmp_path: Path) -> None:

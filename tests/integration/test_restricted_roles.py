@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.cli import main
 from tests.store.postgres_sessions import roles, url_as
-from tests.support.fleet import config_of, send
+from tests.support.fleet import config_of, process, send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.ports import free_port
@@ -95,3 +96,44 @@ async def test_it_is_used_and_the_check_says_what_that_leaves_open(
             gateway.terminate()
     finally:
         gateway.kill()
+
+
+async def test_the_rights_of_the_schemas_owner_count(
+    tmp_path: Path, postgres_url: str, upstream: RecordingUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A role that may not ask the server itself learns what the owner may: all roles see one memory."""
+    async with roles(postgres_url) as (admin, owner, runner):
+        name = await admin.fetchval("SELECT current_database()")
+        await admin.execute(f"GRANT CREATE ON DATABASE {name} TO {owner}")
+        for what, _, _ in REFUSALS.values():
+            await admin.execute(f"REVOKE {what} FROM PUBLIC; GRANT {what} TO {owner}")
+        files = {}
+        for role in (owner, runner):
+            files[role] = tmp_path / f"{role}.yaml"
+            store = {"durable": url_as(role, postgres_url)}
+            files[role].write_text(yaml.safe_dump(config_of(store, tmp_path, upstream.url)))
+        assert await asyncio.to_thread(main, ["migrate", "--grant", runner, "--config", str(files[owner])]) == 0
+        capsys.readouterr()
+        async with process({"durable": url_as(runner, postgres_url)}, tmp_path, upstream.url) as gateway:
+            assert status_of(await send(gateway.port, "known")) == (201, "stored")
+        assert await asyncio.to_thread(main, ["check", "--store", "--config", str(files[runner])]) == 0
+        refused = [each for each in capsys.readouterr().out.splitlines() if ": refused" in each]
+        assert [each.split(": ")[1] for each in refused] == ["pg_postmaster_start_time()"]
+        async with process({"durable": url_as(owner, postgres_url)}, tmp_path, upstream.url) as gateway:
+            assert status_of(await send(gateway.port, "known")) == (201, "replayed")
+            assert status_of(await send(gateway.port, "new")) == (201, "stored")
+
+
+async def test_what_it_cannot_do_without_is_named(
+    tmp_path: Path, server: tuple[Any, str], upstream: RecordingUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rights in the schema would not help, so nothing is said of them."""
+    admin, url = server
+    await admin.execute("REVOKE EXECUTE ON FUNCTION pg_advisory_xact_lock(int, int) FROM PUBLIC")
+    file = tmp_path / "gateway.yaml"
+    file.write_text(yaml.safe_dump(config_of({"durable": url}, tmp_path, upstream.url)))
+    assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) != 0
+    said = capsys.readouterr().err
+    assert "permission denied for function pg_advisory_xact_lock" in said
+    assert "GRANT EXECUTE ON FUNCTION" in said
+    assert "migrate --grant" not in said

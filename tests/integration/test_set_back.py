@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -213,3 +214,24 @@ async def test_what_waits_for_a_time(tmp_path: Path, store: dict[str, Any], cloc
         counts = it.arrivals()
         assert counts.pop("postponed") <= 3
         assert counts == Counter(("told", "fresh"))
+
+
+async def test_a_gateway_that_dies_with_what_it_accepted(
+    tmp_path: Path, store: dict[str, Any], clock: WallClock
+) -> None:
+    """What no attempt was made of yet is delivered by whoever comes next, also by a clock that was set back."""
+    async with town(tmp_path, store, clock) as it:
+        it.upstream.on(None, Answer(503))
+        accepted = [await send(it.one.port, f"a{number}", target="/orders", headers=_ASYNC) for number in range(5)]
+        assert {each.status for each in accepted} == {202}
+        it.one.kill()
+        it.two.kill()
+        clock.move(-DAY_SECONDS)
+        it.upstream.on(None, Answer(201))
+        await it.two.start()
+
+        async def are_done() -> bool:
+            states = await asyncio.gather(*map(partial(it.state, it.two), accepted))
+            return set(states) <= {"completed", "in_doubt"}
+
+        await eventually(are_done, 40.0, "all are delivered, or were under way when their gateway died")

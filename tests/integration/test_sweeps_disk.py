@@ -4,16 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support.fleet import nonce_of, process, send, wait_answered
+from tests.support.disk import Disk, small_disk
+from tests.support.fleet import key_of, nonce_of, process, send, wait_answered
+from tests.support.gateway import GatewayProcess
 from tests.support.house import sqlite_store, status_of
+from tests.support.http import Response
 from tests.support.trap import Trap
 from tests.support.upstream import Answer, RecordingUpstream
 
+_TRIES_MAX = 100
 _STORED = frozenset(("stored", "replayed"))
+
+
+async def fill(disk: Disk, gateway: GatewayProcess) -> dict[str, Response]:
+    """Fill the disk until the store has nothing left to tidy up; returns what was still stored meanwhile."""
+    stored: dict[str, Response] = {}
+    refusals = 0
+    for number in range(_TRIES_MAX):
+        disk.fill(gateway.pid)
+        response = await send(gateway.port, f"full-{number}")
+        if response.status == 201:
+            stored[f"full-{number}"] = response
+            refusals = 0
+            continue
+        assert status_of(response) == (503, "store-unavailable")
+        refusals += 1
+        if refusals == 3:
+            return stored
+    raise AssertionError("the disk is never full")
+
+
+async def test_full_disk(tmp_path: Path) -> None:
+    """On a full disk nothing is executed or lost, what was stored is replayed, and with room again all works again."""
+    with small_disk(tmp_path / "disk") as disk:
+        store = sqlite_store(disk.directory)
+        async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
+            hold = asyncio.Event()
+            upstream.on("/charges", Answer(201), Answer(201, body=b"during", hold=hold), Answer(201))
+            answers = {"before": await send(gateway.port, "before")}
+            request = asyncio.create_task(send(gateway.port, "during"))
+            await upstream.wait_for_requests(2)
+            answers |= await fill(disk, gateway)
+            again = await send(gateway.port, "before")
+            assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(answers["before"]))
+            hold.set()
+            # The journal is on another disk. Or a checkpoint made room in the store's log.
+            answers["during"] = await request
+            assert status_of(answers["during"]) in ((201, "journaled"), (201, "stored"))
+            assert Counter(map(key_of, upstream.requests)) == dict.fromkeys(answers, 1)
+            disk.empty(gateway.pid)
+            answers["new"] = await wait_answered(gateway.port, "new", verdicts=_STORED)
+            gateway.kill()
+            await gateway.start()
+            for key, first in answers.items():
+                last = await send(gateway.port, key)
+                assert (status_of(last), nonce_of(last)) == ((201, "replayed"), nonce_of(first))
+            assert Counter(map(key_of, upstream.requests)) == dict.fromkeys(answers, 1)
 
 
 _FAILURES = {"no room": (errno.ENOSPC, ("pwrite64", "ftruncate")), "failing fsync": (errno.EIO, ("fsync", "fdatasync"))}

@@ -1,9 +1,10 @@
-"""Gateways that are frozen beyond their lease."""
+"""Gateways that are frozen beyond their lease, restarted in turn under load, and upstreams that close early."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,21 +14,26 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
+import pytest
 
 from tests.support.eventually import eventually
 from tests.support.fleet import (
     NOW,
     config_of,
     gateways,
+    gateways_on,
+    key_of,
     nonce_of,
+    process,
     send,
+    try_send,
     wait_answered,
 )
 from tests.support.gateway import GatewayProcess
-from tests.support.house import ROUTE, status_of
+from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.relay import Relay
-from tests.support.upstream import Answer, Received, RecordingUpstream
+from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 _STORED = frozenset(("stored", "replayed"))
 
@@ -155,3 +161,78 @@ async def _is_claimed(url: str) -> bool:
         return bool(await connection.fetchval(statement))
     finally:
         await connection.close()
+
+
+@pytest.mark.parametrize("how", ["idle for 300 ms", "after every answer"])
+async def test_upstream_that_closes_early(tmp_path: Path, how: str) -> None:
+    """Steady traffic to an upstream that closes its connections early brings nothing into doubt, and nothing twice."""
+    store = sqlite_store(tmp_path)
+    source = random.Random(1)
+    pauses = [[source.uniform(0.0, 0.6) for _ in range(15)] for _ in range(8)]
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
+        if how == "after every answer":
+            upstream.on("/charges", Answer(201, ending=Ending.CLOSE))
+        else:
+            upstream.idle_seconds = 0.3
+            upstream.on("/charges", Answer(201))
+
+        async def client(number: int) -> list[Response]:
+            answers = []
+            for index, pause in enumerate(pauses[number]):
+                answers.append(await send(gateway.port, f"{number}-{index}"))
+                await asyncio.sleep(pause)
+            return answers
+
+        answers = [answer for some in await asyncio.gather(*map(client, range(8))) for answer in some]
+        assert Counter(map(status_of, answers)) == {(201, "stored"): 120}
+        assert len(upstream.effects) == 120
+
+
+async def test_rolling_restarts_under_load(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+    """While two gateways are restarted in turn, everything that clients retry is answered once and for all."""
+    store = {"durable": postgres_url, "fast": redis_url}
+    shutdown = {"delay": "100ms", "drain_timeout": "10s"}
+    async with (
+        RecordingUpstream() as upstream,
+        gateways_on(store, tmp_path, upstream.url, "ab", shutdown=shutdown) as (one, two),
+    ):
+        upstream.on("/charges", lambda received: Answer(201, body=(b"a", _later(), b"b")))
+        done = asyncio.Event()
+        words: Counter[tuple[int, str | None] | None] = Counter()
+        answers: dict[str, Response] = {}
+
+        async def client(number: int) -> None:
+            source = random.Random(number)
+            for index in range(100_000):
+                if done.is_set():
+                    return
+                key = f"{number}-{index}"
+                while key not in answers:
+                    response = await try_send(source.choice((one, two)).port, key)
+                    words[None if response is None else status_of(response)] += 1
+                    if response is not None and response.status == 201:
+                        answers[key] = response
+                    await asyncio.sleep(0.05)
+
+        async with asyncio.TaskGroup() as clients:
+            for number in range(8):
+                clients.create_task(client(number))
+            for gateway in (one, two, one):
+                answered = len(answers)
+                gateway.ask_to_stop()
+                assert await gateway.wait_exit() == 0
+                await gateway.start()
+                assert len(answers) > answered, "the other one serves meanwhile"
+            done.set()
+        assert set(words) <= {None, (201, "stored"), (201, "replayed"), (409, "in-flight"), (503, "overloaded")}, words
+        retries = await asyncio.gather(*[send(one.port, key) for key in answers])
+        for first, again in zip(answers.values(), retries, strict=True):
+            assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(first))
+        assert Counter(map(key_of, upstream.effects)) == Counter(answers.keys())
+
+
+def _later() -> asyncio.Event:
+    """An event that is set in a moment: something is always under way."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.03, event.set)
+    return event

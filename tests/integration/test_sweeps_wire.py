@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from tests.support.fleet import key_of, nonce_of, process, send, wait_answered
 from tests.support.house import sqlite_store, status_of
 from tests.support.postgres import Postgres
 from tests.support.relay import Course, Fault, Relay, Rule
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 _CHUNKS_MAX = 200
 
@@ -50,6 +51,51 @@ async def test_every_chunk_of_the_store_lost(
 
 def _port_of(url: str) -> int:
     return urlsplit(url).port or 5432
+
+
+_HEAD = b"HTTP/1.1 201 Created\r\nX-A: b\r\n"
+_ANSWERS = {
+    "length": _HEAD + b"Content-Length: 10\r\n\r\n0123456789",
+    "chunked": _HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
+    "close": _HEAD + b"\r\n0123456789",
+}
+
+
+async def test_every_byte_of_the_answer_cut(tmp_path: Path) -> None:
+    """An answer that is cut at any byte is in doubt, and no retry ever gets a part of it or has a second effect."""
+    store = sqlite_store(tmp_path)
+
+    def cut(received: Received) -> Answer:
+        framing, ending, count = key_of(received).split("-")
+        return Answer(raw=_ANSWERS[framing], bytes_max=int(count), ending=Ending[ending])
+
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
+        upstream.on("/charges", cut)
+
+        async def judge(framing: str, ending: Ending, count: int) -> None:
+            """One cut, and a retry."""
+            key, raw = f"{framing}-{ending.name}-{count}", _ANSWERS[framing]
+            first = await send(gateway.port, key)
+            again = await send(gateway.port, key)
+            if _is_whole(framing, ending, count):
+                assert (status_of(first), status_of(again)) == ((201, "stored"), (201, "replayed")), key
+                body = raw[:count].partition(b"\r\n\r\n")[2] if framing == "close" else b"0123456789"
+                assert (first.body, again.body) == (body, body), key
+            else:
+                assert (status_of(first), status_of(again)) == ((502, "in-doubt"), (409, "in-doubt")), key
+
+        for framing, raw in _ANSWERS.items():
+            for ending in (Ending.CLOSE, Ending.RESET):
+                await asyncio.gather(*[judge(framing, ending, count) for count in range(len(raw) + 1)])
+        assert len(upstream.requests) == 2 * sum(len(raw) + 1 for raw in _ANSWERS.values())
+
+
+def _is_whole(framing: str, ending: Ending, count: int) -> bool:
+    """Whether nobody can tell that something is missing: without a length, FIN is the end wherever it comes."""
+    raw = _ANSWERS[framing]
+    if framing == "close":
+        return ending is Ending.CLOSE and count >= raw.index(b"\r\n\r\n") + 4
+    return count == len(raw)
 
 
 async def test_every_byte_of_the_request_cut(tmp_path: Path) -> None:

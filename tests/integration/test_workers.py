@@ -6,20 +6,28 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterable
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.test_processes import no_one_listens
+from gateway import EXIT_WORK_LEFT
+from gateway.app.stores import journal_directory, name_of
+from gateway.config import parse
+from gateway.core.operation import Complete
+from gateway.store.journal.journal import SqliteJournal
+from tests.conformance.hand import Hand
 from tests.support import http, processes
 from tests.support.eventually import eventually
-from tests.support.fleet import process, send, try_send, wait_answered
+from tests.support.fleet import config_of, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import sqlite_store, status_of, stores
+from tests.support.house import config_text, sqlite_store, status_of, stores
 from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, RecordingUpstream
 
 Store = dict[str, Any]
@@ -28,6 +36,7 @@ Store = dict[str, Any]
 MANY = 24
 # As long as a scraper waits.
 SCRAPE_SECONDS = 10.0
+LEFT = "stopped with outcomes left in the journal that no worker could record"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 
 
@@ -120,6 +129,12 @@ async def are_shown(gateway: GatewayProcess, states: dict[str, str]) -> bool:
 
 async def is_live(gateway: GatewayProcess, wanted: bool) -> bool:
     return (await gateway.status("/livez")).status == (200 if wanted else 503)
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
 
 
 async def test_both_serve(store: Store, tmp_path: Path) -> None:
@@ -218,6 +233,35 @@ async def serves_operators(port: int) -> bool:
         return False
 
 
+async def test_what_a_worker_left_is_told_by_the_exit_code(sqlite: Store, tmp_path: Path) -> None:
+    """Whoever gives the directory away must hear that an outcome is in it which no worker that lives can record."""
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
+        config = parse(config_text(upstream.url, sqlite, tmp_path))
+        # As good as dead: its file is its own, and it says nothing of it.
+        beside = SqliteJournal(journal_directory(config), name_of(config))
+        await beside.start()
+        command = Hand().complete()
+        assert isinstance(command, Complete)
+        await beside.append("charge", command)
+        gateway.ask_to_stop()
+        assert await gateway.wait_exit() == EXIT_WORK_LEFT
+        assert [line["level"] for line in lines(gateway, message=LEFT)] == ["warning"]
+        await beside.close()
+
+
+@pytest.mark.full
+async def test_a_second_signal_skips_the_delay_of_all(sqlite: Store, tmp_path: Path) -> None:
+    """The supervisor tells its workers, and nobody waits for the load balancers."""
+    changes: Any = {**TOLD, "shutdown": {"delay": "10m", "drain_timeout": "20s"}}
+    async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, **changes) as gateway:
+        children = processes.descendants(gateway.pid)
+        gateway.ask_to_stop()
+        await eventually(lambda: len(lines(gateway, level="info", worker=1)) > 0 and "stopping: " in gateway.output())
+        gateway.ask_to_stop()
+        assert await gateway.wait_exit() == 0
+        assert not living(children)
+
+
 async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
     """SIGTERM lets every worker finish what it works on; no process is left, and nothing else either."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
@@ -231,7 +275,18 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
         assert len(children) == 2
         gateway.ask_to_stop()
 
-        await eventually(lambda: no_one_listens(gateway.port), what="nobody listens any more")
+        async def refuses() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            except ConnectionRefusedError:
+                return True
+            except ConnectionResetError:
+                # It was among those that a listener which closed meanwhile had not taken.
+                return False
+            writer.close()
+            return False
+
+        await eventually(refuses, what="nobody listens any more")
         hold.set()
         assert {status_of(answer) for answer in await asyncio.gather(*requests)} == {(201, "stored")}
         assert await gateway.wait_exit() == 0
@@ -299,6 +354,72 @@ async def test_a_frozen_worker_is_not_waited_for(sqlite: Store, tmp_path: Path) 
         assert {line["worker"] for line in lines(gateway, verdict="stored")[MANY:]} == {1, 2}
 
 
+async def test_the_journal_of_a_dead_worker(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """What it could only journal is recorded by whoever follows, and replayed."""
+    store = {"durable": own_postgres.url}
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **TOLD) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold))
+        holder, request = await holder_of(gateway, upstream, "k1")
+        own_postgres.crash()
+        hold.set()
+        first = await request
+        assert (status_of(first), first.body) == ((201, "journaled"), b"charged")
+        assert await number(gateway, "idempotency_journal_waiting") == 1
+        os.kill(workers(gateway)[holder], signal.SIGKILL)
+        await eventually(lambda: len(lines(gateway, level="error")) == 1)
+        await all_serve(gateway)
+        own_postgres.start()
+        again = await wait_answered(
+            gateway.port, "k1", verdicts=frozenset({"replayed"}), headers=(("Prefer", "wait=0"),), deadline_seconds=60
+        )
+        assert (again.status, again.body, again.header("X-Nonce")) == (201, b"charged", first.header("X-Nonce"))
+        assert len(upstream.requests) == 1
+
+
+@asynccontextmanager
+async def refused(config: dict[str, Any], directory: Path) -> AsyncIterator[GatewayProcess]:
+    """A gateway that cannot start, at its end."""
+    gateway = GatewayProcess(config, directory)
+    gateway.launch()
+    try:
+        assert await gateway.wait_exit() == 1
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+@pytest.mark.full
+async def test_an_address_that_is_taken(sqlite: Store, tmp_path: Path) -> None:
+    """It is told once, and a second gateway of several workers is noticed like any other."""
+    with taken_port() as port:
+        config = config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2, admin={"token": "t" * 32})
+        config["admin"]["listen"] = f"127.0.0.1:{port}"
+        async with refused(config, tmp_path) as gateway:
+            assert gateway.output().count("(admin.listen)") == 1
+    config = config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2)
+    async with GatewayProcess(config, tmp_path / "one") as first:
+        second = GatewayProcess(config, tmp_path / "two")
+        second.config_file.write_text(second.config_file.read_text().replace(f":{second.port}", f":{first.port}"))
+        second.launch()
+        assert await second.wait_exit() == 1
+        assert second.output().count("another program listens there already") == 1
+
+
+async def test_what_no_worker_can_start_with(sqlite: Store, tmp_path: Path) -> None:
+    """What is wrong for all is told once, by the one that goes ahead."""
+    listen = {"tls": {"cert": "/nowhere/cert.pem", "key": "/nowhere/key.pem"}}
+    gateway = GatewayProcess(config_of(sqlite, tmp_path, "http://127.0.0.1:9", workers=2), tmp_path)
+    text = gateway.config_file.read_text()
+    address = f"127.0.0.1:{gateway.port}"
+    gateway.config_file.write_text(
+        text.replace(f"listen: {address}", "listen: " + json.dumps({"address": address, **listen}))
+    )
+    gateway.launch()
+    assert await gateway.wait_exit() == 1
+    assert gateway.output().count("/nowhere/cert.pem") == 1
+
+
 async def test_none_is_left_and_none_can_start(sqlite: Store, tmp_path: Path) -> None:
     """The gateway ends, and says why."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream.url, workers=2) as gateway:
@@ -308,3 +429,27 @@ async def test_none_is_left_and_none_can_start(sqlite: Store, tmp_path: Path) ->
             os.kill(pid, signal.SIGKILL)
         assert await gateway.wait_exit() == 1
         assert "the durable store must not be used" in gateway.output().splitlines()[-1]
+
+
+async def test_a_purge_reaches_every_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+    """With Redis the answer is gone from the memory of all of them at once, whichever was told."""
+    port = free_port()
+    store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
+    admin = {"listen": f"127.0.0.1:{port}", "token": "t" * 32}
+    fields = [("Authorization", f"Bearer {'t' * 32}"), ("Content-Type", "application/json")]
+    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, admin=admin, **TOLD) as gateway:
+        first = await send(gateway.port, "k1")
+        again = [await send(gateway.port, "k1") for _ in range(MANY)]
+        assert {status_of(answer) for answer in again} == {(200, "replayed")}
+        assert await number(gateway, "idempotency_copy_lookups_total", source="cache", result="hit") >= MANY - 2
+        (about,) = (await http.request(port, "GET", "/operations?state=completed", fields[:1])).json()["operations"]
+        operation = about["operation_id"]
+        purged = await http.request(port, "POST", f"/operations/{operation}/purge", fields, b'{"why": "a test"}')
+        assert (first.status, purged.status) == (200, 200)
+
+        async def is_gone() -> bool:
+            answers = [await send(gateway.port, "k1") for _ in range(MANY)]
+            return {status_of(answer) for answer in answers} == {(410, "key-expired")}
+
+        await eventually(is_gone)
+        assert len(upstream.requests) == 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from gateway.core.lifecycle import settle as settled
-from gateway.core.operation import Abandon, Record, Snapshot, State
+from gateway.core.operation import Abandon, Disprove, Record, Release, Snapshot, State
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from tests.conformance.hand import SAME, new_identity
+from gateway.store.base import Amnesic, Unstorable
+from tests.conformance.hand import REMEMBER_US, SAME, new_identity
 from tests.support.coordination import INFO, LEASE_SECONDS, claiming_on, request_for
-from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused, withheld
+from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time
 
@@ -108,6 +110,49 @@ async def test_a_claim_given_up_is_ended(fault: Fault, ending: Fault | None, is_
     assert (it.record.state, it.record.attempts, it.record.token) == (state, 1, 1)
 
 
+GONE = Fault(Amnesic("what became of this key may be forgotten"), has_effect=False)
+
+
+TOO_LONG = Fault(Unstorable("too long"), has_effect=False)
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_definite", "is_refused", "state"),
+    [
+        ([lost(), *[refused()] * 4], False, False, State.RELEASED),
+        ([lost(), *[TOO_LONG] * 4], False, True, State.RELEASED),
+        ([withheld()], True, True, State.ABSENT),
+        ([lost(), *[withheld()] * 4], False, True, State.RELEASED),
+        ([lost(), withheld(), *[lost()] * 3], False, True, State.RELEASED),
+        ([lost(), withheld(), replace(lost(), after=Gate())], False, True, State.RELEASED),
+        ([lost(), withheld(), *[refused()] * 3], False, True, State.RELEASED),
+    ],
+    ids=["refused", "for-good", "withheld", "withheld-later", "then-lost", "then-nothing", "then-refused"],
+)
+@in_virtual_time
+async def test_refusals_after_a_lost_answer(
+    losses: list[Fault], is_definite: bool, is_refused: bool, state: State
+) -> None:
+    """The first statement may have arrived, whatever is said later; and a store that knows the key is not away."""
+    it = await bench()
+    it.store.on("claim", *losses)
+    answer = given_up(await it.claim(is_executed_anyway=is_refused))
+    assert (answer.is_refused, answer.is_definite) == (is_refused, is_definite)
+    assert await ended(it) is state
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"), [(lost(), State.RELEASED), (dropped(), State.ABSENT)], ids=["effect", "no"]
+)
+@in_virtual_time
+async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault, state: State) -> None:
+    """Nothing was sent under it, and nobody else could say so."""
+    it = await bench()
+    it.store.on("claim", fault, GONE, GONE)
+    assert given_up(await it.claim()).is_amnesic
+    assert await ended(it) is state
+
+
 @in_virtual_time
 async def test_two_claims_that_cross_on_their_way_have_one_grant() -> None:
     """A claim that was on its way while another gateway's was granted sees that one's record, and leaves it alone."""
@@ -138,6 +183,27 @@ async def test_a_grant_counts_from_before_its_call() -> None:
     assert answer.started_seconds == 100.0
 
 
+@pytest.mark.parametrize("is_disproved", [False, True], ids=["lapsed", "disproved"])
+@in_virtual_time
+async def test_a_repeat_that_comes_back_lapsed(is_disproved: bool) -> None:
+    """A claim whose lease ended before it was known is given up and forwarded nowhere; what was freed is claimed."""
+    it = await bench()
+    it.store.on("claim", lost())
+    gate = it.store.stop_before("claim")
+    asking = asyncio.create_task(it.claim(is_executed_anyway=True))
+    await gate.reached.wait()
+    it.memory.clock.advance(LEASE_SECONDS)
+    if is_disproved:
+        await it.store.apply(Disprove(it.operation_id, 1, new_identity().operation_id, REMEMBER_US))
+    gate.opened.set()
+    answer = await asking
+    if is_disproved:
+        assert (granted(answer).token, granted(answer).attempts, it.claiming.pursued) == (2, 2, 0)
+    else:
+        assert given_up(answer).is_refused
+        assert await ended(it) is State.RELEASED
+
+
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("is_executed_anyway", [False, True], ids=["refuse", "forward"])
 @pytest.mark.parametrize("is_takeover", [False, True], ids=["claim", "takeover"])
@@ -160,6 +226,21 @@ async def test_a_cancelled_claim_is_released(side: str, is_executed_anyway: bool
 
 
 @in_virtual_time
+async def test_a_pursuit_never_claims_what_was_released_since() -> None:
+    """A lost retry that is said again after others were there finds its token gone."""
+    it = await bench()
+    first = granted(await it.claim())
+    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
+    it.store.on("claim", Fault(), *[dropped()] * 5)
+    assert isinstance(await it.claim(), Unavailable)
+    other = granted(await it.claim(it.gateway()))
+    await it.store.apply(Release(it.operation_id, other.token, other.attempt_id, REMEMBER_US))
+    before = it.record
+    await it.claiming.wait_pursuits_ended()
+    assert it.record == before
+
+
+@in_virtual_time
 async def test_close_gives_pursuits_up() -> None:
     """What the store never answers is given up at the end, counted, and left to lapse."""
     it = await bench()
@@ -177,3 +258,15 @@ async def in_doubt() -> Bench:
     await it.store.apply(Abandon(it.operation_id, record.token, record.attempt_id, "reset"))
     it.store.said.clear()
     return it
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+@pytest.mark.parametrize("is_executed_anyway", [False, True], ids=["refuse", "forward"])
+@in_virtual_time
+async def test_a_takeover_given_up_stays_in_doubt(fault: Fault, is_executed_anyway: bool) -> None:
+    """Its request hears that the operation is in doubt and is not forwarded; what was granted is abandoned."""
+    it = await in_doubt()
+    it.store.break_("takeover", fault=fault)
+    request = request_for(it.identity, SAME, is_executed_anyway=is_executed_anyway, takes_over=True)
+    assert seen(await it.claiming.claim(request, INFO)).state is State.IN_DOUBT
+    assert await ended(it) is State.IN_DOUBT

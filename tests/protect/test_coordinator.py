@@ -19,9 +19,10 @@ from gateway.protect import claiming, operation
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
 from gateway.store.base import Amnesic, Unstorable
-from tests.support.coordination import LEASE_SECONDS, Office, coordination, heard, spooled_files
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, dropped, lost, refused
+from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.house import BODY
 from tests.support.memory_store import MemoryStore
 from tests.support.upstream import Answer, Ending
 
@@ -74,6 +75,18 @@ def claimed_by_another(office: Office) -> Record:
     return say(
         office, Claim(before.identity, uuid4(), "other", before.fingerprint, int(LEASE_SECONDS * 1e6), before.token)
     )
+
+
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
+async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> None:
+    """Nothing is executed, and the key is free again as soon as the store answers."""
+    async with coordination(tmp_path) as office:
+        office.store.break_("claim", fault=fault)
+        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+        assert heard(await office.reply()) == (200, Verdict.STORED)
 
 
 # Lost answers of the store
@@ -320,6 +333,26 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
+async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
+    """However many operations are waited for, the waiters of a route are bounded together, here and elsewhere."""
+    async with coordination(tmp_path, route={"in_flight": {"wait": "20s", "max_waiters": 3}}) as office:
+        hold = asyncio.Event()
+        office.upstream.on("/charges", Answer(hold=hold))
+        firsts = [office.ask(key) for key in ("a", "b")]
+        await office.upstream.wait_for_requests(2)
+        async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
+            waiting = [office.ask(key) for key in ("a", "b", "a", "b", "a")]
+            await eventually(lambda: sum(task.done() for task in waiting) == 2)
+            assert office.coordinator.waiters == 3
+            route = replace(office.route, in_flight=other.route.in_flight.model_copy(update={"max_waiters": 1}))
+            remote = [other.ask(key, route=route) for key in ("a", "b")]
+            await eventually(lambda: sum(task.done() for task in remote) == 1)
+            hold.set()
+            answers = [heard(await task) for task in (*firsts, *waiting, *remote)]
+        words = [(200, Verdict.STORED), (200, Verdict.REPLAYED), (409, Verdict.IN_FLIGHT)]
+        assert [answers.count(each) for each in words] == [2, 4, 3]
+
+
 # Those who wait
 
 
@@ -348,6 +381,47 @@ async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, rou
         assert heard(await office.reply(route=accepting)) == (200, recovered)
 
 
+async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
+    """A duplicate that comes after the window gets no replay, also where the recording has yet to return."""
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", Fault(after=gate))
+        asked = office.ask()
+        await gate.reached.wait()
+        office.pass_time(6)
+        late = office.ask()
+        await office.wait_for_waiters()
+        gate.opened.set()
+        assert heard(await asked) == (200, Verdict.STORED)
+        assert heard(await late) == (410, Verdict.KEY_EXPIRED)
+
+
+@pytest.mark.parametrize("is_held_up", [False, True], ids=["after-it-was-kept", "before-it-was-kept"])
+async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held_up: bool
+) -> None:
+    """The store may have taken it when it was first told: from the end of that window on the store alone can tell."""
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.1)
+    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
+        gate = Gate()
+        office.store.on("complete", replace(lost(), after=gate))
+        # It is told again and again, but may have taken the first.
+        office.store.break_("complete", fault=lost())
+        asked = office.ask()
+        await gate.reached.wait()
+        if is_held_up:
+            office.pass_time(6)
+        gate.opened.set()
+        assert heard(await asked) == (200, Verdict.JOURNALED)
+        if not is_held_up:
+            office.store.break_("claim", "read", fault=refused())
+            assert heard(await office.reply()) == (200, Verdict.REPLAYED)
+            office.store.mend()
+            office.pass_time(6)
+        assert heard(await office.reply()) == (410, Verdict.KEY_EXPIRED)
+        assert len(office.upstream.requests) == 1
+
+
 # The store away
 
 
@@ -369,6 +443,23 @@ async def test_what_a_store_refuses_is_forwarded_nowhere(tmp_path: Path, faults:
         await office.claiming.wait_pursuits_ended()
         assert office.upstream.requests == []
         assert office.state in (State.ABSENT, State.RELEASED)
+
+
+async def test_without_a_store(tmp_path: Path) -> None:
+    """What is forwarded keeps its body, and its lost claim ends in doubt; pursued claims keep others from beginning."""
+    async with coordination(tmp_path, route={"store_unavailable": "forward"}, in_flight_max=1) as office:
+        office.store.break_("claim", fault=lost())
+        answer = await office.ask(body=SPOOLED)
+        assert isinstance(answer, Untouched)
+        assert answer.verdict is Verdict.UNPROTECTED
+        assert b"".join([chunk async for chunk in answer.request.body.stream()]) == SPOOLED
+        answer.request.body.close()
+        for body in (BODY, Pieces(BODY)):
+            assert heard(await office.reply("k2", body)) == (503, Verdict.OVERLOADED)
+        assert office.claiming.pursued == 1
+        office.store.mend()
+        await office.claiming.wait_pursuits_ended()
+        assert office.state is State.IN_DOUBT
 
 
 # Bodies

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Event, State
+from gateway.core.operation import Claim, Event, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled
 from gateway.protect import operation as runs
@@ -20,9 +21,10 @@ from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
 from gateway.store.base import MarkedAttempt
 from gateway.store.files import AttemptFiles
-from tests.support.coordination import Office, Pieces, coordination, heard
+from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Gate, lost, refused
+from tests.support.memory_store import MemoryStore
 from tests.support.upstream import Answer
 
 
@@ -170,6 +172,27 @@ async def test_in_the_write(
         assert (office.state, office.store.said) == (state, ["claim", event, event])
         if streamed:
             await eventually(lambda: office.open_connections == 0)
+
+
+async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> None:
+    """Said again after another gateway went on, it changes nothing of theirs."""
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(503))
+        gate = office.store.stop_after("release")
+        task = office.ask()
+        await gate.reached.wait()
+        before = office.record
+        assert before.fingerprint is not None
+        lease_us = int(LEASE_SECONDS * 1e6)
+        MemoryStore(office.memory).apply_now(
+            Claim(before.identity, uuid4(), "other", before.fingerprint, lease_us, before.token)
+        )
+        theirs = office.record
+        await office.coordinator.drain(0)
+        await task
+        assert office.record == theirs
+        assert theirs.state is State.CLAIMED
+        assert office.told(OperationSettled) == []
 
 
 @pytest.mark.parametrize("steps", range(1, 60, 2))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.operation import Applied, Claim, Record
+from gateway.core.operation import Abandon, Applied, Claim, Complete, Record, Release, Takeover
 from gateway.observe.facts import Events, Fact, LeaseLost, LoopStalled
 from gateway.protect.claiming import Lease, Leases
-from tests.conformance.hand import SAME, new_identity
+from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time, settle
@@ -155,6 +155,24 @@ async def test_a_lapsed_lease_is_lost_at_once() -> None:
     assert not lease.is_trusted()
     assert it.losses == 1
     assert it.store.said.count("renew") == 2
+
+
+@pytest.mark.parametrize("event", ["complete", "release", "abandon", "takeover"])
+@in_virtual_time
+async def test_whoever_changes_the_record_ends_trust(event: str) -> None:
+    """A fenced renewal says that the record went on without us, long before the lease would have ended."""
+    it = Bench()
+    lease = await it.hold()
+    ids = (it.identity.operation_id, lease.token, lease.attempt_id)
+    if event == "complete":
+        await it.store.apply(Complete(*ids, ANSWER, REPLAY_US, REMEMBER_US))
+    else:
+        await it.store.apply(Release(*ids, REMEMBER_US) if event == "release" else Abandon(*ids, "reset"))
+    if event == "takeover":
+        await it.store.apply(Takeover(*ids[:2], new_identity().operation_id, "other", int(1e12)))
+    await it.beat(10.0)
+    assert not lease.is_trusted()
+    assert it.losses == 1
 
 
 @in_virtual_time

@@ -1,7 +1,4 @@
-"""Callers that come all at once, and callers that come one after the other, in processes of their own.
-
-`python -m tests.support.burst`.
-"""
+"""Callers that come all at once, and callers that come one after the other, in processes of their own."""
 
 from __future__ import annotations
 

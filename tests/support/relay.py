@@ -1,4 +1,9 @@
-"""A faulty wire: a TCP relay on loopback that forwards faithfully until it is told not to."""
+"""A faulty wire: a TCP relay on loopback that forwards faithfully until it is told not to.
+
+A `Course` is one direction, and applies to every connection. Its rule fires once per connection, after an exact number
+of bytes or right behind a byte pattern: what came before is forwarded, nothing after it is. Its ambush fires once in
+all, at the N-th chunk of whichever connection, of which nothing is forwarded.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ class Fault(Enum):
     SWALLOW = "go on reading and forward nothing: a silent loss"
     RESET = "RST to both ends"
     CLOSE = "FIN to both ends"
+    HALF_CLOSE = "FIN onwards; the other direction goes on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +200,9 @@ def _allowed(rule: Rule, count: int, seen: bytes, chunk: bytes) -> int | None:
 
 
 async def _fire(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: _Connection) -> None:
-    if fault is Fault.SWALLOW:
+    if fault is Fault.HALF_CLOSE:
+        writer.write_eof()
+    if fault in (Fault.SWALLOW, Fault.HALF_CLOSE):
         while await reader.read(_CHUNK_BYTES):
             pass
     else:

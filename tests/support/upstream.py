@@ -1,4 +1,9 @@
-"""An upstream whose every byte is scripted, and whose ledger is what tests judge by."""
+"""An upstream whose every byte is scripted, and whose ledger is what tests judge by.
+
+The ledger has three lists: requests that arrived whole, effects that they had, answers that were begun. An effect is
+written down before the first byte of its answer, as a service commits before it replies. Every answer carries a nonce
+of its own in `X-Nonce`, unless it is given as raw bytes.
+"""
 
 from __future__ import annotations
 

@@ -105,9 +105,15 @@ def reply(
     return Reply(status, reason, headers, body, verdict, length)
 
 
-def table(route: PlainRoute) -> RouteTable[PlainRoute]:
+def table(route: PlainRoute, host: str | None = None) -> RouteTable[PlainRoute]:
     methods = frozenset((b"POST", b"HEAD"))
-    return RouteTable([(Rule(methods, PathPattern.parse(path)), route) for path in (PROTECTED, "/pay/{id}")])
+    spelt = None if host is None else host.encode()
+    return RouteTable(
+        [
+            (Rule(methods, PathPattern.parse(PROTECTED), spelt), route),
+            (Rule(methods, PathPattern.parse("/pay/{id}"), spelt), route),
+        ]
+    )
 
 
 @asynccontextmanager
@@ -117,8 +123,10 @@ async def serving(
     settings: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
     route: PlainRoute | None = None,
+    host: str | None = None,
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
+    key_headers_of: frozenset[bytes] = frozenset(),
     protect_now: Callable[[Request, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
@@ -162,10 +170,10 @@ async def serving(
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
             target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
-            forward = Passthrough(target, events, frozenset())
+            forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge = Edge(
-            Served(routes=table(route), protect=answer_of, forward=forward), events, settings=settings, tls=tls
+            Served(routes=table(route, host), protect=answer_of, forward=forward), events, settings=settings, tls=tls
         )
         _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)

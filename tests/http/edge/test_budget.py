@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import cast
 
@@ -46,6 +47,24 @@ def test_who_holds_the_most_gives_way() -> None:
     assert unread.held_bytes == 0
 
 
+def test_whoever_has_had_time_goes_before_a_newcomer_that_holds_more() -> None:
+    """Of those who have had it, the one that holds the most; what changes meanwhile makes nobody a newcomer."""
+    now = 0.0
+    unread = MemoryBudget(100, lambda: now)
+    slow, slower, newcomer, larger = clients = [Client() for _ in range(4)]
+    unread.hold(slow, 20)
+    unread.hold(slower, 10)
+    unread.hold(slower, 30)
+    now = 5.0
+    unread.hold(newcomer, 45)
+    assert not any(client.is_aborted for client in clients)
+    unread.hold(newcomer, 60)
+    assert [client.is_aborted for client in clients] == [False, True, False, False]
+    unread.hold(larger, 40)
+    assert [client.is_aborted for client in clients] == [True, True, False, False]
+    assert unread.held_bytes == 100
+
+
 @pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
 async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Authority, is_secure: bool) -> None:
     """One of them is broken off for each that is too many; whoever reads gets its answer meanwhile."""
@@ -70,6 +89,24 @@ async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Author
             await reader.send(post())
             assert len((await reader.read_response()).body) == LONG_BYTES
     assert unread.held_bytes == 0
+
+
+async def test_an_answer_that_is_broken_off_is_not_taken_for_whole() -> None:
+    """The client sees an error, and no end."""
+    settings = EdgeSettings(unread_bytes_max=LONG_BYTES)
+    async with (
+        serving(reply(bytes(LONG_BYTES)), settings=settings) as edge,
+        Connection(edge.port) as first,
+        Connection(edge.port) as second,
+    ):
+        cast(asyncio.Transport, first.writer.transport).pause_reading()
+        await first.send(post())
+        await eventually(lambda: edge.edge.handler.unread.held_bytes == LONG_BYTES)
+        await second.send(post())
+        assert len((await second.read_response()).body) == LONG_BYTES
+        cast(asyncio.Transport, first.writer.transport).resume_reading()
+        with pytest.raises(ConnectionError):
+            await first.read_rest()
 
 
 def padding(size: int) -> bytes:
@@ -101,3 +138,51 @@ async def test_requests_that_are_begun_and_not_ended_cannot_fill_the_memory() ->
             await client.send(b"\r\n\r\n")
             assert (await client.read_response()).status == 200
         assert held.held_bytes == 0
+
+
+async def test_requests_that_wait_for_their_turn_cannot_fill_the_memory() -> None:
+    """What comes behind a request that is being answered counts like one that is begun, until its turn comes."""
+    answered = asyncio.Event()
+
+    async def answer(_: Request) -> Reply:
+        await answered.wait()
+        return reply()
+
+    async with (
+        serving(answer, settings=EdgeSettings(begun_bytes_max=60_000)) as edge,
+        Connection(edge.port) as client,
+        Connection(edge.port) as larger,
+    ):
+        held = edge.edge.begun
+        behind = post(padding(30_000))
+        await client.send(post() + behind)
+        await eventually(lambda: held.held_bytes > len(behind))
+        await larger.send(post() + behind + behind)
+        with pytest.raises(ConnectionError):
+            await larger.read_rest()
+        answered.set()
+        for _ in range(2):
+            assert (await client.read_response()).status == 200
+        assert held.held_bytes == 0
+
+
+async def test_a_client_that_goes_takes_what_it_began_with_it() -> None:
+    """Nothing is held for a connection that is closed."""
+    async with serving() as edge:
+        async with Connection(edge.port) as client:
+            await client.send(begun(30_000))
+            await eventually(lambda: edge.edge.begun.held_bytes > 30_000)
+            (connection,) = edge.edge._clients
+        await eventually(lambda: edge.edge.begun.held_bytes == 0 and connection._parser is None)
+
+
+def test_room_is_made_at_little_cost_where_many_hold_a_little() -> None:
+    """Not by a look at all of them for each byte that comes."""
+    budget = MemoryBudget(20_000 * 4096)
+    for _ in range(20_000):
+        budget.hold(Client(), 4096)
+    began = time.process_time()
+    for _ in range(2_000):
+        budget.hold(Client(), 4096)
+    assert time.process_time() - began < 5.0
+    assert budget.held_bytes <= 20_000 * 4096

@@ -78,6 +78,20 @@ def test_another_spelling_is_not_a_way_round_a_route(target: bytes, host: bytes)
 
 
 @pytest.mark.parametrize(
+    ("target", "method", "path"),
+    [
+        (b"/V1/payments", b"POST", "/v1/payments"), (b"/v1/Limits/7", b"PUT", "/v1/limits/{id}"),
+        (b"/v1%2Fpayments", b"POST", "/v1/payments"), (b"//h/v1/payments", b"POST", "/v1/payments"),
+    ],
+)  # fmt: skip
+def test_a_path_in_another_spelling_is_answered_with_the_right_one(target: bytes, method: bytes, path: str) -> None:
+    """Who wrote the path in another spelling is told so, and how the route is written."""
+    _, fault = asked(target, method)
+    assert fault is not None
+    assert f"can be read as {path}, which is protected" in fault.detail
+
+
+@pytest.mark.parametrize(
     ("target", "field"),
     [
         (b"/v1/limits/7", (b"X-HTTP-Method-Override", b"PUT")),
@@ -102,6 +116,14 @@ def test_another_method_or_path_in_a_field_is_not_a_way_round_a_route(
         assert fault is not None
 
 
+def test_paths_in_fields_take_no_longer_than_one_in_its_place() -> None:
+    """However many there are: together they may be no longer than a path may."""
+    fields = tuple((b"X-Original-URL", DEAR[: len(DEAR) // parts]) for parts in (8, 8, 8, 8, 2))
+    one = least_seconds(lambda: asked(DEAR))
+    assert least_seconds(lambda: asked(b"/ping", more=fields)) < 3 * one
+    assert asked(b"/ping", more=(*fields, fields[0])) == (None, Fault(400, "What names another target is too long."))
+
+
 # Read in four ways, in each of which dot segments may be resolved in two.
 DEAR = b"//x/%2e%2e/" + b"%25%32%65/" * 810
 
@@ -119,6 +141,13 @@ def test_all_readings_of_a_request_take_a_few_times_as_long_as_one(target: bytes
     """Whoever sends nothing but such requests holds others up no longer than a long path must."""
     one = least_seconds(lambda: normalise_path(DEAR))
     assert least_seconds(lambda: asked(target)) < 11 * one
+
+
+def test_many_other_methods_take_no_longer_than_one() -> None:
+    """A request may name as many as it has fields, and its target is looked at once for all of them."""
+    fields = tuple((b"X-HTTP-Method", method) for method in [b"M%d" % number for number in range(100)])
+    one = least_seconds(lambda: asked(DEAR))
+    assert least_seconds(lambda: asked(DEAR, more=fields)) < 3 * one
 
 
 def least_seconds(work: Callable[[], object]) -> float:
@@ -152,6 +181,24 @@ def least_seconds(work: Callable[[], object]) -> float:
 def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes, host: bytes, more: Headers) -> None:
     """Nothing is refused that nobody could take for a protected operation, whatever a client says of its host."""
     assert asked(target, method, host, more=more) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/v2/payments", b"user@pay.test"), (b"/v2/payments", b"pay.test, x"), (b"/v2/payments", b"http://pay.test"),
+        (b"/v2/payments", b"pay.test\\x"), (b"/v2/payments", b"%70ay.test"), (b"/payments", b"x/v1"),
+    ],
+)  # fmt: skip
+def test_what_is_no_host_is_not_a_way_round_a_route(target: bytes, host: bytes) -> None:
+    """A service that puts Host and target together may find a protected host or path in them."""
+    assert asked(target, host=host) == (None, Fault(400, "The Host header is not a valid host."))
+
+
+def test_a_plain_request_meets_its_route() -> None:
+    """The case of what stands for a variable is its own."""
+    route, fault = asked(b"/v1/payments/aBc/Capture")
+    assert (route is not None and route.name, fault) == ("capture", None)
 
 
 # Those of one group take requests from each other.

@@ -135,6 +135,22 @@ async def test_every_framing_arrives_whole(
         assert (response.body, response.complete) == (b"abcde", True)
 
 
+async def test_events_are_flushed_one_by_one(upstream: RecordingUpstream) -> None:
+    """Each one reaches the client before the upstream makes the next."""
+    go_on = [asyncio.Event() for _ in range(5)]
+    pieces: list[bytes | asyncio.Event] = []
+    for number, event in enumerate(go_on):
+        pieces += [b"data: %d\n\n" % number, event]
+    events = (("Content-Type", "text/event-stream"),)
+    upstream.on(None, Answer(headers=events, body=tuple(pieces), framing=Framing.CHUNKED))
+    async with serving(upstream=upstream) as edge, Connection(edge.port) as connection:
+        await connection.send(b"GET /events HTTP/1.1\r\n" + HOST + b"\r\n")
+        for number, event in enumerate(go_on):
+            await connection.reader.readuntil(b"data: %d\n\n" % number)
+            event.set()
+        await connection.reader.readuntil(b"0\r\n\r\n")
+
+
 async def test_interim_answers_are_passed_on(upstream: RecordingUpstream) -> None:
     """103 with its links, to whoever knows it: not to HTTP/1.0 (RFC 9110 section 15.2)."""
     hints = (("Link", "</style.css>; rel=preload"),)
@@ -168,6 +184,24 @@ async def test_a_request_is_streamed(is_chunked: bool) -> None:
         await arrived.wait()
         await connection.send(b"4\r\nlast\r\n0\r\n\r\n" if is_chunked else b"last")
         assert (await connection.read_response()).status == 200
+
+
+async def test_an_answer_may_come_before_the_request_is_whole(upstream: RecordingUpstream) -> None:
+    """The client gets it, and the connection ends after it."""
+    early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge"
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first")
+        writer.write(early)
+        await writer.drain()
+        await reader.read(-1)
+        writer.close()
+
+    async with before(accept) as edge, Connection(edge.port) as connection:
+        await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\nfirst")
+        response = await connection.read_response()
+        assert (response.status, response.body, response.header("connection")) == (413, b"large", "close")
+        assert await connection.read_rest() == b""
 
 
 async def test_long_bodies_take_little_memory_both_ways() -> None:
@@ -297,6 +331,21 @@ async def test_a_client_that_goes_takes_its_request_with_it(when: str, is_warm: 
         assert told == ["GET"] * is_warm + ["PUT"] * bool(begins)
 
 
+@either_way
+async def test_an_edge_that_is_closed_takes_its_requests_with_it(is_warm: bool) -> None:
+    """The upstream hears a reset, and the client is broken off."""
+    arrived, gone = asyncio.Event(), asyncio.Event()
+    async with before(silent(is_warm, arrived, gone)) as edge:
+        await warm(edge, is_warm)
+        asking = asyncio.ensure_future(request(edge.port, "GET", "/"))
+        await arrived.wait()
+        assert await edge.edge.close() == 1
+        await gone.wait()
+        with pytest.raises((NoAnswerError, ConnectionError)):
+            await asking
+        assert (edge.edge.in_flight, edge.edge.connections) == (0, 0)
+
+
 async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream: RecordingUpstream) -> None:
     """Neither by a client that goes, nor by chunks that are none."""
     async with serving(upstream=upstream) as edge:
@@ -336,6 +385,18 @@ async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(ups
         facts = [(fact.reason, fact.route, fact.status) for fact in edge.facts if isinstance(fact, RequestPassed)]
         assert facts == [("unkeyed", "payments", 200)] * 2
         assert len(edge.facts) == 2
+
+
+async def test_a_key_beside_every_route_is_told_of(upstream: RecordingUpstream) -> None:
+    """Somebody may believe that the request is protected."""
+    async with serving(upstream=upstream, key_headers_of=frozenset((b"idempotency-key",))) as edge:
+        await request(edge.port, "POST", "//other/?x=1", [("Idempotency-KEY", "k")])
+        await request(edge.port, "POST", "/other")
+        facts = [fact for fact in edge.facts if isinstance(fact, RequestPassed)]
+        assert [(fact.reason, fact.key_header, fact.path) for fact in facts] == [
+            ("no_route", "Idempotency-KEY", "/other"),
+            ("no_route", None, None),
+        ]
 
 
 async def test_each_pipelined_request_gets_its_own_answer(upstream: RecordingUpstream) -> None:

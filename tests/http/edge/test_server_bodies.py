@@ -11,9 +11,10 @@ import pytest
 from gateway.http.connection import EdgeSettings
 from gateway.protect.reply import Cut, Reply, RequestCut
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection
+from tests.support.upstream import RecordingUpstream
 
 P = PROTECTED.encode()
 MIB = 1024 * 1024
@@ -101,6 +102,23 @@ async def test_a_body_that_comes_too_slowly_to_keep_a_place_is_given_up() -> Non
         assert edge.taken == []
 
 
+async def test_a_slow_upload_that_takes_no_place_goes_on() -> None:
+    """What is passed through is streamed at the client's pace."""
+    settings = EdgeSettings(silence_seconds=2.0, bytes_per_second_min=1e9)
+    async with (
+        RecordingUpstream() as upstream,
+        serving(settings=settings, upstream=upstream) as edge,
+        Connection(edge.port) as connection,
+    ):
+        await connection.send(b"PUT /files/1 HTTP/1.1\r\n" + HOST + b"Content-Length: 25\r\n\r\n")
+        for _ in range(25):
+            with pytest.raises(TimeoutError):
+                await connection.read_response(deadline_seconds=0.1)
+            await connection.send(b"x")
+        assert (await connection.read_response()).status == 200
+        assert upstream.requests[0].body == b"x" * 25
+
+
 async def test_continue_is_sent_when_the_body_is_asked_for() -> None:
     """Not before: what is decided by the head alone is decided without the body."""
     begun, asked = asyncio.Event(), asyncio.Event()
@@ -178,6 +196,50 @@ async def test_the_rest_of_an_unread_body_is_no_request() -> None:
         await connection.send(post() * 10)
         assert await connection.read_rest() == b""
         assert len(calls) == 1
+
+
+async def test_a_stream_is_given_up_with_its_client() -> None:
+    """Whoever makes it learns at once, even while nothing is being written."""
+    aborted = asyncio.Event()
+
+    class Waiting(Stream):
+        async def read(self) -> bytes:
+            if self._pieces:
+                return self._pieces.pop(0)
+            await aborted.wait()
+            return await super().read()
+
+        def abort(self) -> None:
+            aborted.set()
+
+    async with serving(reply(Waiting(b"data: 1\n\n", cut=True))) as edge:
+        async with Connection(edge.port) as connection:
+            await connection.send(post())
+            await connection.reader.readuntil(b"data: 1\n\n")
+            connection.reset()
+            await aborted.wait()
+        await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:
+    """Whoever takes it gets all of it."""
+    go_on = asyncio.Event()
+
+    async def answer(incoming: Request) -> Reply:
+        await go_on.wait()
+        return reply(b"%d" % sum([len(data) async for data in incoming.body.stream()]))
+
+    async with serving(answer) as edge, Connection(edge.port) as connection:
+        sending = asyncio.ensure_future(
+            connection.send(LENGTH_HEAD.replace(b"10", b"%d" % (16 * MIB)) + bytes(16 * MIB))
+        )
+        (client,) = await eventually(lambda: list(edge.edge._clients))
+        await eventually(lambda: client._reading_paused)
+        # One read of a loop, and what it is about to read is none.
+        assert client._newest.total_bytes <= 256 * 1024
+        go_on.set()
+        assert (await connection.read_response()).body == b"%d" % (16 * MIB)
+        await sending
 
 
 @pytest.mark.parametrize(

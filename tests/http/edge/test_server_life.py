@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from gateway.http.server import Edge, ListenError
 from gateway.observe.facts import Events
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
 from tests.support.tls import Authority
@@ -29,6 +31,28 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
         await connection.send(post())
         assert (await connection.read_response()).status == 200
         assert await connection.read_rest() == b""
+
+
+async def test_of_many_connections_each_is_looked_at_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few at a time, so that a look at all of them holds nobody up."""
+    monkeypatch.setattr("gateway.http.server._SWEEP_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr("gateway.http.server._SWEEP_SECONDS", 0.01)
+    hold = asyncio.Event()
+
+    async def answer(_: Request) -> Reply:
+        await hold.wait()
+        return reply()
+
+    async with serving(answer, settings=EdgeSettings(keepalive_seconds=0.1)) as edge, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Connection(edge.port)) for _ in range(7)]
+        # The first ones stay, and do not keep the others from being looked at.
+        for busy in clients[:3]:
+            await busy.send(post())
+        for idle in clients[3:]:
+            assert await idle.read_rest() == b""
+        hold.set()
+        for busy in clients[:3]:
+            assert (await busy.read_response()).status == 200
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for_long(authority: Authority) -> None:
@@ -54,6 +78,30 @@ async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Aut
             await eventually(lambda: len(edge.edge._handshakes) == 1)
             await edge.edge.close()
             assert len(edge.edge._handshakes) == 0
+
+
+async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(authority: Authority) -> None:
+    """It has its answer, and finds the connection ended when it needs it again."""
+    tls = authority.issue("localhost").server_context()
+    settings = EdgeSettings(linger_seconds=3600.0)
+
+    def connect(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        return authority.client_context().wrap_socket(plain, server_hostname="localhost")
+
+    def look(client: ssl.SSLSocket) -> bytes:
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+    # A socket alone: a loop reads ahead of a protocol that has paused, and answers the end by itself.
+    async with serving(settings=settings, tls=tls) as edge:
+        with await asyncio.to_thread(connect, edge.port) as client:
+            client.sendall(post())
+            await eventually(lambda: edge.taken and not edge.edge.in_flight)
+            async with asyncio.timeout(10):
+                await edge.edge.close()
+            received = await asyncio.to_thread(look, client)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(b"\r\n\r\ndone")
 
 
 async def test_an_offer_of_http_2_is_declined_and_the_connection_kept() -> None:
@@ -97,11 +145,45 @@ async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
         assert edge.edge.in_flight == edge.edge.connections == 0
 
 
+async def test_the_edge_closes_with_connections_in_every_state() -> None:
+    """Idle, half a head, half a body, and one that never spoke."""
+    async with (
+        serving() as edge,
+        Connection(edge.port) as silent,
+        Connection(edge.port) as half_head,
+        Connection(edge.port) as half_body,
+        Connection(edge.port) as idle,
+    ):
+        await half_head.send(b"POST " + PROTECTED.encode())
+        await half_body.send(post()[:-1])
+        await idle.send(post())
+        assert (await idle.read_response()).status == 200
+        await eventually(lambda: edge.edge.in_flight == 1 and edge.edge.connections == 4)
+        assert await edge.edge.close(0.0) == 1
+        assert await silent.read_rest() == b""
+        assert edge.edge.connections == 0
+        assert await edge.edge.close(0.0) == 0
+
+
 def _edge() -> Edge:
     async def never(*_: object) -> Reply:
         raise AssertionError("no request was expected")
 
     return Edge(Served(routes=RouteTable(()), protect=never, forward=never), Events())
+
+
+async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
+    """A worker listens later than its supervisor binds: on nothing when another program was faster, and says so."""
+    with socket.socket() as bound, socket.socket() as faster:
+        for sock in (faster, bound):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(faster.getsockname() if sock is bound else ("127.0.0.1", 0))
+        faster.listen()
+        edge = _edge()
+        with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: another program"):
+            await edge.listen_on(bound)
+        assert bound.fileno() == -1
+        await edge.close()
 
 
 async def test_where_it_cannot_listen_is_said_clearly() -> None:

@@ -6,15 +6,16 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from gateway.http.connection import EdgeSettings
-from tests.http.edge.harness import post, reply, serving, taken_by
+from tests.http.edge.harness import HOST, Stream, post, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
+from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 # More than the buffers of the system take.
 LONG_BYTES = 16 << 20
@@ -110,3 +111,57 @@ async def test_a_client_that_does_not_read_its_answer_is_broken_off(
         await eventually(lambda: edge.edge.connections == 1)
         await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
         assert not is_short or await rest_of(client) > 0
+
+
+async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: Authority) -> None:
+    """Answers of middle length that nobody reads are bounded in all, although the loop would take each one whole."""
+    answer_bytes = 400_000
+    settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
+    async with (
+        serving(protect_now=answering(bytes(answer_bytes)), settings=settings, tls=context_of(authority)) as edge,
+        AsyncExitStack() as stack,
+    ):
+        unread = edge.edge.handler.unread
+        for count in (1, 2, 2):
+            before = set(edge.edge._clients)
+            client = await stack.enter_async_context(connected(edge.port, authority))
+            (connection,) = await eventually(lambda before=before: set(edge.edge._clients) - before)  # type: ignore[misc]
+            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            client.sendall(post())
+            await eventually(lambda count=count: unread.held_bytes == count * answer_bytes)  # type: ignore[misc]
+            await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
+
+
+async def test_a_client_that_reads_slowly_gets_a_long_stream(authority: Authority) -> None:
+    """What is encrypted and has yet to leave is no silence."""
+    settings = EdgeSettings(silence_seconds=0.3, bytes_per_second_min=1.0)
+    stream = Stream(*[bytes(1 << 16)] * (LONG_BYTES >> 16))
+    async with serving(reply(stream, length=LONG_BYTES), settings=settings, tls=context_of(authority)) as edge:
+        async with connected(edge.port, authority) as client:
+            client.sendall(post(b"Connection: close\r\n"))
+            got = 0
+            for _ in range(60):
+                got += await some_of(client)
+                await asyncio.sleep(0.02)  # this is the slowness
+            assert got + await rest_of(client) > LONG_BYTES
+        await eventually(lambda: edge.edge.connections == 0)
+
+
+async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
+    """What is left of it holds the connection no longer than the rest of an answer does."""
+    asks = b"GET /socket HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    async with (
+        RecordingUpstream() as upstream,
+        serving(upstream=upstream, settings=IMPATIENT, tls=context_of(authority)) as edge,
+        connected(edge.port, authority) as client,
+    ):
+        # More than the system takes, and less than makes whoever writes it wait.
+        upstream.on("/socket", Answer(raw=switched + bytes(100_000), ending=Ending.CLOSE))
+        (connection,) = await eventually(lambda: list(edge.edge._clients))
+        assert connection.transport is not None
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.sendall(asks)
+        await upstream.wait_for_requests(1)
+        await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
+        await eventually(lambda: edge.edge.in_flight == 0, what="nothing is left in flight")

@@ -11,7 +11,8 @@ from gateway.protect.reply import Reply, Shape
 from gateway.protect.request import Request, Untouched
 from gateway.upstream import UpstreamSettings
 from tests.http.edge.harness import PlainRoute, post, serving
-from tests.support.http import Response, exchange
+from tests.support.eventually import eventually
+from tests.support.http import Connection, Response, exchange
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
@@ -49,6 +50,22 @@ async def test_a_service_that_breaks_off_is_told_in_stripes_shape(state: str) ->
         status, kind, message = told(await exchange(edge.port, CHARGE))
     assert (status, kind) == (502, "api_error")
     assert ("nothing was sent" if state == "gone" else "not known") in message
+
+
+async def test_a_body_that_breaks_while_it_is_passed_on_is_told_in_stripes_shape() -> None:
+    """It is no verdict of the route, and has its shape all the same."""
+    async with (
+        RecordingUpstream() as upstream,
+        serving(unprotected, route=STRIPE, upstream=upstream) as edge,
+        Connection(edge.port) as connection,
+    ):
+        head = CHARGE.partition(b"Content-Length")[0]
+        await connection.send(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await eventually(lambda: upstream.connections == 1)
+        await connection.send(b"no size\r\n")
+        status, kind, message = told(await connection.read_response())
+    assert (status, kind) == (400, "invalid_request_error")
+    assert "executed" not in message
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["at_once", "later"])

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,26 @@ async def test_one_direction_may_end_before_the_other(who: str) -> None:
         await eventually(lambda: edge.edge.in_flight == 0)
 
 
+def kernel_timer(port: int, peer_port: int) -> tuple[int, float]:
+    """Which timer the kernel runs for the connection of these ports (2: keepalive), and when it is due, in seconds."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, _, timer, *_ = line.split()
+        if (local.split(":")[1], remote.split(":")[1]) == (f"{port:04X}", f"{peer_port:04X}"):
+            kind, due = timer.split(":")
+            return int(kind, 16), int(due, 16) / os.sysconf("SC_CLK_TCK")
+    raise AssertionError("there is no such connection")
+
+
+async def test_a_silent_client_is_asked_whether_it_is_there() -> None:
+    """One that vanished from a socket on which nothing is said is found out within a minute, not after hours."""
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        client_port = connection.writer.get_extra_info("sockname")[1]
+        await eventually(lambda: kernel_timer(edge.port, client_port)[0] == 2)
+        assert kernel_timer(edge.port, client_port)[1] <= 30
+
+
 @pytest.mark.parametrize("who", ["client", "upstream"])
 async def test_who_breaks_off_breaks_the_other_off(who: str) -> None:
     """The other side sees an RST, not an end."""
@@ -145,6 +166,23 @@ async def test_who_breaks_off_breaks_the_other_off(who: str) -> None:
                 connection.reset()
                 await broken.wait()
         await eventually(lambda: edge.edge.in_flight == 0)
+
+
+async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
+    """A megabyte a hundred times over, echoed, is not held in memory at once."""
+    piece = bytes(range(256)) * 4096
+
+    async def upload(connection: Connection) -> None:
+        for _ in range(20):
+            await connection.send(piece)
+        connection.finish_sending()
+
+    async with tunnelled(echo) as (edge, _), Connection(edge.port) as connection:
+        await connection.send(HANDSHAKE)
+        await read_head(connection.reader)
+        sending = asyncio.ensure_future(upload(connection))
+        assert await connection.read_rest() == piece * 20
+        await sending
 
 
 async def test_an_upgrade_that_is_declined_leaves_http() -> None:

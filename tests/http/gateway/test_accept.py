@@ -269,6 +269,20 @@ async def test_a_caller_that_waits_a_little_gets_its_own_response(tmp_path: Path
         assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
 
 
+async def test_a_caller_that_does_not_wait_long_enough_gets_202(tmp_path: Path) -> None:
+    """The service goes on, and the response is there for whoever comes later."""
+    async with desk(tmp_path, delivers=True, route={"in_flight": {"max_wait": "100ms", "wait": "0s"}}) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, hold=hold))
+        response = await it.send("k1", ("Prefer", "respond-async, wait=3600"))
+        assert status_of(response) == ACCEPTED
+        assert response.json()["state"] == "claimed"
+        assert response.header("Preference-Applied") == "respond-async"
+        hold.set()
+        await eventually(lambda: it.home.gateway.coordinator.in_flight == 0, what="it is delivered")
+        assert status_of(await it.accept()) == (201, "replayed")
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +346,32 @@ async def test_an_old_count_takes_no_more_than_a_new_one(
         at_least = 33 if "max_pending_bytes" in limit else 40
         assert at_least <= statuses.count(ACCEPTED) <= 40
         assert statuses.count(ACCEPTED) + statuses.count((503, "backlog-full")) == 80
+
+
+@pytest.mark.parametrize("limits", [{"max_in_flight": 1}, {}], ids=["requests", "bytes"])
+async def test_what_is_accepted_at_once_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    """Requests that are being accepted count as in flight, and their bodies are in memory meanwhile."""
+    monkeypatch.setattr(product, "_BYTES_MAX", 100)
+    async with desk(tmp_path, limits=limits) as it:
+        gate = it.store.stop_before("accept")
+        first = asyncio.create_task(it.accept(body=b"x" * 60))
+        await gate.reached.wait()
+        assert status_of(await it.accept("k2", body=b"x" * (1 if limits else 60))) == (503, "overloaded")
+        gate.opened.set()
+        assert status_of(await first) == ACCEPTED
+        assert status_of(await it.accept("k2", body=b"x" * 60)) == ACCEPTED
+
+
+async def test_no_request_costs_a_count(tmp_path: Path) -> None:
+    """The store counts what waits about once a second, and single callers only where much waits."""
+    async with desk(tmp_path) as it:
+        for number in range(20):
+            await it.accept(f"k{number}")
+        # The start looks once, too, at a time of its own.
+        assert it.store.said.count("backlog") in (1, 2)
+        assert it.store.said.count("count_pending") == 0
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

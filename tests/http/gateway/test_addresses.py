@@ -10,11 +10,12 @@ import pytest
 
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import BODY, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import RecordingUpstream
 
 IPV6: dict[str, Any] = {"listen": "[::1]:0", "status": {"listen": "[::1]:0"}}
+Fields = tuple[tuple[str, str], ...]
 
 
 def on(networks: list[str]) -> dict[str, Any]:
@@ -42,6 +43,31 @@ async def test_ipv6_on_both_sides(tmp_path: Path) -> None:
         async with http.Connection(home.status_port, host="::1") as status:
             await status.send(http.request_bytes("GET", "/readyz"))
             assert (await status.read_response()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("networks", "expected"),
+    [(["::/64"], (200, "stored")), (["fd00::/8", "127.0.0.0/8"], (400, "scope-missing"))],
+    ids=["trusted", "not-trusted"],
+)
+async def test_a_caller_of_ipv6_is_judged_by_its_address(
+    tmp_path: Path, networks: list[str], expected: tuple[int, str]
+) -> None:
+    """Who may name the caller is told by networks of IPv6 as by those of IPv4."""
+    async with house(sqlite_store(tmp_path), tmp_path, **IPV6, **on(networks)) as home:
+        assert status_of(await send(home.port)) == expected
+
+
+@pytest.mark.parametrize(
+    ("trusted", "said"), [([], [b"::1"]), (["::1"], [b"2001:db8::7, ::1"])], ids=["stranger", "trusted-proxy"]
+)
+async def test_the_way_over_ipv6_is_told(tmp_path: Path, trusted: list[str], said: list[bytes]) -> None:
+    """A proxy that is trusted is added to those before it; of a stranger nothing is passed on but its address."""
+    changes = {**IPV6, **on(["::1"]), "trusted_proxies": trusted}
+    async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
+        await send(home.port, ("X-Forwarded-For", "2001:db8::7"))
+        lines = home.upstream.requests[0].values("X-Forwarded-For")
+        assert [b", ".join(lines)] == said
 
 
 class Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.house import House, house, neighbour, sqlite_store, status_of
+from tests.support.accepting import accepting
+from tests.support.eventually import eventually
+from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
@@ -68,6 +71,113 @@ async def test_doubt_of_the_inner_one(tmp_path: Path, answer: Answer) -> None:
         it.service.on("/charges", answer, Answer(200))
         await both(it, (500 if answer is not LOST else 502, "in-doubt"), (409, "in-doubt"))
         assert len(it.service.requests) == 1
+
+
+async def test_the_inner_one_is_stopped_in_flight(tmp_path: Path) -> None:
+    """Its 503 says that the request may have taken effect, and so does the outer one."""
+    stop = {"shutdown": {"delay": "0s", "drain_timeout": "0s"}}
+    async with chain(tmp_path, inner=stop) as it:
+        first, hold = await it.outer.begin()
+        await it.inner.gateway.stop()
+        response = await first
+        hold.set()
+        assert status_of(response) == (503, "in-doubt")
+        assert "may have taken effect" in response.json()["detail"]
+        await both(it, (409, "in-doubt"))
+
+
+async def test_doubt_that_is_resolved_behind(tmp_path: Path) -> None:
+    """The inner one's 409 is never kept: once it knows, the outer one's client gets that."""
+    probe = {"path": "/done?key={key}", "done": [{"status": [201]}]}
+    inner = {"route": {"recovery": {"probe": probe}, "in_flight": {"wait": "0s"}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
+        it.service.on("/charges", LOST)
+        it.service.on(None, Answer(500, effect=False))
+        await both(it, (502, "in-doubt"), (409, "in-doubt"))
+        it.service.on(None, *[Answer(201, body=b"made", effect=False)] * 50)
+
+        async def is_known() -> bool:
+            response = await it.outer.send("k1")
+            return (response.status, response.body) == (201, b"made")
+
+        await eventually(is_known, what="the outer one has what the inner one found")
+        await both(it, (201, "replayed"))
+        assert len(it.service.effects) == 1
+
+
+@pytest.mark.parametrize("recovery", ["hold", "resend"])
+async def test_in_flight_at_the_inner_one(tmp_path: Path, recovery: str) -> None:
+    """Somebody else's request with this key runs there: that is doubt, and no promise that nothing happens."""
+    inner = {"route": {"in_flight": {"wait": "0s"}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": recovery}) as it:
+        running, hold = await it.inner.begin()
+        (refused,) = await both(it, (409, "in-doubt"))
+        assert refused.json()["code"] == "in-flight"
+        hold.set()
+        assert status_of(await running) == (200, "stored")
+        await both(it, (200, "stored") if recovery == "resend" else (409, "in-doubt"))
+        assert len(it.service.effects) == 1
+
+
+async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
+    """It says nothing of the first attempt, which may have had its effect."""
+    inner = {"route": {"fingerprint": {"headers": ["X-Version"]}}}
+    async with chain(tmp_path, inner=inner, route={"recovery": "resend"}) as it:
+        it.service.on("/charges", LOST)
+        await both(it, (502, "in-doubt"), headers=[("X-Version", "1")])
+        await both(it, (422, "in-doubt"), (422, "in-doubt"), headers=[("X-Version", "2")])
+
+
+NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "key-missing": ({}, {"upstream": {"key": "none"}}, 400),
+    "key-invalid": ({"key": {"header": "Idempotency-Key", "required": True, "format": "uuid"}}, {}, 400),
+    "body-too-large": ({"body": {"max_bytes": len(BODY) - 1}}, {}, 413),
+    "scope-missing": ({"scope": {"api_key": "Authorization"}}, {}, 401),
+    "scope-unsuitable": ({"scope": {"api_key": "X-Credential"}}, {}, 400),
+    "request-invalid": ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, 400),
+}
+
+
+@pytest.mark.parametrize("code", NOT_TAKEN)
+async def test_what_the_inner_one_does_not_take(tmp_path: Path, code: str) -> None:
+    """Nothing was executed, and once its configuration takes the request, the same key gets on."""
+    inner, outer, status = NOT_TAKEN[code]
+    odd = [("X-Credential", "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"), ("X_Misspelt", "1")]
+    async with chain(tmp_path, inner={"route": inner}, **outer) as it:
+        for response in await both(it, (status, "released"), (status, "released"), headers=odd):
+            assert response.json()["code"] == code
+        assert it.service.requests == []
+
+
+async def test_what_the_inner_one_fetches(tmp_path: Path) -> None:
+    """It is over, but a response that cannot be fetched now is not the one to keep."""
+    async with chain(tmp_path, inner={"route": {"response": {"replay": "fetch"}}}) as it:
+        it.service.on("/charges", Answer(201, headers=(("Location", "/charges/1"),)))
+        assert status_of(await it.inner.send("k1")) == (201, "response-not-stored")
+        it.service.on("/charges/1", Answer(404, effect=False), Answer(200, body=b"made", effect=False))
+        await both(it, (404, "released"), (200, "stored"), (200, "replayed"))
+        assert len(it.service.effects) == 1
+
+
+async def test_what_the_inner_one_accepted(tmp_path: Path) -> None:
+    """Its 202 is the response; that it has not delivered what it accepted, or could not, is doubt."""
+    wants_no_answer = [("Prefer", "respond-async")]
+    async with chain(tmp_path, inner=accepting(delivers=True)) as it:
+        hold = asyncio.Event()
+        it.service.on("/charges", Answer(401, effect=False, hold=hold))
+        assert status_of(await it.inner.send("k1", headers=wants_no_answer)) == (202, "accepted")
+        (refused,) = await both(it, (409, "in-doubt"))
+        assert refused.json()["code"] == "in-flight"
+        hold.set()
+
+        async def is_dead() -> bool:
+            return status_of(await it.inner.send("k1")) == (409, "dead-letter")
+
+        await eventually(is_dead, what="the request is a dead letter")
+        assert (await it.inner.send("k1")).header("Idempotency-Outcome") == "in-doubt"
+        for verdict in ("stored", "replayed"):
+            response = await it.outer.send("k2", headers=wants_no_answer)
+            assert status_of(response) == (202, verdict)
 
 
 async def test_what_is_said_to_whom(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.http.hostile import HOST, REFUSED, SMUGGLED, TOO_BIG, chunked, message
+from tests.http.hostile import CALLER, HOST, REFUSED, SMUGGLED, TOO_BIG, chunked, message
 from tests.support.house import House, house, sqlite_store
 from tests.support.http import Connection, NoAnswerError, Response
+from tests.support.upstream import Answer
 
 TRAILER = b"X-Tenant: victim\r\n"
 
@@ -135,3 +137,53 @@ async def test_what_follows_an_upgrade_is_never_torn(tmp_path: Path, protocol: b
         assert (response.status, response.header("connection")) == (200, "close")
         assert await answers(connection) == []
         assert [request.target for request in home.upstream.requests] == [b"/charges"]
+
+
+async def test_what_follows_a_declined_socket_is_read_as_it_was_sent(tmp_path: Path) -> None:
+    """The connection stays HTTP, and each request is the one that it was."""
+    asks = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    first = message(asks, method=b"GET", target=b"/socket", caller=HOST)
+    second = message(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED, target=b"/other", caller=HOST)
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
+        await connection.send(first + second)
+        for _ in range(2):
+            assert (await connection.read_response()).status == 200
+        assert [(each.target, each.body) for each in home.upstream.requests] == [
+            (b"/socket", b""),
+            (b"/other", SMUGGLED),
+        ]
+
+
+async def test_a_client_that_ends_its_direction_gets_its_responses(tmp_path: Path) -> None:
+    """All of them, in order, and then the end."""
+    data = b"".join(message(b"Content-Length: 2\r\n", b"{}").replace(b"hostile", b"k%d" % each) for each in range(3))
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        for target in (b"/charges", b"/other"):
+            async with Connection(home.port) as connection:
+                await connection.send(data.replace(b"/charges", target))
+                connection.finish_sending()
+                found = await answers(connection)
+                assert [response.status for response in found] == [200] * 3
+                assert found[-1].complete
+        assert len(home.upstream.requests) == 6
+        assert CALLER.startswith(HOST)
+
+
+async def test_a_torn_request_does_not_hide_that_something_was_dropped(tmp_path: Path) -> None:
+    """Be it one for an upgrade itself."""
+    first = message(b"Connection: Upgrade\r\nUpgrade: h2c\r\n", method=b"GET", target=b"/slow", caller=HOST)
+    torn = message(b"Content-Length: 1000\r\n", target=b"/other")
+    asks = message(b"Connection: Upgrade\r\nUpgrade: websocket\r\n", method=b"GET", target=b"/smuggled", caller=HOST)
+    hold = asyncio.Event()
+    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
+        home.upstream.on("/slow", Answer(hold=hold))
+        await connection.send(first + torn)
+        await home.upstream.wait_for_requests(1)
+        await connection.send(asks)
+        # It has arrived when a later connection is answered.
+        await is_served(home, "meanwhile")
+        hold.set()
+        response = await connection.read_response()
+        assert (response.status, response.header("connection")) == (200, "close")
+        assert await answers(connection) == []
+        assert b"/smuggled" not in [request.target for request in home.upstream.requests]

@@ -17,7 +17,7 @@ from gateway.core.message import IndexedHeaders
 from gateway.store.memory import guard
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
-from tests.support.house import config_text, house, sqlite_store, status_of
+from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
 
 Store = dict[str, Any]
 
@@ -117,6 +117,18 @@ async def test_a_fingerprint_key_that_is_lost(
         assert status_of(await home.send("k1")) == (200, "replayed")
 
 
+async def test_a_lost_fingerprint_key_that_is_accepted(store: Store, tmp_path: Path) -> None:
+    """The keys are used up, and the next start asks no more. One that nothing was recorded under is not missed."""
+    async with house(store, tmp_path, **fingerprint_keys(("one", "1"), ("spare", "9"))) as home:
+        assert status_of(await home.send()) == (200, "stored")
+    two = fingerprint_keys(("two", "2"), ("one", "1"))
+    async with house(store, tmp_path, **two) as home:
+        assert status_of(await home.send()) == (200, "replayed")
+    for changes in (fingerprint_keys(("two", "2"), identity_change="accept"), fingerprint_keys(("two", "2"))):
+        async with house(store, tmp_path, **changes) as home:
+            assert status_of(await home.send()) == (422, "key-reused")
+
+
 async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
     """With an identity key nothing in the record follows from service, caller and key, though all of them are known."""
     async with house(store, tmp_path, **IDENTITY_KEY) as home:
@@ -167,6 +179,16 @@ async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Pa
         assert "no living keys yet, but another running gateway of this service serves it" in why
     async with house(store, tmp_path / "two", route=RENAMED) as home:
         assert status_of(await home.send()) == (200, "stored")
+
+
+async def test_a_second_service_beside_one_that_runs(postgres_url: str, tmp_path: Path) -> None:
+    """Two services with a route of one name for the same requests serve from one database, each its own keys."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path / "shop") as shop:
+        assert status_of(await shop.send()) == (200, "stored")
+        async with neighbour(store, tmp_path / "books", shop.upstream, service="books") as books:
+            assert status_of(await books.send()) == (200, "stored")
+            assert [status_of(await home.send()) for home in (shop, books)] == [(200, "replayed")] * 2
 
 
 async def test_a_renamed_service(postgres_url: str, tmp_path: Path) -> None:
@@ -224,3 +246,12 @@ async def test_check_of_a_store_that_is_away(tmp_path: Path) -> None:
     assert said.code == 1
     assert said.err.startswith("idempotency-gateway: the store could not be read: ")
     assert "hunter2" not in said.err
+
+
+async def test_check_beside_a_second_service(postgres_url: str, tmp_path: Path) -> None:
+    """A service with the same requests that runs is named, because it might be this one under its old name."""
+    store = {"durable": postgres_url}
+    async with house(store, tmp_path):
+        said = await shell_of(store, tmp_path, service="books")("check", "--store")
+    assert said.code == 0
+    assert "note: service shop runs, and its operation charge has the same requests" in said.out

@@ -16,7 +16,7 @@ import standardwebhooks
 import stripe
 
 from gateway.app.parts import Environment
-from gateway.core.operation import Audit, Command, Disprove, Erase, Purge, Record, State, Withdraw
+from gateway.core.operation import Audit, Claim, Command, Disprove, Erase, Purge, Record, Release, State, Withdraw
 from gateway.store.operations import Query
 from tests.support import http
 from tests.support.eventually import eventually
@@ -354,6 +354,29 @@ async def test_a_repeat_is_acknowledged_in_every_state(
         hold.set()
 
 
+async def test_an_event_that_the_route_executed_before_it_was_an_inbox(tmp_path: Path) -> None:
+    """Its sender still waits for the outcome: it comes again while that is open, and is not told that all is well."""
+    async with post(tmp_path) as it:
+        it.home.upstream.on(PATH, UNREACHED, LOST, Answer(200))
+        await it.send()
+        await it.home.upstream.wait_for_requests(1)
+        record = await it.becomes(State.ACCEPTED)
+        for command in ("withdraw", "erase"):
+            await it.apply(COMMANDS[command])
+        assert record.fingerprint is not None
+        claim = Claim(record.identity, uuid4(), "another", record.fingerprint, 60_000_000)
+        claimed = (await it.store.apply(claim)).snapshot.record
+        reply = await it.send()
+        assert status_of(reply) == (503, "in-flight")
+        assert reply.header("Retry-After")
+        await it.store.apply(Release(record.identity.operation_id, claimed.token, claim.attempt_id, DAY_US))
+        assert status_of(await it.send()) == (200, "accepted")
+        await it.becomes(State.IN_DOUBT)
+        await it.apply(COMMANDS["disprove"])
+        assert status_of(await it.send()) == (200, "accepted")
+        await it.becomes(State.COMPLETED)
+
+
 async def test_a_change_is_refused_where_the_route_says_so(tmp_path: Path) -> None:
     """And what its sender counts down itself is no change."""
     async with post(tmp_path, inbox={"on_change": "refuse"}) as it:
@@ -468,6 +491,22 @@ async def test_what_a_sender_without_a_preset_says_beside_the_body(tmp_path: Pat
         twice = [("X-Topic", "a"), ("x-topic", "b"), *headers.items()]
         assert status_of(await http.request(it.home.port, "POST", PATH, twice, PAID)) == (400, "request-invalid")
         await it.home.upstream.wait_for_requests(3)
+
+
+async def test_the_senders_resend_button(tmp_path: Path) -> None:
+    """A repeat of a dead letter delivers it again, where the route says so."""
+    dead_letter = {"on_repeat": "requeue", "requeue_after": "1s"}
+    async with post(tmp_path, dead_letter=dead_letter) as it:
+        it.home.upstream.on(PATH, Answer(401, effect=False), Answer(200))
+        await it.send()
+        await it.becomes(State.DEAD_LETTER)
+
+        async def is_delivered() -> bool:
+            assert status_of(await it.send()) == (200, "event-duplicate")
+            return len(it.received) == 2
+
+        await eventually(is_delivered, what="the dead letter is delivered")
+        await it.becomes(State.COMPLETED)
 
 
 # -- late deliveries ---------------------------------------------------------------------------------------------------

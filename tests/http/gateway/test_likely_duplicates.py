@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from tests.support.accepting import ASYNC, SECRETS, desk
 from tests.support.eventually import eventually
-from tests.support.house import BODY, House, house, neighbour, status_of
-from tests.support.upstream import Answer
+from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
+from tests.support.upstream import Answer, Ending
 
 Store = dict[str, Any]
 
@@ -77,6 +80,28 @@ async def test_who_means_it_says_so(store: Store, tmp_path: Path) -> None:
         assert len(home.upstream.requests) == 4
 
 
+@pytest.mark.parametrize(
+    ("answer", "first", "then"),
+    [
+        pytest.param(Answer(status=503), (503, "released"), (200, "stored"), id="released"),
+        pytest.param(Answer(status=401), (401, "released"), (200, "stored"), id="forgotten"),
+        pytest.param(Answer(bytes_max=0, ending=Ending.CLOSE), (502, "in-doubt"), REFUSED, id="in-doubt"),
+    ],
+)
+async def test_what_had_no_effect_may_be_sent_under_another_key(
+    tmp_path: Path, answer: Answer, first: tuple[int, str], then: tuple[int, str]
+) -> None:
+    """A request that is known to have had no effect holds its content no more; one in doubt does."""
+    async with house(sqlite_store(tmp_path), tmp_path, route=REFUSE) as home:
+        home.upstream.on("/charges", answer)
+        assert status_of(await home.send("k1")) == first
+        home.upstream.on("/charges", Answer())
+        assert status_of(await home.send("k2")) == then
+        # The first key's own retry is no repeat of itself, but may be one of the second's.
+        again = await home.send("k1")
+        assert status_of(again) == ((409, "in-doubt") if then == REFUSED else REFUSED)
+
+
 async def test_a_business_key(store: Store, tmp_path: Path) -> None:
     """By values of the body: whatever else differs, the second is a repeat; without one of the values, none is."""
     route = {"repeats": {"by": ["/account", "/reference"], "action": "refuse"}}
@@ -93,6 +118,31 @@ async def test_a_business_key(store: Store, tmp_path: Path) -> None:
             assert await send(f"k5{number}", **lacking) == (200, "stored")
             assert await send(f"k6{number}", **lacking) == (200, "stored")
         assert (await repeats(home))["incomparable"] == 4
+
+
+@pytest.mark.parametrize("caller", [[ASYNC], []], ids=["async", "waits"])
+async def test_accepted_requests_hold_their_content(store: Store, tmp_path: Path, caller: list[Any]) -> None:
+    """What was accepted and waits, or is called off, is held or free like what is executed at once."""
+    route = {**REFUSE, "accept": {"identity": "unverified"}}
+    async with house(store, tmp_path, route=route, secrets=SECRETS, delivery={"workers": 0}) as home:
+        accepted = await asyncio.gather(*(home.send(f"k{n}", headers=[ASYNC]) for n in range(12)))
+        statuses = Counter(map(status_of, accepted))
+        assert statuses == {(202, "accepted"): 1, REFUSED: 11}
+        (first,) = [response.json()["id"] for response in accepted if response.status == 202]
+        refused = await home.send("late", headers=caller)
+        assert status_of(refused) == REFUSED
+        assert refused.json()["first_operation"] == first
+        assert home.upstream.requests == []
+
+
+async def test_what_is_called_off_is_free(tmp_path: Path) -> None:
+    """A withdrawn request frees its content; its own retry then takes it again."""
+    async with desk(tmp_path, route=REFUSE) as it:
+        assert status_of(await it.accept()) == (202, "accepted")
+        assert status_of(await it.accept("k2")) == REFUSED
+        await it.drive("withdraw")
+        assert status_of(await it.accept("k2")) == (202, "accepted")
+        assert status_of(await it.accept("k1")) == REFUSED
 
 
 async def test_repeats_are_counted_and_executed(store: Store, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import house, neighbour, status_of
 from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
 
 Store = dict[str, Any]
@@ -170,6 +171,22 @@ async def test_too_long_is_recorded_before_its_first_byte(store: Store, tmp_path
         assert (status_of(first), first.body, first.complete) == ((200, "response-not-stored"), body * 2, True)
 
 
+async def test_streams_that_last_keep_no_operation_from_the_upstream(store: Store, tmp_path: Path) -> None:
+    """An operation whose answer is only passed on any more has given its place to the next."""
+    limits = {"limits": {"max_in_flight": 1}, "upstream": {"max_connections": 1}}
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}, **limits) as home:
+        rest = asyncio.Event()
+        home.upstream.on("/charges", Answer(body=(b"x" * 100, rest, b"y")))
+        streams = []
+        for number in range(4):
+            streams.append(asyncio.create_task(home.send(f"k{number}")))
+            await home.upstream.wait_for_requests(number + 1)
+            await eventually(lambda: home.gateway.coordinator.in_flight == 0)
+        rest.set()
+        for stream in streams:
+            assert status_of(await stream) == (200, "response-not-stored")
+
+
 async def test_truncated_stream_breaks_visibly(store: Store, tmp_path: Path) -> None:
     """A streamed answer that is cut short does not end cleanly, and stays recorded as it was."""
     async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:
@@ -197,6 +214,22 @@ async def test_event_stream(store: Store, tmp_path: Path) -> None:
         second.set()
         first = await task
         assert (status_of(first), first.body) == ((200, "response-not-stored"), b"data: 1\n\ndata: 2\n\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "retry"),
+    [(503, "released", (200, "stored")), (502, "in-doubt", (409, "in-doubt"))],
+    ids=["retryable", "in-doubt"],
+)
+async def test_streamed_head_has_the_event_of_its_status(
+    store: Store, tmp_path: Path, status: int, verdict: str, retry: tuple[int, str]
+) -> None:
+    """A response too long to keep is what its status says."""
+    async with house(store, tmp_path, route={"response": {"max_stored_bytes": 10}}) as home:
+        home.upstream.on("/charges", Answer(status, body=b"x" * 100), Answer(body=b"ok"))
+        first = await home.send("k1")
+        assert (status_of(first), first.body) == ((status, verdict), b"x" * 100)
+        assert status_of(await home.send("k1")) == retry
 
 
 async def test_upstream_declares_outcome_and_retention(store: Store, tmp_path: Path) -> None:
@@ -294,3 +327,27 @@ async def test_what_is_forwarded(store: Store, tmp_path: Path) -> None:
         tokens = [int(each.values("Idempotency-Fencing-Token")[0]) for each in (one, two)]
         assert tokens[0] < tokens[1]
         assert one.values("X-Mine") == [b"1"]
+
+
+async def test_durable_store_dies_before_the_record(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """Answered, and the durable store is gone: the client has its answer from the journal, and so has every repeat."""
+    async with house({"durable": own_postgres.url}, tmp_path) as home:
+        first, hold = await home.begin(answer=Answer(201, body=b"charged"))
+        waiting = asyncio.create_task(home.send("k1"))
+        other = asyncio.create_task(home.send("k1", b'{"amount":1}'))
+        own_postgres.crash()
+        hold.set()
+        assert (status_of(await first), (await first).body) == ((201, "journaled"), b"charged")
+        for again in (await waiting, await home.send("k1")):
+            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
+            assert again.header("Idempotency-Expires") is None
+        assert status_of(await other) == status_of(await home.send("k1", b'{"amount":1}')) == (422, "key-reused")
+        own_postgres.start()
+
+        async def recorded() -> bool:
+            again = await home.send("k1")
+            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
+            return again.header("Idempotency-Expires") is not None
+
+        await eventually(recorded, deadline_seconds=20)
+        assert len(home.upstream.requests) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Abandon
+from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
@@ -78,6 +80,20 @@ async def test_doubt_is_joined_over_attempts(store: Store, tmp_path: Path, answe
         assert status_of(await home.send("k1")) == (200, "stored")
 
 
+async def test_resend_runs_once_for_a_herd(store: Store, tmp_path: Path) -> None:
+    """Many retries of an operation in doubt cost one takeover."""
+    async with house(store, tmp_path, route={"recovery": "resend", "in_flight": {"wait": "20s"}}) as home:
+        hold = asyncio.Event()
+        home.upstream.on("/charges", LOST, Answer(201, hold=hold))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        tasks = [asyncio.create_task(home.send("k1")) for _ in range(20)]
+        await home.upstream.wait_for_requests(2)
+        hold.set()
+        words = sorted(str(status_of(each)[1]) for each in await asyncio.gather(*tasks))
+        assert words == ["replayed"] * 19 + ["stored"]
+        assert len(charges(home)) == 2
+
+
 async def test_probe_finds_what_happened(store: Store, tmp_path: Path) -> None:
     """A retry that finds its operation in doubt has the upstream asked, and gets what it said."""
     async with house(store, tmp_path, route=probed()) as home:
@@ -95,6 +111,21 @@ async def test_probe_finds_what_happened(store: Store, tmp_path: Path) -> None:
         assert probe.values("Authorization") == [b"Bearer probe"]
         assert probe.values("X-Tenant") == []
         assert len(charges(home)) == 1
+
+
+async def test_streams_of_others_keep_no_probe_out(store: Store, tmp_path: Path) -> None:
+    """They may have all connections that are not for operations, for as long as they like."""
+    async with house(store, tmp_path, route=probed(), upstream={"max_connections": 1}) as home:
+        streaming = asyncio.Event()
+        home.upstream.on("/stream", Answer(body=(b"first", streaming), effect=False))
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(STATUS, told("succeeded"))
+        stream = asyncio.create_task(http.request(home.port, "GET", "/stream"))
+        await home.upstream.wait_for_requests(1)
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        assert status_of(await home.send("k1")) == (200, "recovered")
+        streaming.set()
+        assert (await stream).body == b"first"
 
 
 async def test_background_probe(store: Store, tmp_path: Path) -> None:
@@ -168,6 +199,25 @@ async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> 
         hold.set()
         assert (status_of(await first), (await first).body) == ((201, "stored"), b"late")
         assert (status_of(await other.send("k1")), len(charges(home))) == ((201, "replayed"), 1)
+
+
+async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
+    """Two gateways with many retries ask the upstream once."""
+    route = probed() | {"in_flight": {"wait": "20s"}}
+    async with (
+        house(store, tmp_path, route=route) as home,
+        neighbour(store, tmp_path / "n", home.upstream, route=route) as other,
+    ):
+        hold = asyncio.Event()
+        home.upstream.on("/charges", LOST)
+        home.upstream.on(None, Answer(200, body=b'{"state":"succeeded"}', hold=hold, effect=False))
+        assert status_of(await home.send("k1")) == (502, "in-doubt")
+        tasks = [asyncio.create_task(each.send("k1")) for each in (home, other) for _ in range(5)]
+        await eventually(lambda: probes(home))
+        hold.set()
+        for response in await asyncio.gather(*tasks):
+            assert status_of(response) == (200, "recovered")
+        assert len(probes(home)) == 1
 
 
 RECOVERIES: dict[str, tuple[dict[str, Any], bool]] = {

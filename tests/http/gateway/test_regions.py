@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -98,6 +99,15 @@ async def test_a_key_runs_once_whichever_region_it_meets(places: Map) -> None:
             assert replayed.header("Idempotency-Expires") == stored.header("Idempotency-Expires")
         assert len(eu.upstream.requests) == 24
         assert min(await _sent(eu), await _sent(us)) > 0
+
+
+async def test_duplicates_through_both_regions_are_one_execution(places: Map) -> None:
+    """Thirty at once, under one key."""
+    async with both(places) as (eu, us):
+        replies = await asyncio.gather(*[(eu, us)[number % 2].send("k1") for number in range(30)])
+        assert {status_of(reply)[1] for reply in replies} == {"stored", "replayed"}
+        assert len({reply.body for reply in replies}) == 1
+        assert len(eu.upstream.requests) == 1
 
 
 async def test_the_service_sees_nothing_of_the_regions(places: Map) -> None:

@@ -87,6 +87,17 @@ async def test_resource_is_kept_by_every_store(store: Store, tmp_path: Path) -> 
         assert "resource" not in other.json()
 
 
+async def test_resource_of_a_response_that_was_cut_short(sqlite: Store, tmp_path: Path) -> None:
+    """Its head has arrived, and names what may have been made."""
+    async with house(sqlite, tmp_path) as home:
+        cut = made(201, b" " * 1000, ("Location", "/v1/payments/7"), bytes_max=600, ending=Ending.CLOSE)
+        home.upstream.on("/charges", cut)
+        lost = await home.send()
+        assert (status_of(lost), lost.json()["resource"]) == ((502, "in-doubt"), "/v1/payments/7")
+        again = await home.send()
+        assert (status_of(again), again.header("Location")) == ((409, "in-doubt"), "/v1/payments/7")
+
+
 # -- replay by reading -------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +256,30 @@ async def test_another_version_of_the_route(sqlite: Store, tmp_path: Path) -> No
                     (201, "stored") if number == 0 else (410, "key-expired")
                 )
         assert len(home.upstream.requests) == 2
+
+
+async def test_the_result_of_another_version(sqlite: Store, tmp_path: Path) -> None:
+    """Of an accepted operation, too: 410 for another version, and the response for who names none or the same one."""
+    response = {"version": {"header": "API-Version"}, "on_version_change": "gone"}
+    route = {"response": response, "accept": {"identity": "unverified"}}
+    secrets = {"encryption": [{"id": "a", "key": "a1" * 32}]}
+    async with house(sqlite, tmp_path, route=route, secrets=secrets) as home:
+        home.upstream.on("/charges", made())
+        accepted = await home.send("k2", headers=[("API-Version", "2"), ("Prefer", "respond-async")])
+        target = f"{accepted.header('Location')}/result"
+        wait = ("Prefer", "wait=20")
+        for headers, expected in (
+            ([wait], (201, "replayed")),
+            ([wait, ("API-Version", "2")], (201, "replayed")),
+            ([wait, ("API-Version", "3")], (410, "key-expired")),
+        ):
+            seen = await home.send(None, b"", target=target, method="GET", headers=headers)
+            assert status_of(seen) == expected
+        route = {**route, "response": {"version": "v9", "on_version_change": "gone"}}
+        async with neighbour(sqlite, tmp_path / "next", home.upstream, route=route, secrets=secrets) as later:
+            seen = await later.send(None, b"", target=target, method="GET")
+            assert status_of(seen) == (410, "key-expired")
+            assert "another version" in seen.json()["detail"]
 
 
 # -- outcomes by body --------------------------------------------------------------------------------------------------

@@ -64,6 +64,12 @@ def is_refusal(response: http.Response, path: str) -> bool:
     )
 
 
+def test_the_table_is_long_enough() -> None:
+    """It is read from the page, so an empty one would hold nothing."""
+    assert len(SPELLINGS) >= 25
+    assert sum(map(len, SPELLINGS.values())) >= 85
+
+
 @pytest.mark.parametrize("framework", SPELLINGS)
 async def test_a_spelling_is_no_way_around_a_route(tmp_path: Path, framework: str) -> None:
     """None of them reaches the service where the authorising service says no, nor a second time under one key."""
@@ -96,6 +102,17 @@ async def test_what_nobody_reads_as_a_route_passes(tmp_path: Path) -> None:
         for path in spelled:
             assert (await home.send(None, b"", target=path, method="GET")).status == 200, path
         assert [request.target.decode() for request in home.upstream.requests] == [*NOBODYS, *spelled]
+
+
+async def test_a_value_is_no_other_spelling(tmp_path: Path) -> None:
+    """What stands for a variable may look like anything that is one segment."""
+    async with house(sqlite_store(tmp_path), tmp_path, routes=[a_route("pay", "/v1/orders/{id}/pay")]) as home:
+        for number, value in enumerate(("a.json", "A", "a%2Fb", "a;b", "index.php", "%3f", "a.", "100%25")):
+            response = await home.send(f"k{number}", target=f"/v1/orders/{value}/pay")
+            assert status_of(response) == (200, "stored"), value
+        for path in ("/V1/orders/a%2Fb", "/v1/orders/7/pay.json", "/v1/orders/7/Pay;x", "/index.php/v1/orders/7/pay"):
+            target = path if "pay" in path.lower() else f"{path}/pay"
+            assert is_refusal(await home.send(target=target), "/v1/orders/{id}/pay"), path
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from gateway.store.base import Amnesic
 from tests.support.accepting import ASYNC, RESPONSE, STEPS, accepting, desk
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, dropped, refused, withheld
+from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
 from tests.support.house import house, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import Answer, Ending
@@ -124,6 +124,19 @@ async def test_other_methods(tmp_path: Path, method: str) -> None:
         assert it.home.upstream.requests == []
 
 
+async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
+    """By what they are for and the class of the reply, also those that are shown nothing."""
+    async with desk(tmp_path) as it:
+        target = (await it.accept()).header("Location") or ""
+        for method, path in (("GET", target), ("GET", target + "/result"), ("GET", target[:-1]), ("DELETE", target)):
+            await it.see(path, method=method)
+        lines = (await it.home.status("/metrics")).body.decode().splitlines()
+        name = "idempotency_status_requests_total"
+        counted = {line for line in lines if line.startswith(name) and not line.endswith(" 0.0")}
+        found = [("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "2xx")]
+        assert counted == {f'{name}{{part="{part}",status="{status}"}} 1.0' for part, status in found}
+
+
 # -- who sees it -------------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +182,32 @@ async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
             assert missing.header("WWW-Authenticate")
             assert (await it.see(target, ("Authorization", "Bearer other"))).status == 404
             assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
+
+
+async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
+    """Its id is in what the service gets."""
+    async with desk(tmp_path) as it:
+        await it.send()
+        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
+        shown = await it.see(f"/_operations/{identity.decode()}")
+        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
+        assert (await it.see(f"/_operations/{identity.decode()}/result")).body == b"done"
+
+
+async def test_without_a_route_that_accepts_the_path_is_the_services(tmp_path: Path) -> None:
+    """The gateway takes no path that it does not need."""
+    async with desk(tmp_path, routes=[PLAIN]) as it:
+        assert (await it.see(UNKNOWN)).status == 200
+        assert it.home.upstream.requests[0].target == UNKNOWN.encode()
+
+
+PLAIN = {
+    "name": "charge",
+    "match": {"path": "/charges"},
+    "key": {"header": "Idempotency-Key"},
+    "scope": "shared",
+    "outcome": {"preset": "standard"},
+}
 
 
 async def test_the_path_is_configured(tmp_path: Path) -> None:
@@ -228,6 +267,46 @@ async def test_waiting_for_a_change(tmp_path: Path) -> None:
         assert (unchanged.status, unchanged.header("Preference-Applied")) == (304, "wait=1")
 
 
+async def test_waiting_for_the_response(tmp_path: Path) -> None:
+    """It comes as it would have come to a caller that waited at once."""
+    async with desk(tmp_path, delivers=True) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, headers=[("X-A", "1")], body=b"charged", hold=hold))
+        url = (await it.accept()).header("Location") or ""
+        waiting = asyncio.create_task(it.see(f"{url}/result", ("Prefer", "wait=20")))
+        await it.home.upstream.wait_for_requests(1)
+        hold.set()
+        response = await waiting
+        again = await it.send()
+        dropped_ = (b"Date", b"Preference-Applied")
+        fields = [[field for field in each.headers if field[0] not in dropped_] for each in (response, again)]
+        assert (status_of(response), response.body, fields[0]) == (status_of(again), b"charged", fields[1])
+
+
+async def test_many_who_wait(tmp_path: Path) -> None:
+    """Those beyond the route's limit do not wait, and those beyond the gateway's are refused."""
+    settings = {"in_flight": {"wait": "0s", "max_waiters": 1}}
+    async with desk(tmp_path, route=settings, limits={"max_in_flight": 2}) as it:
+        url = (await it.accept()).header("Location") or ""
+        resource = it.home.gateway._parts.policy.resource
+        assert resource is not None
+        first = asyncio.create_task(it.see(url, ("Prefer", "wait=20")))
+        await eventually(lambda: resource._waiters["charge"] == 1, what="it waits")
+        at_once = await it.see(url, ("Prefer", "wait=20"))
+        assert (at_once.status, at_once.header("Preference-Applied")) == (200, None)
+        gate = it.store.stop_before("read")
+        second = asyncio.create_task(it.see(url))
+        await gate.reached.wait()
+        assert told(await it.see(url)) == (503, "overloaded")
+        gate.opened.set()
+        assert (await second).status == 200
+        await it.drive("withdraw")
+        assert (await first).json()["state"] == "released"
+
+
+# -- calling off -------------------------------------------------------------------------------------------------------
+
+
 async def test_a_route_may_refuse_withdrawals(tmp_path: Path) -> None:
     """Then a caller cannot call off what it was promised; another caller does not learn even that."""
     async with desk(tmp_path, accept={"withdraw": "refuse"}) as it:
@@ -238,7 +317,15 @@ async def test_a_route_may_refuse_withdrawals(tmp_path: Path) -> None:
         assert (await it.see(url)).json()["state"] == "accepted"
 
 
-# -- calling off -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["took effect", "did not"])
+async def test_a_lost_withdrawal_is_asked_for_again(tmp_path: Path, fault: Fault) -> None:
+    """The same command finds out."""
+    async with desk(tmp_path) as it:
+        url = (await it.accept()).header("Location") or ""
+        it.store.on("withdraw", fault)
+        response = await it.see(url, method="DELETE")
+        assert (response.status, response.json()["state"]) == (200, "released")
+        assert it.store.said.count("withdraw") == 2
 
 
 async def test_a_withdrawal_that_comes_too_late(tmp_path: Path) -> None:
@@ -307,3 +394,12 @@ async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:
         # What another gateway left in doubt is looked for every five seconds: three times in fifteen.
         await eventually(is_done, 12.0, "three pauses of a second are over")
         assert len(home.upstream.requests) == 4
+
+
+async def test_what_is_not_sent_again_any_more(tmp_path: Path) -> None:
+    """Then somebody has to decide."""
+    async with desk(tmp_path, route={"recovery": "resend"}, delivery={"workers": 0, "max_answers": 1}) as it:
+        url = (await it.accept()).header("Location") or ""
+        await it.drive(*STEPS["in doubt"])
+        shown = (await it.see(url)).json()
+        assert (shown["stalled"], shown["next_attempt_at"]) == (True, None)

@@ -22,6 +22,7 @@ from gateway.app.parts import Environment
 from gateway.callers.key_set import FETCH_PAUSE_SECONDS
 from tests.support.accepting import desk
 from tests.support.clocks import Clocks
+from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store, status_of
 from tests.support.http import Response, exchange
 from tests.support.issuer import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, bearer, key_set, signing_key
@@ -210,6 +211,37 @@ async def test_without_keys_nothing_is_decided(tmp_path: Path) -> None:
             it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
             assert status_of(await it.send()) == (200, "stored")
             assert it.executed == 2
+
+
+async def test_no_more_wait_for_keys_than_may(tmp_path: Path) -> None:
+    """Those that find no place are refused at once; the others get what their keys say."""
+    async with Issuer() as issuer:
+        issuer.hold.clear()
+        route = {"scope": {"jwt": issuer.section()}}
+        async with house(sqlite_store(tmp_path), tmp_path, route=route, limits={"max_in_flight": 2}) as home:
+            fields = [bearer(issuer.token(time.time()))]
+            tasks = [asyncio.create_task(home.send(f"k{n}", tenant=None, headers=fields)) for n in range(5)]
+            await eventually(lambda: sum(task.done() for task in tasks) == 3)
+            issuer.hold.set()
+            assert sorted(status_of(response) for response in await asyncio.gather(*tasks)) == [
+                *[(200, "stored")] * 2,
+                *[(503, "identity-unavailable")] * 3,
+            ]
+
+
+async def test_keys_rotate_under_load(tmp_path: Path) -> None:
+    """Nobody is refused: a key that is not known yet is fetched while its first requests wait, once for all."""
+    keys = [signing_key(f"r{number}", "EdDSA") for number in range(4)]
+    async with Issuer(keys[0]) as issuer, setting(tmp_path, issuer) as it:
+        for number, key in enumerate(keys):
+            it.times.pass_time(FETCH_PAUSE_SECONDS, it.home)
+            issuer.keys = keys[max(0, number - 1) : number + 1]
+            older = [it.token(f"u{each}", key=keys[max(0, number - 1)]) for each in range(10)]
+            newer = [it.token(f"u{each}", key=key) for each in range(10)]
+            verdicts = await asyncio.gather(*(it.send("k1", token) for token in newer + older))
+            assert {response.status for response in verdicts} == {200}
+        assert it.executed == 10
+        assert len(issuer.requests) <= len(keys) + 1
 
 
 async def test_an_issuer_that_is_away(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Everything here runs on uvloop, and with `--full` also on asyncio's own loop, which sees an end differently."""
+"""Everything here runs on uvloop, which the product uses, and with `--full` also on asyncio's own loop: they see the
+end of a connection differently."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -22,7 +24,8 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """Who signs the certificates here."""
-    return Authority(tmp_path_factory.mktemp("tls"))
+    directory: Path = tmp_path_factory.mktemp("upstream-tls")
+    return Authority(directory)
 
 
 @pytest.fixture

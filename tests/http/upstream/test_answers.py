@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+from collections.abc import AsyncIterator
+from hashlib import sha256
 
 import pytest
 
-from gateway.upstream import BodyLost, Framing, Lost, Unknown
+from gateway.upstream import BodyLost, Framing, Lost, StreamBody, Unknown
+from gateway.upstream.connection import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import (
     DONE,
     Server,
@@ -31,6 +34,85 @@ WIRES = {
     Framing.CHUNKED: HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
     Framing.CLOSE: HEAD + b"\r\n" + BODY,
 }
+
+
+async def test_a_slow_reader_slows_the_upstream_down() -> None:
+    """No more than a buffer is held of a body that nobody reads, and nothing of it is lost."""
+    total = 64 * 1024 * 1024
+    piece = bytes(range(256)) * 256
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % total)
+        for _ in range(total // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        await reader.read()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body.is_unread_for(0.0))
+        assert got.body._buffered_bytes <= BUFFER_BYTES_MAX + 256 * 1024
+        digest, count, largest = sha256(), 0, 0
+        while data := await got.body.read():
+            assert isinstance(data, bytes)
+            digest.update(data)
+            count += len(data)
+            largest = max(largest, len(data))
+        assert count == total
+        assert largest <= BUFFER_BYTES_MAX + 256 * 1024
+        assert digest.digest() == sha256(piece * (total // len(piece))).digest()
+        # The connection reads again, and serves the next request.
+        assert client.stats.closed == 0
+
+
+async def test_an_answer_that_the_kernel_holds_is_heard_although_writing_failed() -> None:
+    """When the next write meets the reset of an early answer, the answer is read before the connection is given up."""
+    answered = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        writer.close()  # with the body unread: RST
+        answered.set()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        await answered.wait()
+        for _ in range(100):
+            yield b"x" * 100_000
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client, request(), StreamBody(chunks(), None))
+        assert got.head.status == 413
+        assert await got.body.read_all(10) == b"big"
+
+
+@pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
+async def test_closing_an_answer_ends_its_connection_unless_it_has_ended(length: int) -> None:
+    """What is given up half-read is never used again."""
+    hold = asyncio.Event()
+    begun = giving_up(HEAD + b"Content-Length: 10\r\n\r\n0123", hold=hold)
+    async with serving(begun) as server, upstream_to(server.port) as client:
+        with await answer(client) as got:
+            assert await got.body.read() == b"0123"
+        await eventually(lambda: client.stats.closed == 1)
+        dropped = BodyLost(Unknown.ABORTED, "the caller dropped the rest")
+        assert (await got.body.read(), await got.body.read_all(10)) == (dropped, dropped)
+        got.close()
+        hold.set()
+    sent = [b"%d" % n * length for n in range(3)]
+    wires = [HEAD + b"Content-Length: %d\r\n\r\n" % length + body for body in sent]
+    async with serving(answering(*wires)) as server, upstream_to(server.port) as client:
+        answers = []
+        for _ in sent:
+            answers.append(await answer(client))
+            await eventually(lambda: len(client._pool._idle) == 1)
+        assert [await got.body.read_all(length) for got in reversed(answers)] == sent[::-1]
+        answers[0].close()
+        await answer(client)
+        assert client.stats.opened == server.accepted == 1
 
 
 @pytest.mark.parametrize("late", ["head", "body", "rest-of-a-stream"])

@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
@@ -20,6 +21,7 @@ from tests.http.upstream.wire import (
     lost,
     not_sent,
     request,
+    send,
     serving,
     upstream_to,
 )
@@ -72,6 +74,42 @@ async def test_a_file_that_is_shorter_than_declared_is_never_a_complete_request(
         assert not server.requests
 
 
+def descriptors() -> int:
+    """How many are open in this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_file_may_be_closed_when_the_exchange_has_returned(spooled: BinaryIO) -> None:
+    """Its duplicate goes with the exchange, also after an early answer, a refusal, a cancellation."""
+    spooled.truncate(64 * MEBIBYTE)
+    body = FileBody(spooled.fileno(), 64 * MEBIBYTE)
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        if early:
+            writer.write(DONE)
+        await gone.wait()
+
+    arrived, gone, early = asyncio.Event(), asyncio.Event(), True
+    before = descriptors()
+    async with serving(handler) as server:
+        async with upstream_to(server.port) as client:
+            assert (await answer(client, request(), body)).head.status == 200
+            await not_sent(client, request(), body, may_send=lambda: False)
+            arrived.clear()
+            early = False
+            for waits_for_arrival in (True, False):
+                running = asyncio.create_task(send(client, request(), body))
+                await (arrived.wait() if waits_for_arrival else asyncio.sleep(0))
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+            await all_closed(client)
+        gone.set()
+    await eventually(lambda: descriptors() <= before + 3, what="descriptors of the loop and the threads only")
+
+
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
@@ -98,6 +136,30 @@ async def test_a_body_that_breaks_off_is_never_a_complete_request(
         assert result.reason is Unknown.REQUEST_ABORTED
         await eventually(lambda: server.accepted == 0 or ended)
         assert ended in ([b"reset"], [])
+
+
+async def test_sending_stops_when_the_answer_has_ended() -> None:
+    """After a complete early answer the source is closed, and the upstream never sees the end of the request."""
+    closed = asyncio.Event()
+    saw: list[bytes] = []
+
+    async def source() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first\r\n")
+        writer.write(DONE)
+        saw.append(await reader.read())
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        assert await (await answer(client, request(), StreamBody(source(), None))).body.read_all(10) == b"done"
+        await closed.wait()
+        await all_closed(client)
+    assert saw in ([], [b""])
 
 
 async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece() -> None:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import AsyncIterator
 
-from gateway.upstream import UpstreamResponse
-from tests.http.upstream.wire import DONE, answer, answering, send, serving, upstream_to
+import pytest
+
+from gateway.upstream import StreamBody, TooLong, UpstreamResponse, tls_context
+from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
+from tests.support.tls import Authority
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    """Cancels the task, which must then be cancelled."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_at_every_step_of_a_fresh_exchange() -> None:
@@ -22,6 +34,80 @@ async def test_at_every_step_of_a_fresh_exchange() -> None:
             assert client._pool._opening == 0
         # The pool is as good as new.
         assert await (await answer(client)).body.read_all(10) == b"done"
+
+
+async def test_at_the_moment_in_which_its_handshake_ends(authority: Authority) -> None:
+    """The descriptor of a connection that is given up then may be the next one's: nothing of the old one uses it."""
+    made, tls = asyncio.Event(), tls_context(ca=authority.ca_file)
+
+    class Watched(ssl.SSLObject):
+        """Tells when the handshake has ended, in that very step of the loop."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            running.cancel()
+            made.set()
+
+    tls.sslobject_class = Watched
+    async with (
+        serving(answering(DONE), authority.issue().server_context()) as server,
+        upstream_to(server.port, tls=tls) as client,
+    ):
+        running = asyncio.create_task(send(client))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert made.is_set()
+        tls.sslobject_class = ssl.SSLObject
+        assert await (await answer(client)).body.read_all(10) == b"done"
+
+
+async def test_while_it_sends() -> None:
+    """The source is closed, what was not sent stays unsent."""
+    closed = asyncio.Event()
+
+    async def source() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 100_000
+        finally:
+            closed.set()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        running = asyncio.create_task(send(client, request(), StreamBody(source(), None)))
+        await eventually(lambda: any(connection._is_writing_paused for connection in client._pool._connections))
+        await cancelled(running)
+        await closed.wait()
+        await all_closed(client)
+
+
+@pytest.mark.parametrize("how", ["read", "read_all", "too-long"])
+async def test_while_the_body_is_read(how: str) -> None:
+    """Reading may be taken up again without loss, and what was taken before counts towards the limit."""
+    more = asyncio.Event()
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n")
+        await more.wait()
+        writer.write(b"4\r\n4567\r\n0\r\n\r\n")
+
+    async with serving(handler) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        await eventually(lambda: got.body._buffered_bytes == 4)
+        if how == "read":
+            assert await got.body.read() == b"0123"
+        reading: asyncio.Task[object] = asyncio.create_task(got.body.read() if how == "read" else got.body.read_all(8))
+        await eventually(lambda: got.body._waiter is not None)
+        await cancelled(reading)
+        more.set()
+        if how == "too-long":
+            await eventually(lambda: got.body.is_done)
+            assert await got.body.read_all(7) == TooLong(b"01234567")
+        else:
+            assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
 
 
 async def test_at_the_moment_in_which_the_answer_ended() -> None:

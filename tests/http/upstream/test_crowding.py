@@ -88,6 +88,30 @@ async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer() 
         assert isinstance(data, BodyLost)
 
 
+async def test_an_answer_that_has_not_been_left_alone_for_long_keeps_its_connection() -> None:
+    """The newcomer waits, and gives up in time."""
+    async with (
+        serving(lasting(LONG_BYTES)) as server,
+        upstream_to(server.port, connections_max=1, connect_timeout_seconds=0.1, unread_seconds=60.0) as client,
+    ):
+        unread = await answer(client, request(target=b"/long"))
+        await eventually(lambda: is_unread(unread))
+        assert (await not_sent(client)).reason is SentNothing.POOL_TIMEOUT
+        assert len(await unread.body.read_all(LONG_BYTES)) == LONG_BYTES  # type: ignore[arg-type]
+
+
+async def test_answers_that_outlast_their_operations_give_way_to_each_other() -> None:
+    """Those that nobody takes do not add up, although operations are never kept out."""
+    limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30, "unread_seconds": 0.0}
+    async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, **limits) as client:
+        unread: list[UpstreamResponse] = []
+        for _ in range(3):
+            unread.append(await answer(client, request(target=b"/long"), protected=True))
+            unread[-1].body.allow_to_outlast()
+            await eventually(lambda: client._pool._passing == 1 and any(is_unread(each) for each in unread))
+        assert client.stats.opened == 3
+
+
 async def test_bodies_of_requests_that_wait_for_a_connection_cannot_fill_the_memory() -> None:
     """One that is too much is refused at once, and none that is short or protected; room comes back with each end."""
     long = bytes(8 << 20)

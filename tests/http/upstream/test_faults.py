@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import Any
 
@@ -15,7 +16,9 @@ from gateway.upstream import (
     NotSent,
     SentNothing,
     Unknown,
+    Upstream,
     UpstreamResponse,
+    UpstreamSettings,
 )
 from tests.http.upstream import wire
 from tests.http.upstream.test_answers import WIRES
@@ -44,7 +47,7 @@ async def not_sent(port: int, **settings: Any) -> NotSent:
 
 
 async def test_a_refused_connection_sent_nothing(monkeypatch: pytest.MonkeyPatch, deaf_port: int) -> None:
-    """Nobody listens, the network says no, the connection is not made in time, or the name leads nowhere."""
+    """Nobody listens, at the last of several addresses either."""
     assert (await not_sent(free_port())).reason is SentNothing.REFUSED
     assert (await not_sent(1, host="255.255.255.255")).reason is SentNothing.UNREACHABLE
     assert (await not_sent(deaf_port, connect_timeout_seconds=0.1)).reason is SentNothing.CONNECT_TIMEOUT
@@ -79,6 +82,28 @@ async def test_what_cannot_be_sent_from_here(monkeypatch: pytest.MonkeyPatch) ->
         assert (await wire.not_sent(client)).reason is SentNothing.LOCAL
 
 
+async def test_who_asked_is_told_when_connections_cannot_be_made_and_when_they_can() -> None:
+    """Once for each kind of fault, and once when it is over; what is this gateway's own doing is none of either."""
+    told: list[SentNothing | None] = []
+    port = free_port()
+    client = Upstream(
+        UpstreamSettings(host="127.0.0.1", port=port),
+        lambda failure: told.append(None if failure is None else failure.reason),
+    )
+    try:
+        for _ in range(3):
+            assert isinstance(await send(client), NotSent)
+        assert told == [SentNothing.REFUSED]
+        async with serving(answering(DONE), port=port):
+            for _ in range(3):
+                await (await answer(client)).body.read_all(10)
+        assert told == [SentNothing.REFUSED, None]
+    finally:
+        await client.close()
+    assert isinstance(await send(client), NotSent)
+    assert told == [SentNothing.REFUSED, None]
+
+
 async def test_the_next_address_is_tried_while_nothing_was_sent(
     monkeypatch: pytest.MonkeyPatch, deaf_port: int
 ) -> None:
@@ -88,6 +113,26 @@ async def test_the_next_address_is_tried_while_nothing_was_sent(
         async with upstream_to(1, host="three.example", connect_timeout_seconds=1.0) as client:
             assert (await answer(client)).head.status == 200
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(errno.ENOBUFS, "no room"), SentNothing.LOCAL), (TimeoutError(), SentNothing.CONNECT_TIMEOUT)],
+    ids=["no room", "too late"],
+)
+async def test_without_tls_no_fault_is_one_of_tls(
+    error: OSError, reason: SentNothing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that fails in the moment in which it is made is not put down to a handshake that there is not."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "create_connection", fail)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        failure = await not_sent(listener.getsockname()[1])
+    assert failure.reason is reason
+    assert failure.detail.startswith("connecting to 127.0.0.1")
 
 
 @pytest.mark.parametrize("ending", ["FIN", "RST"])
@@ -155,6 +200,17 @@ async def test_an_answer_that_cannot_be_believed_is_lost(answered: bytes, reason
         assert (await wire.lost(client, protected=True)).reason is reason
         await all_closed(client)
         assert server.accepted == 1
+
+
+async def test_a_malformed_chunk_loses_the_body() -> None:
+    """What came before it was an answer; its body has no proven end."""
+    wire = WIRES[Framing.CHUNKED].replace(b"6\r\n", b"x\r\n")
+    async with serving(answering(wire)) as server, upstream_to(server.port) as client:
+        got = await answer(client)
+        assert await got.body.read() == b"0123"
+        loss = await got.body.read()
+        assert isinstance(loss, BodyLost)
+        assert loss.reason is Unknown.MALFORMED
 
 
 async def test_closing_the_client_gives_up_what_is_running() -> None:

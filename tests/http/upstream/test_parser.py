@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.core.message import IndexedHeaders, ResponseHead
 from gateway.upstream.connection import (
     CHUNK_LINE_BYTES_MAX,
+    INTERIM_RESPONSES_MAX,
     ResponseInvalid,
     ResponseReceiver,
     Sweep,
@@ -105,6 +106,32 @@ def test_segmentation_changes_nothing(name: str, cuts: list[int]) -> None:
     told, parser = parse(*(piece for piece in pieces if piece))
     assert told == parse(wire)[0]
     assert parser.is_done
+
+
+PIECES = [b"\r\n", b"\n", b"\r", b" ", b":", b";", b"0", b"5", b"\x00", b"\x1b", b"\xff", b"HTTP/1.1 ", b"A" * 300]
+
+
+@given(
+    name=st.sampled_from(sorted(WHOLE)),
+    inserts=st.lists(st.tuples(st.integers(0, 200), st.sampled_from(PIECES)), min_size=1, max_size=4),
+    method=st.sampled_from([b"POST", b"HEAD"]),
+)
+def test_what_is_refused_does_not_depend_on_the_cut_either(
+    name: str, inserts: list[tuple[int, bytes]], method: bytes
+) -> None:
+    """A response that something got into is understood, or refused, in one piece as byte by byte."""
+    wire = WHOLE[name][0]
+    for position, piece in inserts:
+        wire = wire[:position] + piece + wire[position:]
+
+    def outcome(*pieces: bytes) -> object:
+        try:
+            told, parser = parse(*pieces, method=method)
+        except ResponseInvalid as refusal:
+            return refusal.reason
+        return told, parser.is_done, parser.has_excess, parser.is_persistent
+
+    assert outcome(wire) == outcome(*(wire[i : i + 1] for i in range(len(wire))))
 
 
 @whole_answers
@@ -229,6 +256,15 @@ def test_a_head_over_the_limit_has_its_own_reason(has_end: bool) -> None:
     with pytest.raises(ResponseInvalid) as refusal:
         parse(wire)
     assert refusal.value.reason is Unknown.HEADERS_TOO_LONG
+
+
+def test_interim_answers_are_bounded() -> None:
+    """As many interim answers as allowed are passed on but for 100; one more is a flood."""
+    told, parser = parse(b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 102 P\r\n\r\n" * (INTERIM_RESPONSES_MAX - 1))
+    assert [head.status for head in told.interim] == [102] * (INTERIM_RESPONSES_MAX - 1)
+    with pytest.raises(ResponseInvalid) as refusal:
+        parser.feed(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+    assert refusal.value.reason is Unknown.INTERIM_FLOOD
 
 
 CONNECTIONS: dict[str, tuple[bytes, bytes, bytes, tuple[bool, float | None]]] = {

@@ -195,6 +195,19 @@ async def seen_before_the_first_byte(
             assert (client.stats.reused, client.stats.opened) == (0, 2)
 
 
+async def test_a_connection_serves_on_after_a_204_once_nothing_came_for_a_while() -> None:
+    """Its rest is short: an upstream that answers 204 all the time is not connected to anew each time."""
+    async with serving(answering(b"HTTP/1.1 204 No Content\r\n\r\n")) as server, upstream_to(server.port) as client:
+        await answer(client)
+
+        async def is_reused() -> bool:
+            await answer(client)
+            return client.stats.reused > 0
+
+        await eventually(is_reused)
+        assert client.stats.died_on_reuse == 0
+
+
 @THEN
 async def test_what_came_since_the_answer_is_seen_before_the_first_byte(then: bytes | None) -> None:
     """An end or bytes that arrive on an idle connection with the loop standing still condemn it all the same."""
@@ -240,6 +253,15 @@ async def test_an_upstream_that_closes_after_each_answer_never_causes_doubt() ->
         for _ in range(300):
             assert await (await answer(client, protected=True)).body.read_all(10) == b"done"
         assert len(server.requests) == 300
+
+
+async def test_an_upstream_that_closes_soon_after_each_answer_fails_no_unprotected_request() -> None:
+    """Nobody sends such a request again, so it is not sent where a service may be about to close, 0 to 6 ms later."""
+    numbers = itertools.count()
+    with in_a_thread(lambda it: threading.Timer(next(numbers) % 13 / 2000, it.close).start()) as port:
+        async with upstream_to(port, seen_to_last_seconds=0.0) as client:
+            for _ in range(300):
+                assert await (await answer(client, request(b"GET"), b"")).body.read_all(10) == b"done"
 
 
 async def test_answers_belong_to_their_own_requests() -> None:
@@ -308,6 +330,30 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
             results = await asyncio.gather(*running, return_exceptions=True)
             assert sum(isinstance(result, UpstreamResponse) for result in results) == 7
             assert client.stats.opened == 2
+
+
+async def test_requests_that_last_keep_no_protected_one_out() -> None:
+    """There are places for it alone, which nobody else gets when it is done."""
+    release = asyncio.Event()
+    limits = {"connections_max": 2, "connections_reserved": 1, "connect_timeout_seconds": 30}
+    async with serving(held(release, b"/lasts")) as server, upstream_to(server.port, **limits) as client:
+        lasting = [asyncio.create_task(answer(client, request(target=b"/lasts"))) for _ in range(3)]
+        await eventually(lambda: len(server.requests) == 2 and len(client._pool._waiting_others) == 1)
+        for _ in range(2):
+            await answer(client, protected=True)
+        assert len(client._pool._waiting_others) == 1
+        release.set()
+        await asyncio.gather(*lasting)
+
+
+@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
+async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
+    """At the limit an idle connection that is not trusted makes room for a fresh one."""
+    limits = {"connections_max": 1, "seen_to_last_seconds": 0.0}
+    async with serving(answering(DONE)) as server, upstream_to(server.port, **limits) as client:
+        for _ in range(3):
+            await answer(client, protected=protected)
+        assert client.stats.opened == 3 - client.stats.reused
 
 
 def test_history_trusts_only_what_it_has_seen() -> None:

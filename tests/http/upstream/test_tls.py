@@ -14,6 +14,7 @@ from tests.http.upstream.wire import (
     all_closed,
     answer,
     answering,
+    lost,
     not_sent,
     send,
     serving,
@@ -34,6 +35,20 @@ async def test_a_certificate_for_somebody_else_sent_nothing(authority: Authority
         async with upstream_to(server.port, tls=tls, server_name="service.example") as client:
             assert (await answer(client)).head.status == 200
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("says", [DONE, b""], ids=["http", "nothing"])
+async def test_a_server_without_tls_sent_nothing(authority: Authority, says: bytes) -> None:
+    """Plain HTTP is no handshake, and neither is an end; there is always a word on why."""
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(says)
+
+    async with serving(handler) as server, upstream_to(server.port, tls=tls_context(ca=authority.ca_file)) as client:
+        result = await not_sent(client)
+        assert result.reason is SentNothing.TLS
+        assert not result.detail.endswith(": ")
 
 
 async def test_a_handshake_that_stands_still_sent_nothing(authority: Authority) -> None:
@@ -84,3 +99,25 @@ async def test_only_close_notify_completes_a_close_delimited_answer(authority: A
             assert isinstance(body, BodyLost)
             assert body.reason is Unknown.TRUNCATED
         await all_closed(client)
+
+
+async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(authority: Authority) -> None:
+    """As without TLS; the connection ends without close_notify."""
+    cuts = iter(range(len(DONE) + 1))
+
+    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(DONE[: next(cuts)])
+        await writer.drain()
+        writer.transport.abort()
+
+    tls, server_tls = tls_context(ca=authority.ca_file), authority.issue().server_context()
+    async with serving(handler, server_tls) as server, upstream_to(server.port, tls=tls) as client:
+        for cut in range(len(DONE) + 1):
+            if cut < len(DONE) - 4:
+                assert (await lost(client)).reason is (Unknown.TRUNCATED if cut else Unknown.CLOSED), cut
+            else:
+                body = await (await answer(client)).body.read_all(10)
+                assert body == b"done" if cut == len(DONE) else isinstance(body, BodyLost)
+        await all_closed(client)
+        assert len(server.requests) == len(DONE) + 1

@@ -1,4 +1,9 @@
-"""All interleavings of truthful actors on one kept request: it is never sent beside a possible effect."""
+"""All interleavings of truthful actors on one kept request: it is never sent beside a possible effect.
+
+The actors know what they say. A holder that reports "no effect" had none, a probe that finds nothing is right, and a
+service may execute what was sent to it at any later moment. The model adds to the record what no gateway can see:
+what became of each attempt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Outcomes: every status, under every preset, override, doubt and attempt, is the event that it has to be."""
+"""Outcomes: every status, under every preset, override, doubt and attempt, is the event that it has to be.
+
+The expectations are written from the table in docs/configure/outcomes.md and not from the code: sets of statuses by
+preset.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +121,8 @@ WORDS: Final = {
 
 @pytest.mark.parametrize("verdict", list(Verdict), ids=str)
 def test_a_gateway_behind_this_one(verdict: Verdict) -> None:
-    """What a gateway says beats the status, the route and the preset; where it says nothing, they decide."""
+    """What a gateway says beats the status, the route and the preset; where it says nothing, they decide. A service may
+    use the header for something else; two gateways' words that differ are doubt."""
     said = ((b"Idempotency-Status", verdict.encode()),)
     for status, resends in itertools.product((200, 404, 409, 500, 503), (False, True)):
         policy = StatusPolicy(Preset.STANDARD, {404: Meaning.IN_DOUBT}, {5: Meaning.FINAL}, resends=resends)
@@ -233,7 +238,8 @@ def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
 
 
 def test_what_the_body_says_comes_after_what_is_known() -> None:
-    """Of a response that may be of an earlier attempt, or that refused a takeover, its body proves nothing."""
+    """Of a response that may be of an earlier attempt, or that refused a takeover, its body proves nothing; what the
+    service says by header counts before it, and the statuses of the route and of the preset come after it."""
     document = parse_json(b'{"a":"x"}')
     fits = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("x",))),))
     other = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("y",))),))

@@ -1,4 +1,12 @@
-"""Two gateways whose Redis fails over under load: replays go on, nothing wrong is replayed, and purges hold."""
+"""Two gateways whose Redis fails over under load: replays go on, nothing wrong is replayed, and purges hold.
+
+`python -m tests.integration.fast_failover --faults 20`, on sentinels and on a cluster. Callers send new keys and repeat
+old ones at both gateways, which keep nothing in memory; an operator purges some. Meanwhile a master is killed and comes
+back as a replica, is abandoned in a failover that is asked for, or is flushed. The ledger of the service, and every
+reply, is judged: a key is executed once and replayed as it was answered, until it was purged; from then on it is
+expired. For as long as the gateways may not have heard of a purge, a copy is counted and is no fault; see
+docs/configure/stores.md for how long that is.
+"""
 
 from __future__ import annotations
 

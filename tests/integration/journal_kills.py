@@ -1,4 +1,8 @@
-"""Kills of a gateway whose store refuses long rows, or goes away, at the worst moments, and what repeats get."""
+"""Kills of a gateway whose store refuses long rows, or goes away, at the worst moments, and what repeats get.
+
+Whoever got a response gets it again for ever, or is asked to come back: `in-doubt` and `in-flight` are never said of
+what this host has in a journal. For a long run: `python -m tests.integration.journal_kills --kills 200`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Two gateways that deliver in order, on one store, while the service fails and both are killed in turn."""
+"""Two gateways that deliver in order, on one store, while the service fails and both are killed in turn.
+
+`python -m tests.integration.lanes --kills 50`. Each caller sends the requests of its account one after the other and
+waits for each 202, so the order of acceptance is known. The service's own ledger is judged: whatever had an effect did
+so in that order, nothing did twice, and nothing arrived behind one that is in doubt. A consumer of events in order
+hears of each completion, and of those of one account in that order, too.
+"""
 
 from __future__ import annotations
 

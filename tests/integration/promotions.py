@@ -1,4 +1,14 @@
-"""Standbys of Postgres that are promoted under gateways: what lost nothing is used at once, every loss is noticed."""
+"""Standbys of Postgres that are promoted under gateways: what lost nothing is used at once, every loss is noticed.
+
+`python -m tests.integration.promotions --failovers 50 --seed 1`. Two gateways know a primary and a standby as one list
+of hosts, and go on through all of it.
+
+First the planned and the sudden end of a primary whose standby is synchronous, and its restart in place, each under
+callers that repeat: new keys are served again, no key runs twice, nobody speaks of a loss. Then failovers of an
+asynchronous pair, half of them with commits that the standby never got: a random number of keys of one gateway, the
+other one lost nothing. Each of those is noticed, and what was lost does not run again; each of the others serves new
+keys.
+"""
 
 from __future__ import annotations
 

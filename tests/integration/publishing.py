@@ -1,4 +1,10 @@
-"""Gateways that publish events and are killed: every sink hears of what was completed, and of nothing else."""
+"""Gateways that publish events and are killed: every sink hears of what was completed, and of nothing else.
+
+`python -m tests.integration.publishing --seconds 600`. Callers send requests through two gateways on one store; one of
+them is killed again and again, also in the middle of publishing. The service refuses some requests and breaks off
+others. In the end each completed operation has its event at every sink, under one id and with equal bytes, and none of
+the others has one. What is judged is what the sinks got: two webhooks, a stream of NATS and one of Redis.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Reloads of one gateway under a load of so many requests a second, with one process and with two workers."""
+"""Reloads of one gateway under a load of so many requests a second, with one process and with two workers.
+
+`python -m tests.integration.reloading --reloads 20 --rate 300`. Requests are due at that rate whatever became of the
+earlier ones, half of them new keys and half their repeats, on connections that stay open and on new ones. By turns a
+reload lets a 418 free its key, and be stored. Nothing may be lost, no key may run twice, what is in flight at a reload
+ends by the policy that it began with, what begins afterwards has the new one, and the load may not have been less than
+was asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A soak: one gateway that nobody restarts, whose durable store comes and goes under clients that retry and hang up."""
+"""A soak: one gateway that nobody restarts, whose durable store comes and goes under clients that retry and hang up.
+
+`python -m tests.integration.soak --seconds 300`. Outcomes go to the journal, the service cuts connections, duplicates
+wait, clients vanish. Afterwards the history is judged as a storm's is, and the books have to balance: what the gateway
+counted is what clients and the service saw, every doubt is listed, the journal is empty, and of all that was opened
+and allocated for it nothing is left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A storm over real processes: gateways and their stores killed, frozen and restarted under clients that retry."""
+"""A storm over real processes: gateways and their stores killed, frozen and restarted under clients that retry.
+
+`python -m tests.integration.storm --seconds 600 --seed 7`. Afterwards everything is healed, every key is retried until
+its answer no longer changes, and the whole history is judged (`storm_judge`). The seed fixes who does what; when
+exactly it hits whom is the machine's.
+"""
 
 from __future__ import annotations
 

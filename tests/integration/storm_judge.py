@@ -1,4 +1,7 @@
-"""Judges a storm by what its clients got and what its upstream did, and by nothing that the gateway says of itself."""
+"""Judges a storm by what its clients got and what its upstream did, and by nothing that the gateway says of itself.
+
+Each check names the line of the invariants that it holds. A history passes when `judge` finds nothing.
+"""
 
 from __future__ import annotations
 

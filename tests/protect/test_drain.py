@@ -195,6 +195,19 @@ async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> No
         assert office.told(OperationSettled) == []
 
 
+async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:
+    """They hear that the operation is still running, at once."""
+    async with coordination(tmp_path, route={"in_flight": {"wait": "20s"}}) as office:
+        first = await sent(office)
+        async with coordination(tmp_path, memory=office.memory, behind=office.upstream) as other:
+            waiter = other.ask(route=replace(other.route, in_flight=office.route.in_flight))
+            await other.wait_for_waiters()
+            assert await other.coordinator.drain(0) == Drained()
+            assert heard(await waiter) == (409, Verdict.IN_FLIGHT)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
 @pytest.mark.parametrize("steps", range(1, 60, 2))
 async def test_at_any_step(tmp_path: Path, steps: int) -> None:
     """However far it came, a request ends recorded, released, in doubt or not begun, and every caller is answered."""

@@ -7,21 +7,14 @@ from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
+from gateway.core.operation import SealedRequest
 from gateway.core.sealing import EncryptionKey, KeyRing
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal
-
-
-def test_an_old_key_opens_and_does_not_seal() -> None:
-    """A new first key seals; what the earlier one sealed stays readable until it is removed."""
-    sealed = seal(KEPT, KeyRing((OLD,), os.urandom), OPERATION, ACCEPTANCE)
-    assert open_sealed(sealed, RING, OPERATION) == KEPT
-    with pytest.raises(Unopenable, match="key 'old', which is not configured"):
-        open_sealed(sealed, KeyRing((CURRENT,), os.urandom), OPERATION)
-
 
 OLD, CURRENT = (EncryptionKey(name, bytes([number]) * 32) for number, name in enumerate(("old", "current")))
 RING = KeyRing((CURRENT, OLD), os.urandom)
@@ -50,6 +43,35 @@ requests = st.builds(
 )
 
 
+@given(kept=requests, operation_id=st.uuids(), acceptance_id=st.uuids())
+def test_a_request_comes_back_as_it_was(kept: KeptRequest, operation_id: UUID, acceptance_id: UUID) -> None:
+    """Every byte of the request, its headers in order, and where it came from."""
+    sealed = seal(kept, RING, operation_id, acceptance_id)
+    assert (sealed.acceptance_id, sealed.key_id) == (acceptance_id, "current")
+    assert open_sealed(sealed, RING, operation_id) == kept
+
+
+def test_nothing_of_a_request_is_readable_and_no_two_are_alike() -> None:
+    """The sealed bytes show nothing of the request, not even that another one is equal; nor does a key show itself."""
+    one, other = (seal(KEPT, RING, OPERATION, ACCEPTANCE).sealed for _ in range(2))
+    assert one != other
+    for part in (SECRET, KEPT.body, b"POST", b"10.0.0.7", b"order-1"):
+        assert part not in one
+    assert "key=" not in repr(OLD)
+    for content in (b"", b"\x02" + one, b"\x01\x00\x00\x01"):
+        key_id, data = RING.seal(content, OPERATION.bytes + ACCEPTANCE.bytes)
+        with pytest.raises(Unopenable, match="format"):
+            open_sealed(SealedRequest(ACCEPTANCE, key_id, data), RING, OPERATION)
+
+
+def test_an_old_key_opens_and_does_not_seal() -> None:
+    """A new first key seals; what the earlier one sealed stays readable until it is removed."""
+    sealed = seal(KEPT, KeyRing((OLD,), os.urandom), OPERATION, ACCEPTANCE)
+    assert open_sealed(sealed, RING, OPERATION) == KEPT
+    with pytest.raises(Unopenable, match="key 'old', which is not configured"):
+        open_sealed(sealed, KeyRing((CURRENT,), os.urandom), OPERATION)
+
+
 @pytest.mark.parametrize(
     "moved",
     [
@@ -65,7 +87,8 @@ requests = st.builds(
     ids=["acceptance", "operation", "key", "cut", "nonce cut", "empty", "nonce", "tag"],
 )
 def test_what_was_changed_or_moved_is_refused(moved) -> None:
-    """Under another operation, acceptance or key, and with one bit changed, a request does not open."""
+    """Under another operation, acceptance or key, and with one bit changed, a request does not open; the reason shows
+    nothing of it."""
     sealed, operation_id = moved(seal(KEPT, RING, OPERATION, ACCEPTANCE))
     with pytest.raises(Unopenable) as refused:
         open_sealed(sealed, RING, operation_id)

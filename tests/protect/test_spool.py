@@ -33,6 +33,16 @@ class Body(Pieces):
 
     is_closed = False
 
+    def __init__(self, *pieces: bytes | asyncio.Event, length: int | None = None, is_here: bool = False) -> None:
+        super().__init__(*pieces)
+        self.length, self._is_here = length, is_here
+
+    def whole(self) -> bytes | None:
+        if not self._is_here:
+            return None
+        whole, self._pieces = b"".join(piece for piece in self._pieces if isinstance(piece, bytes)), ()
+        return whole
+
     async def stream(self) -> AsyncIterator[bytes]:
         try:
             async for piece in super().stream():
@@ -50,6 +60,10 @@ def descriptors(directory: Path) -> list[str]:
             if target.startswith(str(directory)):
                 found.append(target)
     return found
+
+
+def names(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
 
 
 @pytest.fixture
@@ -81,6 +95,32 @@ def pieces(length: int, size: int = 10_000) -> list[bytes]:
     return [whole[start : start + size] for start in range(0, length, size)]
 
 
+@pytest.mark.parametrize(
+    "length",
+    [0, 1, SPOOL_OVER_BYTES, SPOOL_OVER_BYTES + 1, 300 * KIB, BYTES_MAX],
+    ids=["empty", "one", "at-the-spool", "over-the-spool", "several-writes", "at-the-limit"],
+)
+@pytest.mark.parametrize("is_announced", [True, False], ids=["length", "chunked"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "coming"])
+async def test_a_whole_body(spool: Spool, tmp_path: Path, length: int, is_announced: bool, is_here: bool) -> None:
+    """Every byte is there, in memory up to `spool_over_bytes` and beyond it in a file that has no name."""
+    parts = pieces(length)
+    taken = await take(spool, Body(*parts, length=length if is_announced else None, is_here=is_here))
+    assert taken is not None
+    assert (taken.length, await read(taken)) == (length, b"".join(parts))
+    if length > SPOOL_OVER_BYTES:
+        assert taken.digest == sha256(b"".join(parts)).digest()
+        outbound = taken.outbound()
+        assert isinstance(outbound, FileBody)
+        assert os.fstat(outbound.descriptor).st_mode & 0o777 == 0o600
+        assert (len(descriptors(tmp_path)), names(tmp_path)) == (1, [])
+    else:
+        assert taken.outbound() == b"".join(parts)
+        assert descriptors(tmp_path) == []
+    taken.close()
+    taken.close()
+
+
 async def test_an_encrypted_file(tmp_path: Path) -> None:
     """Nothing of the body is in the file, and each way to read it gives the body."""
     parts = pieces(600 * KIB + 7)
@@ -100,6 +140,18 @@ async def test_an_encrypted_file(tmp_path: Path) -> None:
     taken.close()
 
 
+@pytest.mark.parametrize("bytes_max", [SPOOL_OVER_BYTES // 2, BYTES_MAX], ids=["in-memory", "in-a-file"])
+async def test_longer_than_its_limit(spool: Spool, tmp_path: Path, bytes_max: int) -> None:
+    """A body that turns out to be too long is refused, and nothing is left open; one that says so is not read."""
+    body = Body(*pieces(bytes_max + 10_000))
+    assert await take(spool, body, bytes_max) is None
+    assert body.is_closed
+    announced = Body(b"x", length=bytes_max + 1)
+    assert await take(spool, announced, bytes_max) is None
+    assert not announced.is_closed
+    assert descriptors(tmp_path) == []
+
+
 @pytest.mark.parametrize("steps", range(1, 25))
 async def test_cancelled_at_any_step(spool: Spool, tmp_path: Path, steps: int) -> None:
     """Wherever it is cancelled, also while a file is being opened or written, the file is closed in the end."""
@@ -112,6 +164,14 @@ async def test_cancelled_at_any_step(spool: Spool, tmp_path: Path, steps: int) -
         taken.close()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert descriptors(tmp_path) == []
+
+
+async def test_the_directory_is_gone(tmp_path: Path) -> None:
+    """Nowhere to put it: told as such, and the source is let go."""
+    body = Body(*pieces(SPOOL_OVER_BYTES + 1))
+    with pytest.raises(SpoolFailed, match="could not be kept"):
+        await take(Spool(tmp_path / "gone"), body)
+    assert body.is_closed
 
 
 @pytest.fixture

@@ -1,4 +1,9 @@
-"""What happened in a run, as values that need no program to be read."""
+"""What happened in a run, as values that need no program to be read.
+
+The world writes it, the auditor reads it. Nothing of the gateway is imported here: states, events and words are the
+strings that the contract names. Times are seconds of the run; the store's own times are microseconds, and
+`store_us(seconds)` is what its clock showed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Runs seeds and audits them: `python -m tests.simulation.run --seed 7`, `... --seeds 0:100000`."""
+"""Runs seeds and audits them: `python -m tests.simulation.run --seed 7`, `... --seeds 0:100000`.
+
+A seed that breaks an invariant is told with the line that repeats it. `--trace` shows what happened to the operations
+that were found at fault. `--calm --seconds 3600` is an hour of load without faults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""One run: gateways, stores, service, clients, operator and weather put together, from a seed to a history."""
+"""One run: gateways, stores, service, clients, operator and weather put together, from a seed to a history.
+
+Under some seeds there are two regions: each has a store, gateways, an operator and a storm of its own, and clients call
+gateways of both.
+
+The plan of a run: clients live while things go wrong; then it becomes calm, what is under way ends, everybody who ever
+wanted something asks once more, and the gateways are drained. A run under load has another: nothing goes wrong, callers
+come at random for as long as is asked for, and the gateways are drained when the last of them is gone.
+"""
 
 from __future__ import annotations
 

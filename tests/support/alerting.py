@@ -1,4 +1,8 @@
-"""An alert as Prometheus would judge it on a running gateway, and its entry in the runbook, whose commands are run."""
+"""An alert as Prometheus would judge it on a running gateway, and its entry in the runbook, whose commands are run.
+
+Between two scrapes a minute or so passes for the alert, however soon they follow each other: a condition that has to
+last for an hour lasts for a dozen scrapes, and what a counter rose by is forgotten after as many.
+"""
 
 from __future__ import annotations
 

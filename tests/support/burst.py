@@ -1,4 +1,7 @@
-"""Callers that come all at once, and callers that come one after the other, in processes of their own."""
+"""Callers that come all at once, and callers that come one after the other, in processes of their own.
+
+`python -m tests.support.burst`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A store whose answers can be lost, refused or held back, at the call that a test names."""
+"""A store whose answers can be lost, refused or held back, at the call that a test names.
+
+The effects are those of the store behind it; only what the caller gets to see is changed. Faults are given out per
+verb, one for each call in order; calls beyond them are answered as ever.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Become another program that cannot outlive the process that started this one."""
+"""Become another program that cannot outlive the process that started this one.
+
+`python leash.py PARENT_PID DEATH_SIGNAL UID:GID|- PROGRAM ARGUMENT…`. A program of its own, because the kernel forgets
+the death signal when the user changes, and code between fork and exec in a process with threads may hang.
+"""
 
 from __future__ import annotations
 

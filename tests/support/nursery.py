@@ -1,4 +1,7 @@
-"""Starts gateways as children that have the program imported already: that is two thirds of what a start costs."""
+"""Starts gateways as children that have the program imported already: that is two thirds of what a start costs.
+
+`python -m gateway`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Which programs the tests start as servers, and which others are there to be tested."""
+"""Which programs the tests start as servers, and which others are there to be tested.
+
+By default it is what the requirements of the tests bring along, whatever else is installed: a run is the same on every
+machine. Another version is named by the environment:
+
+    GATEWAY_TEST_POSTGRES_BIN     a directory with `postgres` and `initdb`
+    GATEWAY_TEST_REDIS_SERVER     a `redis-server` or `valkey-server`
+    GATEWAY_TEST_PGBOUNCER        a `pgbouncer`
+    GATEWAY_TEST_ENVOY            an `envoy`
+
+Where nothing was brought along (the wheels are for Linux on x86_64), what is installed is used. `make test-servers`
+tests every version that it finds, also in the directories that `GATEWAY_TEST_SERVERS` lists, separated by colons.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Watch a live process do its writes, and end it, or fail one of them, exactly at a given one."""
+"""Watch a live process do its writes, and end it, or fail one of them, exactly at a given one.
+
+`python tracer.py PID NUMBER kill` kills the process as it enters its NUMBER-th write: that write is not done, and all
+before it are. `python tracer.py PID ERRNO fail SYSCALL…` lets every such call fail with that error, without its being
+done, until this program ends. It says `ready` once it watches, and one line for each call that it stopped.
+
+A write is whatever puts bytes where another process, or the next start, can find them: into sockets and files, and
+whatever makes files durable, shorter, or gone. Wakeups between threads and the log are none.
+
+A program of its own, because the kernel lets only the thread that attached to a process go on with it.
+"""
 
 from __future__ import annotations
 

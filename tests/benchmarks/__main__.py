@@ -19,8 +19,8 @@ from tests.benchmarks.place import Place, where
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     name: import_module(f"tests.benchmarks.{name}")
     for name in (
-        "cost", "growth", "sweeping", "latency", "contention", "burst", "economy", "bodies", "memory", "room",
-        "workers", "fleet", "accepting", "backlog", "events", "idle", "callers", "calls", "tracing", "witness",
+        "cost", "growth", "sweeping", "latency", "burst", "economy", "bodies", "memory", "room", "workers", "fleet",
+        "accepting", "events", "idle", "calls",
     )
 }  # fmt: skip
 

@@ -1,7 +1,4 @@
-"""A middleware that one would write: the baseline with a table of keys in Redis, or in Postgres.
-
-`python -m tests.benchmarks.middleware PORT UPSTREAM_PORT REDIS_OR_POSTGRES_URL`.
-"""
+"""A middleware that one would write: the baseline with a table of keys in Redis, or in Postgres."""
 
 from __future__ import annotations
 

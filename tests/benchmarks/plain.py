@@ -1,7 +1,4 @@
-"""The baseline: the proxy that anyone would write, without any idempotency.
-
-`python -m tests.benchmarks.plain PORT UPSTREAM_PORT`.
-"""
+"""The baseline: the proxy that anyone would write, without any idempotency."""
 
 from __future__ import annotations
 

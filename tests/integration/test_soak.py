@@ -14,11 +14,9 @@ from tests.integration.soak import Books, soak
 _SECONDS = 2.0
 
 
+@pytest.mark.full
 async def test_short_soak(postgres_url: str, tmp_path: Path) -> None:
-    """After outages of the store, lost answers, duplicates that wait and clients that vanish, the books balance.
-
-    For longer ones, and for memory: `python -m tests.integration.soak --seconds 300`.
-    """
+    """After outages of the store, lost answers, duplicates that wait and clients that vanish, the books balance."""
     report = await soak(tmp_path, postgres_url, seconds=_SECONDS, seed=3)
     print(report)
     assert not report.faults, report

@@ -163,7 +163,9 @@ async def town(tmp_path: Path, servers: Servers, clock: WallClock, whose: str) -
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
-@pytest.mark.parametrize("whose", ["gateway", "postgres", pytest.param("redis", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "whose", ["postgres", *(pytest.param(each, marks=pytest.mark.full) for each in ("gateway", "redis"))]
+)
 async def test_a_clock_that_jumps_and_returns(
     tmp_path: Path, servers: Servers, clock: WallClock, whose: str, seconds: int
 ) -> None:

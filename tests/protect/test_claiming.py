@@ -16,7 +16,7 @@ from tests.conformance.hand import REMEMBER_US, SAME, new_identity
 from tests.support.coordination import INFO, LEASE_SECONDS, claiming_on, request_for
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
-from tests.support.virtual_time import in_virtual_time, settle
+from tests.support.virtual_time import in_virtual_time
 
 
 class Bench:
@@ -111,6 +111,8 @@ async def test_a_claim_given_up_is_ended(fault: Fault, ending: Fault | None, is_
 
 
 GONE = Fault(Amnesic("what became of this key may be forgotten"), has_effect=False)
+
+
 TOO_LONG = Fault(Unstorable("too long"), has_effect=False)
 
 
@@ -192,47 +194,6 @@ async def test_a_grant_counts_from_before_its_call() -> None:
     answer = await asking
     assert isinstance(answer, Granted)
     assert answer.started_seconds == 100.0
-
-
-@in_virtual_time
-async def test_others_that_keep_changing_the_record() -> None:
-    """Whoever never gets to claim what is free all the time is refused by a store that answers."""
-    it = await bench()
-    other = it.gateway()
-
-    async def come_and_go() -> None:
-        record = granted(await it.claim(other))
-        await it.store.apply(Release(it.operation_id, record.token, record.attempt_id, REMEMBER_US))
-
-    await come_and_go()
-    gate = it.store.stop_before("claim")
-    asking = asyncio.create_task(it.claim(is_executed_anyway=True))
-    while not asking.done():
-        await gate.reached.wait()
-        await come_and_go()
-        passed, gate = gate, it.store.stop_before("claim")
-        passed.opened.set()
-        await settle()
-    answer = given_up(await asking)
-    assert (answer.is_refused, answer.is_definite, it.state()) == (True, True, State.RELEASED)
-
-
-@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
-@pytest.mark.parametrize(
-    ("patience_seconds", "waited_seconds"), [(30.0, 5.0), (2.0, 2.0), (0.05, 1.0)], ids=["ample", "short", "none"]
-)
-@in_virtual_time
-async def test_a_store_that_is_a_black_hole(fault: Fault, patience_seconds: float, waited_seconds: float) -> None:
-    """Its caller hears so after about one statement's time or its own patience, and what was claimed is released."""
-    it, gate = await bench(), Gate()
-    it.store.on("claim", replace(fault, before=gate if not fault.has_effect else None, after=gate))
-    began = asyncio.get_running_loop().time()
-    request = request_for(it.identity, SAME, patience_seconds=patience_seconds)
-    answer = given_up(await it.claiming.claim(request, INFO))
-    assert asyncio.get_running_loop().time() - began == waited_seconds
-    assert (answer.is_definite, answer.is_refused) == (False, False)
-    assert it.state() is (State.CLAIMED if fault.has_effect else State.ABSENT)
-    assert await ended(it) is State.RELEASED
 
 
 @pytest.mark.parametrize("is_disproved", [False, True], ids=["lapsed", "disproved"])

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +10,14 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.identity.fingerprint import Fingerprinter, FingerprintKey, FingerprintSpec
-from gateway.core.message import StoredResponse, header_values
+from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
+from gateway.core.message import StoredResponse
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import OperationSettled, RequestAnswered, WriteRefused
+from gateway.observe.facts import OperationSettled, WriteRefused
 from gateway.protect import claiming, operation
-from gateway.protect.operation import Operation
-from gateway.protect.reply import Cut, Reply, RequestCut
-from gateway.protect.request import Request, Untouched
+from gateway.protect.reply import Reply
+from gateway.protect.request import Untouched
 from gateway.store.base import Amnesic, Unstorable
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard, spooled_files
 from tests.support.eventually import eventually
@@ -46,11 +41,6 @@ STREAMED: Any = {"response": {"max_stored_bytes": 0}}
 LOST = Answer(bytes_max=0, ending=Ending.CLOSE)
 THEIRS = StoredResponse(202, b"Accepted", (), b"theirs")
 TOO_LONG = Fault(Unstorable("too long"), has_effect=False)
-
-
-def endless(**how: Any) -> Answer:
-    """An answer whose end does not come."""
-    return Answer(body=(b"a", asyncio.Event(), b"z"), **how)
 
 
 async def idle(office: Office) -> None:
@@ -87,9 +77,6 @@ def claimed_by_another(office: Office) -> Record:
     )
 
 
-# Lost answers of the store
-
-
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
 async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> None:
     """Nothing is executed, and the key is free again as soon as the store answers."""
@@ -100,6 +87,9 @@ async def test_a_claim_that_is_never_answered(tmp_path: Path, fault: Fault) -> N
         await office.claiming.wait_pursuits_ended()
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
         assert heard(await office.reply()) == (200, Verdict.STORED)
+
+
+# Lost answers of the store
 
 
 @pytest.mark.parametrize("losses", [[lost()], [dropped()], [refused()], [lost(), dropped(), refused()]], ids=str)
@@ -187,40 +177,6 @@ async def test_an_answer_that_the_store_can_never_take(tmp_path: Path, is_less_t
             assert office.journal.tally.waiting == 1
         assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
         assert len(office.upstream.requests) == 1
-
-
-@pytest.mark.parametrize("why", ["store-away", "fenced", "out-of-time"])
-async def test_a_stream_that_nobody_will_get_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    """Once its caller was told something else, the upstream need not wait with the rest of its answer."""
-    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    async with coordination(tmp_path, route=STREAMED) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", endless(hold=hold))
-        if why == "out-of-time":
-            hasty = replace(office.route, target=replace(office.route.target, answer_within_seconds=0.0))
-            assert heard(await office.reply(route=hasty)) == (504, Verdict.IN_FLIGHT)
-            hold.set()
-            await idle(office)
-            assert office.state is State.COMPLETED
-        elif why == "store-away":
-            hold.set()
-            office.store.break_("complete", fault=refused())
-            await office.journal.close()
-            assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
-        else:
-            hold.set()
-            gate = office.store.stop_before("complete")
-            task = office.ask()
-            await gate.reached.wait()
-            office.pass_time(LEASE_SECONDS)
-            say(office, Disprove(office.record.identity.operation_id, office.record.token, uuid4(), WINDOW_US))
-            claimed_by_another(office)
-            gate.opened.set()
-            assert heard(await task) == (409, Verdict.IN_FLIGHT)
-        await given_up(office)
-        office.store.mend()
 
 
 async def test_a_defect_while_recording(tmp_path: Path) -> None:
@@ -314,10 +270,7 @@ async def test_how_it_ended_while_the_store_was_away(
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
 async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_path: Path, is_silent: bool) -> None:
-    """That the first request still runs here says nothing: another gateway may know how the operation ended.
-
-    A store that says nothing is asked for no longer than others would be waited for.
-    """
+    """That the first request still runs here says nothing: another gateway may know how the operation ended."""
     async with coordination(tmp_path) as office:
         first, hold = await office.begin()
         office.store.break_("renew", fault=refused())
@@ -365,36 +318,6 @@ async def test_a_duplicate_of_an_attempt_that_others_went_on_from(
         await first
 
 
-async def test_a_duplicate_that_cannot_be_compared_with_what_runs(tmp_path: Path) -> None:
-    """Where another route of the operation makes its fingerprints otherwise, a different request shares no answer."""
-    async with coordination(tmp_path) as office:
-        first, hold = await office.begin()
-        otherwise = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(headers=(b"X-Tenant",))))
-        body = b'{"amount": 7, "currency": "EUR"}'
-        assert heard(await office.reply(body=body, route=otherwise)) == (422, Verdict.KEY_REUSED)
-        accepting = replace(otherwise, accepts_recipe_change=True)
-        shared = office.ask(body=body, route=accepting)
-        await office.wait_for_waiters()
-        hold.set()
-        assert heard(await first) == (200, Verdict.STORED)
-        assert heard(await shared) == (200, Verdict.REPLAYED)
-
-
-async def test_a_record_under_a_fingerprint_key_that_was_taken_away(tmp_path: Path) -> None:
-    """The log says of the refused repeat that it is the key that is missing, and blames no other request for it."""
-    async with coordination(tmp_path) as office:
-        old, new = FingerprintKey("2024", b"o" * 32), FingerprintKey("2025", b"n" * 32)
-        before = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), old))
-        assert heard(await office.reply(route=before)) == (200, Verdict.STORED)
-        assert heard(await office.reply(route=before, body=b"{}")) == (422, Verdict.KEY_REUSED)
-        without = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new))
-        assert heard(await office.reply(route=without)) == (422, Verdict.KEY_REUSED)
-        rotated = replace(office.route, fingerprinter=Fingerprinter(FingerprintSpec(), new, [old]))
-        assert heard(await office.reply(route=rotated)) == (200, Verdict.REPLAYED)
-        why = "recorded under fingerprint key '2024' or settings that this route does not have"
-        assert [fact.why for fact in office.told(RequestAnswered)] == [None, None, why, None]
-
-
 # Leases
 
 
@@ -408,9 +331,6 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         gate.opened.set()
         assert heard(await task) == (503, Verdict.UPSTREAM_UNREACHABLE)
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
-
-
-# Those who wait
 
 
 async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
@@ -433,20 +353,7 @@ async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:
         assert [answers.count(each) for each in words] == [2, 4, 3]
 
 
-async def test_waiters_hold_no_bodies(tmp_path: Path) -> None:
-    """A duplicate that waits, here or elsewhere, will never be forwarded, so that its body need not wait with it."""
-    async with (
-        coordination(tmp_path) as office,
-        coordination(tmp_path, memory=office.memory, behind=office.upstream) as elsewhere,
-    ):
-        first, hold = await office.begin(body=SPOOLED)
-        others = [each.ask(body=SPOOLED) for each in (office, elsewhere) for _ in range(2)]
-        await eventually(lambda: (office.coordinator.waiters, elsewhere.coordinator.waiters) == (2, 2))
-        open_files = spooled_files(tmp_path)
-        hold.set()
-        await asyncio.gather(first, *others)
-        assert len(open_files) <= 1
-        assert spooled_files(tmp_path) == []
+# Those who wait
 
 
 PROBED = {
@@ -458,35 +365,6 @@ PROBED = {
         }
     }
 }
-
-
-@asynccontextmanager
-async def in_doubt(directory: Path, hold: asyncio.Event) -> AsyncIterator[Office]:
-    """An office with an operation in doubt; a probe is answered that it was done, once this is set."""
-    async with coordination(directory, route=PROBED) as office:
-        office.upstream.on("/charges", LOST)
-        assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
-        office.upstream.on(None, Answer(200, hold=hold, effect=False))
-        yield office
-
-
-@pytest.mark.parametrize("is_found", [True, False], ids=["found", "too-late"])
-async def test_a_preference_about_a_probe(tmp_path: Path, is_found: bool) -> None:
-    """Who waits for a probe is told how its preference was taken; the waiters of a route are bounded here, too."""
-    hold = asyncio.Event()
-    async with in_doubt(tmp_path, hold) as office:
-        full = replace(office.route, in_flight=office.route.in_flight.model_copy(update={"max_waiters": 0}))
-        assert heard(await office.reply(route=full)) == (409, Verdict.IN_DOUBT)
-        assert len(office.upstream.requests) == 1
-        asked = office.ask(headers=[("Prefer", "wait=30" if is_found else "wait=1")])
-        await office.upstream.wait_for_requests(2)
-        if is_found:
-            hold.set()
-        reply = await asked
-        hold.set()
-        assert isinstance(reply, Reply)
-        assert heard(reply) == ((200, Verdict.RECOVERED) if is_found else (409, Verdict.IN_DOUBT))
-        assert header_values(reply.headers, b"preference-applied") == [b"wait=30" if is_found else b"wait=1"]
 
 
 @pytest.mark.parametrize("route", [{"recovery": "resend"}, PROBED], ids=["resend", "probe"])
@@ -587,55 +465,6 @@ async def test_without_a_store(tmp_path: Path) -> None:
 # Bodies
 
 
-async def test_no_room_for_a_body(tmp_path: Path) -> None:
-    """When the spool cannot take it, nothing is executed and the caller may try again."""
-    async with coordination(tmp_path) as office:
-        await asyncio.to_thread(shutil.rmtree, tmp_path / "state" / "spool")
-        assert heard(await office.reply(body=SPOOLED)) == (503, Verdict.OVERLOADED)
-        assert office.memory.records == {}
-
-
-class Slow(Pieces):
-    """A body that gives way to whoever asks for its place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached = asyncio.Event()
-        self._cut = asyncio.Event()
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        self.reached.set()
-        await self._cut.wait()
-        raise RequestCut(Cut.CROWDED_OUT)
-        yield b""
-
-    def crowd_out(self) -> bool:
-        self._cut.set()
-        return True
-
-
-async def test_bodies_on_their_way_keep_no_short_request_out(tmp_path: Path) -> None:
-    """A request that is here whole needs none of their places; one that is not takes a slow one's."""
-    async with coordination(tmp_path, in_flight_max=1) as office:
-        slow = Slow()
-        first = office.ask("slow", slow)
-        await slow.reached.wait()
-        for key, body in (("k1", BODY), ("k2", Pieces(b"{}"))):
-            assert heard(await office.reply(key, body)) == (200, Verdict.STORED)
-        crowded_out = await first
-        assert isinstance(crowded_out, Reply)
-        assert heard(crowded_out) == (503, Verdict.OVERLOADED)
-        assert (b"Retry-After", b"1") in crowded_out.headers
-        rest = asyncio.Event()
-        late = office.ask("late", Pieces(b"{", rest, b"}"))
-        running, hold = await office.begin("k3")
-        rest.set()
-        assert heard(await late) == (503, Verdict.OVERLOADED)
-        hold.set()
-        assert heard(await running) == (200, Verdict.STORED)
-        assert len(office.memory.records) == 3
-
-
 # Callers who leave
 
 
@@ -653,75 +482,3 @@ async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, route: Any, s
         await eventually(lambda: spooled_files(tmp_path) == [], what="bodies are closed")
         if route:
             await given_up(office)
-
-
-@pytest.mark.parametrize("when", ["before-the-grant", "with-the-grant", "in-the-exchange", "in-the-write"])
-async def test_the_first_caller_leaves_and_the_answer_is_a_stream(tmp_path: Path, when: str) -> None:
-    """Nobody takes it any more: it is recorded without its body, and its connection is closed."""
-    async with coordination(tmp_path, route=STREAMED) as office:
-        hold = asyncio.Event()
-        office.upstream.on("/charges", endless(hold=hold))
-        claim, complete = office.store.stop_before("claim"), office.store.stop_before("complete")
-        task = office.ask()
-        await claim.reached.wait()
-        if when == "before-the-grant":
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        claim.opened.set()
-        if when == "with-the-grant":
-            # The claim is in the record, and its caller has not heard of it yet.
-            await claim.passed.wait()
-            task.cancel()
-        if when == "in-the-exchange":
-            await office.upstream.wait_for_requests(1)
-            task.cancel()
-        hold.set()
-        await complete.reached.wait()
-        if when == "in-the-write":
-            task.cancel()
-        complete.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await idle(office)
-        await given_up(office)
-        assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
-
-
-@pytest.mark.parametrize("steps", range(12))
-async def test_a_caller_leaves_as_its_claim_is_refused(tmp_path: Path, steps: int) -> None:
-    """Its body comes back to nobody, and is closed."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(503))
-        await office.reply(body=SPOOLED)
-        claimed_by_another(office)
-        claim = office.store.stop_after("claim")
-        task = office.ask(body=SPOOLED)
-        await claim.reached.wait()
-        claim.opened.set()
-        await left_after(steps, task)
-        await idle(office)
-        assert spooled_files(tmp_path) == []
-        assert len(office.upstream.requests) == 1
-
-
-async def test_nothing_of_a_request_is_left_to_the_collector(tmp_path: Path) -> None:
-    """Collecting cycles would cost each request a tenth of its time."""
-    async with coordination(tmp_path) as office:
-        gc.collect()
-        gc.disable()
-        try:
-            for body in (BODY, BODY, b"another"):
-                await office.reply(body=body)
-            asked, hold = await office.begin("k2")
-            waits = office.ask("k2")
-            await office.wait_for_waiters()
-            hold.set()
-            await asyncio.gather(asked, waits)
-            del asked, waits
-            office.store.on("claim", refused())
-            await office.reply("k3")
-            await idle(office)
-            left = [type(each) for each in gc.get_objects() if type(each) in (Operation, Request)]
-        finally:
-            gc.enable()
-        assert left == []

@@ -22,9 +22,9 @@ from gateway.protect.request import Untouched
 from gateway.store.files import AttemptFiles, MarkedAttempt
 from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard
 from tests.support.eventually import eventually
-from tests.support.faulty_store import Fault, Gate, dropped, lost, refused
+from tests.support.faulty_store import Gate, lost, refused
 from tests.support.memory_store import MemoryStore
-from tests.support.upstream import Answer, Ending
+from tests.support.upstream import Answer
 
 
 @pytest.fixture(autouse=True)
@@ -84,19 +84,6 @@ async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:
         rest.set()
         assert heard(await office.reply()) == heard(await task) == (503, Verdict.OVERLOADED)
         assert office.store.said == []
-
-
-@pytest.mark.parametrize("unavailable", ["refuse", "forward"])
-@pytest.mark.parametrize("side", ["before", "after"])
-async def test_in_the_claim(tmp_path: Path, side: str, unavailable: str) -> None:
-    """A claim that is cut off is released, nothing is forwarded on any route, and the caller may repeat."""
-    async with coordination(tmp_path, route={"store_unavailable": unavailable}) as office:
-        gate = office.store.stop_before("claim") if side == "before" else office.store.stop_after("claim")
-        task = office.ask()
-        await gate.reached.wait()
-        assert await office.coordinator.drain(0) == Drained()
-        assert heard(await task) == (503, Verdict.OVERLOADED)
-        assert (office.state, office.upstream.requests) == (State.RELEASED, [])
 
 
 async def test_in_the_pursuit_of_a_claim(tmp_path: Path, impatience: None) -> None:
@@ -171,8 +158,7 @@ async def test_in_the_exchange(tmp_path: Path, body: Any) -> None:
 async def test_in_the_write(
     tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict, streamed: bool
 ) -> None:
-    """The outcome is said once more, whether or not it had taken effect: the same one, by the same attempt. Nobody gets
-    a stream any more: the connection on which it comes is closed."""
+    """The outcome is said once more, whether or not it had taken effect: the same one, by the same attempt."""
     async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0 if streamed else 1000}}) as office:
         office.upstream.on(
             "/charges", Answer(status, body=(b"a", asyncio.Event(), b"z")) if streamed else Answer(status)
@@ -206,44 +192,6 @@ async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> No
         assert office.record == theirs
         assert theirs.state is State.CLAIMED
         assert office.told(OperationSettled) == []
-
-
-@pytest.mark.parametrize("fault", [lost(), dropped(), refused()], ids=["effect", "no-effect", "refused"])
-async def test_a_final_command_that_the_store_takes_in_the_end(tmp_path: Path, fault: Fault) -> None:
-    """One failure sends it to no journal, which nobody would empty until the gateway is back."""
-    async with coordination(tmp_path) as office:
-        task = await sent(office)
-        office.store.on("abandon", fault)
-        assert await office.coordinator.drain(0) == Drained(recorded=1)
-        assert office.state is State.IN_DOUBT
-        await task
-
-
-@pytest.mark.parametrize("is_journal_there", [True, False], ids=["journal", "nowhere"])
-async def test_a_final_command_that_no_store_takes(tmp_path: Path, impatience: None, is_journal_there: bool) -> None:
-    """It goes to the journal, or is counted as unrecorded and left to lapse; either way the drain ends."""
-    async with coordination(tmp_path) as office:
-        task = await sent(office)
-        office.store.break_("abandon", fault=refused())
-        if not is_journal_there:
-            await office.journal.close()
-        drained = await office.coordinator.drain(0)
-        assert drained == (Drained(journaled=1) if is_journal_there else Drained(unrecorded=1))
-        assert heard(await task) == (503, Verdict.IN_DOUBT)
-
-
-async def test_those_who_wait_for_a_probe(tmp_path: Path) -> None:
-    """They hear that nobody knows, at once."""
-    probe = {"path": "/status", "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}
-    async with coordination(tmp_path, route={"recovery": {"probe": probe}}) as office:
-        office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
-        assert heard(await office.reply()) == (502, Verdict.IN_DOUBT)
-        office.upstream.on("/status", Answer(hold=asyncio.Event()))
-        task = office.ask(headers=[("Prefer", "wait=30")])
-        await office.upstream.wait_for_requests(2)
-        async with asyncio.timeout(10):
-            await office.coordinator.drain(0)
-            assert heard(await task) == (409, Verdict.IN_DOUBT)
 
 
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:

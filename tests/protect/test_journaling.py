@@ -10,10 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.core.operation import Complete, OutcomeCommand, State, microseconds
-from gateway.observe.facts import Events, Fact, JournalFailed, OutcomeJournaled
-from gateway.protect import journaling
+from gateway.observe.facts import Events, Fact
 from gateway.protect.journaling import Journaling
-from gateway.store.base import Indefinite, NotApplied
+from gateway.store.base import NotApplied
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REPLAY_SECONDS, Hand, Speech, do
 from tests.support.faulty_store import FaultyStore, refused
@@ -83,18 +82,6 @@ def whether_store(request: pytest.FixtureRequest, desk: Desk) -> bool:
     return bool(request.param == "store")
 
 
-async def test_a_response_is_told(desk: Desk, whether_store: bool) -> None:
-    """What is kept is found as the record that it makes, and nothing is told of any other operation."""
-    hand = await desk.keep()
-    (told,) = desk.facts
-    assert isinstance(told, OutcomeJournaled)
-    assert desk.journal.holds(hand.operation_id)
-    assert await desk.found(hand) is State.COMPLETED
-    assert await desk.journaling.knows(hand.operation_id)
-    assert not desk.journal.holds(uuid4())
-    assert await desk.journaling.find(uuid4()) is None
-
-
 async def test_a_response_in_another_process_s_journal(desk: Desk, tmp_path: Path, whether_store: bool) -> None:
     """It is told as well, whether that process runs or has ended."""
     hand = await desk.keep()
@@ -126,32 +113,6 @@ async def test_what_is_not_final(desk: Desk, say: Speech, state: State) -> None:
             await desk.found(hand)
     else:
         assert await desk.found(hand) is None
-
-
-async def test_what_the_disk_did_not_take_is_not_told(desk: Desk) -> None:
-    """Nothing is held then; the first failure of a row is told as such."""
-    for _ in range(2):
-        await desk.journal.close()
-        for is_first in (True, False):
-            with pytest.raises(NotApplied):
-                await desk.keep()
-            told = desk.facts.pop()
-            assert isinstance(told, JournalFailed)
-            assert told.is_first is is_first
-        await desk.journal.start()
-        hand = await desk.keep()
-        assert desk.journal.holds(hand.operation_id)
-
-
-async def test_a_disk_that_does_not_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for no longer than that; what became of an outcome, and what is there, is not known."""
-    hand = await desk.keep()
-    monkeypatch.setattr(journaling, "_DISK_SECONDS", 0.0)
-    with pytest.raises(Indefinite):
-        await desk.keep()
-    with pytest.raises(Indefinite):
-        await desk.found(hand)
-    assert await desk.journaling.knows(hand.operation_id)
 
 
 async def test_a_response_that_was_refused(desk: Desk) -> None:

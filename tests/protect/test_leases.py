@@ -78,20 +78,6 @@ async def test_a_slow_operation_keeps_its_lease() -> None:
     assert it.store.said == []
 
 
-@in_virtual_time
-async def test_a_store_clock_that_is_set_back_takes_no_lease() -> None:
-    """Who holds a claim while the store's clock goes back by a day holds it on, and renews it by the new time."""
-    it = Bench()
-    lease = await it.hold()
-    it.memory.clock.advance(-86_400.0)
-    await it.store.cold.sweep(100)
-    for _ in range(20):
-        await it.beat(it.leases.pass_seconds)
-        assert lease.is_trusted()
-    assert it.losses == 0
-    assert it.memory.clock() < it.record.lease_until_us <= it.memory.clock() + LEASE_SECONDS * 1e6
-
-
 @pytest.mark.parametrize(
     ("gateway_seconds", "store_seconds", "left_seconds"),
     [(10.0, 0.0, TRUST_SECONDS - 10.0), (0.0, -3600.0, TRUST_SECONDS)],

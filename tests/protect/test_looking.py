@@ -8,14 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Snapshot, State
+from gateway.core.operation import Snapshot
 from gateway.core.verdict import Verdict
-from gateway.protect import claiming
 from gateway.store.base import Indefinite
-from tests.support.coordination import LEASE_SECONDS, coordination, heard
+from tests.support.coordination import coordination, heard
 from tests.support.eventually import eventually
-from tests.support.faulty_store import dropped
-from tests.support.memory_store import Memory, MemoryStore
 from tests.support.upstream import Answer
 
 SPOOLED = b'{"data":"' + b"x" * 300_000 + b'"}'
@@ -38,14 +35,6 @@ class FastTier:
     async def wait_looking(self, count: int) -> None:
         """Return when so many wait for the first answer, beside the coordinator and the tiers."""
         await eventually(lambda: len(self.asked[0]._callbacks or ()) == count + 2, what="all are looking")
-
-
-async def completed(directory: Path, memory: Memory, body: bytes) -> Snapshot:
-    """The record of what another gateway has answered."""
-    async with coordination(directory, memory=memory) as other:
-        assert heard(await other.reply(body=body)) == (200, Verdict.STORED)
-    (operation_id,) = memory.records
-    return MemoryStore(memory).read_now(operation_id)
 
 
 @BODIES
@@ -85,63 +74,3 @@ async def test_a_herd_looks_once(tmp_path: Path, body: bytes) -> None:
         hold.set()
         assert sorted([heard(await task) for task in tasks]) == [(200, Verdict.REPLAYED)] * 4 + [(200, Verdict.STORED)]
         assert (len(fast.asked), len(office.upstream.requests)) == (1, 1)
-
-
-@BODIES
-async def test_claims_without_an_answer_keep_no_copy_back(
-    tmp_path: Path, body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many are pursued on a store that says nothing, what needs no claim is replayed, and no more are begun."""
-    # Given up at once, and pursued for the first answer.
-    monkeypatch.setattr(claiming, "_PAUSES_SECONDS", (0.0,))
-    memory, copies = Memory(), list[Snapshot]()
-
-    def look(_: UUID) -> asyncio.Future[Snapshot | None]:
-        looked: asyncio.Future[Snapshot | None] = asyncio.get_running_loop().create_future()
-        looked.set_result(copies[0] if copies else None)
-        return looked
-
-    snapshot = await completed(tmp_path / "other", memory, body)
-    async with coordination(tmp_path, memory=memory, look=look, in_flight_max=3) as office:
-        office.store.break_("claim", fault=dropped())
-        for key in ("a", "b", "c"):
-            assert heard(await office.reply(key, body)) == (503, Verdict.STORE_UNAVAILABLE)
-        assert (office.claiming.pursued, office.coordinator.in_flight) == (3, 0)
-        assert heard(await office.reply("d", body)) == (503, Verdict.OVERLOADED)
-        copies.append(snapshot)
-        assert heard(await office.reply(body=body)) == (200, Verdict.REPLAYED)
-
-
-@BODIES
-async def test_who_leaves_while_looking_has_asked_for_nothing(tmp_path: Path, body: bytes) -> None:
-    """Nothing is claimed for it, and its place is free."""
-    fast = FastTier()
-    async with coordination(tmp_path, look=fast.look, in_flight_max=1) as office:
-        task = office.ask(body=body)
-        await fast.wait_asked()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        if not fast.asked[0].done():
-            fast.asked[0].set_result(None)
-        again = office.ask("another")
-        await fast.wait_asked(2)
-        fast.asked[1].set_result(None)
-        assert heard(await again) == (200, Verdict.STORED)
-        assert (office.store.said, office.state) == (["claim", "complete"], State.COMPLETED)
-
-
-@pytest.mark.parametrize("what", ["drain", "stuck loop"])
-async def test_what_begins_meanwhile(tmp_path: Path, what: str) -> None:
-    """Neither who looked nor who came to that look is taken on, once a drain begins or the loop is stuck."""
-    fast = FastTier()
-    async with coordination(tmp_path, look=fast.look) as office:
-        tasks = [office.ask() for _ in range(2)]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        if what == "drain":
-            await office.coordinator.drain(0)
-        else:
-            office.pass_time(LEASE_SECONDS)
-        fast.asked[0].set_result(None)
-        assert [heard(await task) for task in tasks] == [(503, Verdict.OVERLOADED)] * 2
-        assert office.store.said == []

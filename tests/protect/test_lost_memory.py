@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.operation import State
 from gateway.core.verdict import Verdict
 from gateway.store.base import EpochChanged, NotApplied
 from tests.support.coordination import Office, coordination, heard
@@ -63,17 +62,3 @@ async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path) -> No
         assert heard(await other.reply()) == (503, Verdict.STORE_AMNESIA)
         hold.set()
         await first
-
-
-async def test_who_waited_for_what_was_forgotten_meanwhile(tmp_path: Path) -> None:
-    """They hear what the first caller hears: that nobody knows what was recorded of it, and not that nothing was."""
-    async with coordination(tmp_path, store_on=FailingOver) as office:
-        first, hold = await office.begin()
-        waiter = office.ask()
-        await office.wait_for_waiters()
-        await fail_over(office)
-
-        hold.set()
-        assert heard(await first) == heard(await waiter) == (502, Verdict.IN_DOUBT)
-
-        assert office.state is State.ABSENT

@@ -24,7 +24,7 @@ _OF_THE_STORE = {
     "test_waiters_of_a_forgotten_request_share_nothing",
     # Doubt.
     "test_a_late_answer_wins_over_a_probe", "test_a_probe_that_is_configured_later_resolves_older_doubts",
-    "test_a_service_sends_nothing_of_another_again", "test_background_probe", "test_one_prober_at_a_time",
+    "test_a_service_sends_nothing_of_another_again", "test_one_prober_at_a_time",
     "test_probe_finds_what_happened", "test_resend_runs_once_for_a_herd", "test_resend_takes_over",
     # What a store remembers of a configuration, and of contents.
     "test_a_fingerprint_key_that_is_lost", "test_a_rename_that_is_accepted", "test_a_renamed_route_is_refused",

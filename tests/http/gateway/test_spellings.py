@@ -1,7 +1,4 @@
-"""Ways around a route: paths and headers that some service reads as protected ones, through a whole gateway.
-
-The table of the documentation is the list of what is tried.
-"""
+"""Ways around a route: paths and headers that some service reads as protected ones, through a whole gateway."""
 
 from __future__ import annotations
 

@@ -229,7 +229,8 @@ def test_an_event_is_sealed_for_its_sink() -> None:
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=20).map(tuple), st.data())
 def test_packed_headers(headers: Headers, data: st.DataObject) -> None:
-    """They come back in order, with repeats and every byte."""
+    """They come back in order, with repeats and every byte; wherever they are cut, and with anything behind, they are
+    none."""
     packed = pack_headers(headers)
     assert unpack_headers(packed) == headers
     cut = packed[: data.draw(st.integers(0, len(packed) - 1))]

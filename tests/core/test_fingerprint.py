@@ -251,7 +251,8 @@ NEW = FingerprintKey("k1", SECRET[::-1])
 def test_a_record_under_other_keys_and_settings(
     spec: FingerprintSpec, before: FingerprintKey | None, now: Any, same: Match, other: Match
 ) -> None:
-    """Where its secret is still there it is compared."""
+    """Where its secret is still there it is compared; after a change of settings, equal bytes alone are the same; of
+    what was made by a lost secret nothing is known, which is not the same as being different."""
     recorded = Fingerprinter(spec, before).alternatives(digests())[0]
     route = Fingerprinter(PLAIN, *now)
     match, shown_by = compare(recorded, route.alternatives(digests()))
@@ -265,7 +266,8 @@ def test_a_record_under_other_keys_and_settings(
 
 
 def test_keyed_digests_reveal_nothing() -> None:
-    """A keyed fingerprint shares no byte string with the unkeyed one or with that under another key."""
+    """A keyed fingerprint shares no byte string with the unkeyed one or with that under another key; nor does any
+    representation show digests or secrets."""
     made = [Fingerprinter(PLAIN, key).alternatives(digests())[0] for key in (None, OLD, NEW)]
     assert len({part for one in made for part in (one.recipe, one.digest, one.raw)}) == 9
     assert digests().raw.hex() not in repr(digests())

@@ -182,7 +182,8 @@ def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | 
 
 
 def test_rendering() -> None:
-    """A placeholder becomes its value, in the segment or query value where it stands."""
+    """A placeholder becomes its value, in the segment or query value where it stands; without one, or by what would be
+    another path or no target, nobody is asked."""
     probe = Probe(path="/a/{account}/s?o={operation_id}&k={key}")
     values = {"account": b"x/.y", "operation_id": b"id", "key": b"a&b=c#d \xff"}
     assert render_probe(probe, values, b"host") == ProbeTarget(b"/a/x%2F.y/s?o=id&k=a%26b%3Dc%23d%20%FF", b"host")

@@ -31,7 +31,8 @@ async def done(*callers: Callers) -> list[Counter[str]]:
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_a_burst_under_one_key(store: dict[str, Any], tmp_path: Path, workers: int) -> None:
-    """It is executed once; of the others each gets that response, or is told to wait."""
+    """It is executed once; of the others each gets that response, or is told to wait. All other keys are executed,
+    as well those that come on connections of their own as those on kept ones."""
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, workers=workers) as gateway:
         upstream.on("/charges", Answer(201))
         burst = at_once(gateway.port, [request_bytes("burst")], COUNT)

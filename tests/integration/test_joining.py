@@ -78,7 +78,8 @@ async def started(gateway: GatewayProcess) -> None:
 async def test_only_what_needs_a_grant_waits(
     tmp_path: Path, url: str, own_postgres: PostgresServer, upstream: RecordingUpstream, workers: int
 ) -> None:
-    """Keys that have a record are answered from it; new ones get 503 and run nothing; other traffic passes."""
+    """Keys that have a record are answered from it; new ones get 503 and run nothing; other traffic passes. Until it
+    grants, the gateway is not ready, and says why."""
     async with process({"durable": own_postgres.url}, tmp_path / "before", upstream.url) as before:
         assert status_of(await send(before.port, "known")) == (201, "stored")
         upstream.on("/charges", Answer(502))

@@ -114,7 +114,8 @@ def keys_at(upstream: RecordingUpstream, target: bytes) -> list[bytes]:
     ],
 )
 async def test_they_hide_nothing_and_are_not_lost(store: dict[str, Any], tmp_path: Path, way: str, count: int) -> None:
-    """However many are due, what another route with their operation name has to try again is tried in time."""
+    """However many are due, what another route with their operation name has to try again is tried in time. They wait,
+    are listed, become dead letters at their deadline, and are delivered once their route is back."""
     async with RecordingUpstream() as upstream:
         async with gateway(store, tmp_path, upstream, REFUND, delivers=False) as (home, behind):
             for key in ("kept-1", "kept-2"):

@@ -37,7 +37,8 @@ async def test_a_synchronous_pair_under_load(scene: Scene, how: str) -> None:
 
 
 async def test_an_asynchronous_pair_with_and_without_a_loss(scene: Scene) -> None:
-    """What one gateway alone was told and the standby lacks is noticed."""
+    """What one gateway alone was told and the standby lacks is noticed; a promotion that lost nothing serves new keys,
+    also after a loss that was accepted."""
     rng = random.Random(1)
     for number, lost in enumerate((0, 1, 0)):
         await fail_over(scene, f"round-{number}", lost=lost, rng=rng)

@@ -37,7 +37,8 @@ async def is_whole(gateway: GatewayProcess) -> bool:
 async def test_each_key_runs_once_whoever_ends_and_starts_again(
     tmp_path: Path, store: dict[str, Any], upstream: RecordingUpstream
 ) -> None:
-    """Under load of both; one of them is killed in the middle and comes back, then the other stops."""
+    """Under load of both; one of them is killed in the middle and comes back, then the other stops. No memory is lost,
+    and what the killed one was working on is in doubt, or was never sent."""
     shared = {"state_dir": str(tmp_path / "state"), "store": {"lease": "3s", "cache_max_age": "0s"}}
     configs = [(config_of(store, tmp_path, upstream.url, **shared), tmp_path / name) for name in ("one", "two")]
     async with gateways(*configs) as (one, two):

@@ -94,7 +94,8 @@ def test_the_judge_lets_pass() -> None:
 
 @pytest.mark.parametrize("first", ["journaled", None])
 def test_the_judge_knows_what_only_one_gateway_knows(first: str | None) -> None:
-    """What one replays from its journal may be in doubt at another, until that one has replayed it too."""
+    """What one replays from its journal may be in doubt at another, until that one has replayed it too; also where
+    nobody was there to hear that it was journaled."""
     calls = [replace(_JOURNALED, verdict=first), _FROM_JOURNAL, _IN_DOUBT]
     assert judge(calls, {1: _DONE}, [_ANSWER]) == []
     by_record = replace(_AGAIN, number=4, gateway=2)

@@ -181,7 +181,8 @@ async def test_duplicates_in_the_other_worker(store: Store, tmp_path: Path) -> N
 
 
 async def test_a_worker_is_killed(store: Store, tmp_path: Path) -> None:
-    """What it worked on is in doubt, another one is started, the rest goes on, and no counter goes back."""
+    """What it worked on is in doubt, another one is started, the rest goes on, and no counter goes back; operators are
+    served again, too."""
     admin_port = free_port()
     short = {"store": {"lease": "3s"}, "admin": {"listen": f"127.0.0.1:{admin_port}", "token": "t" * 32}, **TOLD}
     async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, **short) as gateway:
@@ -314,7 +315,8 @@ async def test_all_workers_are_told_to_stop(sqlite: Store, tmp_path: Path) -> No
 
 
 async def test_a_worker_is_frozen(sqlite: Store, tmp_path: Path) -> None:
-    """A scrape does not wait for it: its last numbers stand, it is named, and the rest is ready."""
+    """A scrape does not wait for it: its last numbers stand, it is named, and the rest is ready. If the supervisor is
+    killed meanwhile, it ends as all workers do, and the next gateway can begin at once."""
     async with RecordingUpstream() as upstream, process(sqlite, tmp_path, upstream, **TOLD) as gateway:
         for each in range(MANY):
             await send(gateway.port, f"key-{each}")

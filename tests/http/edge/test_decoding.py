@@ -61,7 +61,8 @@ def test_a_coding_that_is_not_accepted_is_decoded(name: str) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_coding_that_is_refused_is_decoded(accepted: list[bytes], is_decoded: bool) -> None:
-    """Not to name a coding and to give it no weight are the same (RFC 9110 section 12.5.3)."""
+    """Not to name a coding and to give it no weight are the same (RFC 9110 section 12.5.3); what is accepted, or where
+    everything is refused, stays byte for byte."""
     coded, headers = gzip.compress(TEXT), headers_of(b"gzip", (b"X", b"\xff"))
     found = decode_unaccepted(headers, coded, accepted)
     assert found == ((headers[:1] + headers[2:], TEXT) if is_decoded else (headers, coded))

@@ -365,7 +365,8 @@ async def test_a_request_that_is_cut_short_is_not_whole_at_the_upstream(upstream
 
 
 async def test_an_unkeyed_request_goes_to_its_routes_upstream_under_its_word(upstream: RecordingUpstream) -> None:
-    """Streamed and untouched, but the answer says that nothing protects it."""
+    """Streamed and untouched, but the answer says that nothing protects it. Of one that is cut nothing is claimed: the
+    service may have acted on what came before."""
 
     async def answer(incoming: Request) -> Untouched:
         return Untouched(incoming, Verdict.UNKEYED)

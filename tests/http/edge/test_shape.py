@@ -1,4 +1,7 @@
-"""The shape that a route chose holds for all that the gateway says on it, verdicts or not."""
+"""The shape that a route chose holds for all that the gateway says on it, verdicts or not.
+
+stripe-node looks at the body alone: without an `error` in it a refusal is taken for the charge that was asked for.
+"""
 
 from __future__ import annotations
 

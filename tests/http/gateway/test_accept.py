@@ -83,7 +83,8 @@ KEY_MAY_BE_MISSING = {"key": {"header": "Idempotency-Key", "required": False}}
 
 
 async def test_who_is_accepted(tmp_path: Path) -> None:
-    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once."""
+    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once. What a
+    route does not protect it does not keep, either."""
     async with desk(tmp_path, route=KEY_MAY_BE_MISSING) as it:
         statuses = [status_of(await it.send(f"k{number}", *headers)) for number, (headers, _) in enumerate(CALLERS)]
         assert [(headers, status) for (headers, _), status in zip(CALLERS, statuses, strict=True)] == CALLERS
@@ -409,7 +410,8 @@ async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
 
 @pytest.mark.parametrize("route", [{}, {"store_unavailable": "forward"}], ids=["refuse", "forward"])
 async def test_without_a_store_nothing_is_accepted(tmp_path: Path, route: dict[str, Any]) -> None:
-    """Not even where the route forwards unprotected, which is for callers that wait."""
+    """Not even where the route forwards unprotected, which is for callers that wait; nor where nobody says how much
+    waits."""
     async with desk(tmp_path, route=route) as it:
         it.store.break_("backlog", fault=refused())
         assert status_of(await it.accept()) == (503, "store-unavailable")

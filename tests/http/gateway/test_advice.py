@@ -164,7 +164,8 @@ ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str |
 @pytest.mark.parametrize("errors", ["problem", "stripe"])
 @pytest.mark.parametrize("row", ROWS)
 async def test_each_verdict_with_each_status(tmp_path: Path, row: str, errors: str) -> None:
-    """A repeat is asked for, forbidden or left open, by member and headers alike."""
+    """A repeat is asked for, forbidden or left open, by member and headers alike; a response of the service is what it
+    is, but for that."""
     route, scene, (status, word), says, after = ROWS[row]
     changes = {} if "upstream" not in route else {"upstream": route["upstream"]}
     route = {name: value for name, value in route.items() if name != "upstream"}

@@ -181,7 +181,8 @@ async def test_what_the_inner_one_accepted(tmp_path: Path) -> None:
 
 
 async def test_what_is_said_to_whom(tmp_path: Path) -> None:
-    """A gateway's own responses declare their outcome."""
+    """A gateway's own responses declare their outcome; no client can, neither to a gateway nor to a service that
+    returns what it gets, and what a service declares ends at the gateway in front of it."""
     async with chain(tmp_path) as it:
         it.service.on("/charges", LOST)
         assert (await it.inner.send("k1")).header("Idempotency-Outcome") == "in-doubt"

@@ -1,4 +1,8 @@
-"""Pages of other origins, in a browser: what they may send, and what they may read."""
+"""Pages of other origins, in a browser: what they may send, and what they may read.
+
+`Page` does what a browser does (the Fetch standard, sections 3.3 and 4.8): it asks first whether it may send a request,
+and shows a page no more of a response than the response allows.
+"""
 
 from __future__ import annotations
 

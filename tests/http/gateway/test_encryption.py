@@ -42,7 +42,8 @@ def _is_in_files(directory: Path) -> bool:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres-redis"], indirect=True)
 async def test_who_has_the_key_replays(store: dict[str, Any], tmp_path: Path) -> None:
-    """Also with a newer key before it."""
+    """Also with a newer key before it. Without it, the operation completed and its response is gone: counted, and never
+    run again."""
     async with house(store, tmp_path, secrets={"encryption": [OLD]}, **CHANGES) as home:
         home.upstream.on(f"/charges/{SECRET}", ANSWER)
         assert await send(home) == (201, "stored")

@@ -362,7 +362,8 @@ async def test_authorize_asks_about_every_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("authorize", [False, True], ids=["scope", "authorize"])
 async def test_a_method_that_nobody_was_asked_about(tmp_path: Path, authorize: bool) -> None:
-    """A header that the service may take for method or path is refused, before anybody is asked."""
+    """A header that the service may take for method or path is refused, before anybody is asked; the same method is
+    none."""
     async with guarded(tmp_path, authorize=authorize) as it:
         for name, value in (
             ("X-HTTP-Method-Override", "DELETE"),

@@ -129,7 +129,8 @@ async def test_a_lost_fingerprint_key_that_is_accepted(store: Store, tmp_path: P
 
 
 async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
-    """With an identity key nothing in the record follows from service, caller and key, though all of them are known."""
+    """With an identity key nothing in the record follows from service, caller and key, though all of them are known;
+    whoever has the configuration finds the operation by them."""
     async with house(store, tmp_path, **IDENTITY_KEY) as home:
         await home.send("k1")
         guesses = [Operations(home.gateway._store, policies_of(parse(text))) for text in (

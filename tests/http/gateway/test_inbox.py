@@ -355,7 +355,8 @@ async def test_a_repeat_is_acknowledged_in_every_state(
 
 
 async def test_an_event_that_the_route_executed_before_it_was_an_inbox(tmp_path: Path) -> None:
-    """Its sender still waits for the outcome: it comes again while that is open, and is not told that all is well."""
+    """Its sender still waits for the outcome: it comes again while that is open, and is not told that all is well. One
+    that was found not to have happened is accepted again."""
     async with post(tmp_path) as it:
         it.home.upstream.on(PATH, UNREACHED, LOST, Answer(200))
         await it.send()
@@ -463,7 +464,8 @@ def _named_row(row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], s
 async def test_what_the_sender_says_beside_the_body(
     tmp_path: Path, row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]
 ) -> None:
-    """One body, or one id, may be several events, by what the sender says of them in headers."""
+    """One body, or one id, may be several events, by what the sender says of them in headers; and what differs when it
+    sends one again makes no other event, in whatever order they come."""
     sender, inbox, first, changes, expected = row
     preset, _, signature = sender.partition("-")
     if signature:

@@ -146,7 +146,8 @@ async def test_what_is_called_off_is_free(tmp_path: Path) -> None:
 
 
 async def test_repeats_are_counted_and_executed(store: Store, tmp_path: Path) -> None:
-    """Where repeats are counted, all are executed."""
+    """Where repeats are counted, all are executed; each but the first is counted, over two gateways where they share a
+    Redis."""
     route = {"repeats": {}}
     async with (
         house(store, tmp_path, route=route) as home,

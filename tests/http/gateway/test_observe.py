@@ -279,7 +279,8 @@ async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["a-store", "the-store-never-there"])
 async def test_nobody_notices_on_the_wire(tmp_path: Path, is_there: bool) -> None:
-    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle."""
+    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle; nor anything else of a hundred
+    conversations, beyond the limits, too."""
     unmatched = {"match": {"path": "/elsewhere"}}
     store = sqlite_store(tmp_path / "b") if is_there else {"durable": f"postgresql://u@/d?host={tmp_path}"}
     assert len(CONVERSATIONS) >= 80

@@ -120,7 +120,8 @@ async def test_a_request_without_the_value(tmp_path: Path, missing: str, body: b
 
 
 async def test_callers_have_lanes_of_their_own(tmp_path: Path) -> None:
-    """One caller's account is not another's."""
+    """One caller's account is not another's; one account is the same as a number and as a text, and none in a spelling
+    that another program would not choose."""
     async with desk(tmp_path, **ordered() | {"delivery": {"workers": 0}}) as it:
         for key, account in (("a", "1"), ("b", 2)):
             assert (await send(it, key, account)).json()["waits_for_lane"] is False
@@ -134,7 +135,8 @@ async def test_callers_have_lanes_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_doubt_is_not_passed(tmp_path: Path) -> None:
-    """Also where dead letters are: what comes after it waits, and a repeat of what waits gets its status."""
+    """Also where dead letters are: what comes after it waits, and a repeat of what waits gets its status. A request
+    with a meaning only now would pass those that wait, and is refused."""
     async with desk(tmp_path, **ordered(on_stop="skip") | {"delivery": {"workers": 0}}) as it:
         await send(it, "a1", "a")
         await it.drive("dispatch", "abandon")

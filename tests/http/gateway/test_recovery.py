@@ -49,7 +49,8 @@ def told(state: str, status: int = 200) -> Answer:
 
 
 async def test_resend_takes_over(store: Store, tmp_path: Path) -> None:
-    """Where the upstream deduplicates, the retry is sent again under a higher token, with the key it knows."""
+    """Where the upstream deduplicates, the retry is sent again under a higher token, with the key it knows; what is not
+    sent under carried doubt is not "nothing happened"."""
     async with house(store, tmp_path, route={"recovery": "resend"}) as home:
         home.upstream.on("/charges", LOST, Answer(201, body=b"charged"), LOST)
         assert status_of(await home.send("k1")) == (502, "in-doubt")
@@ -308,7 +309,8 @@ async def test_a_probe_by_a_key_that_is_not_kept_asks_nobody(tmp_path: Path) -> 
 
 
 async def test_a_service_sends_nothing_of_another_again(store: Store, tmp_path: Path) -> None:
-    """Two services share a store and an encryption key, and have a route of one name."""
+    """Two services share a store and an encryption key, and have a route of one name. What one of them holds in doubt
+    the other one, which sends again, leaves alone, and sends its own."""
     route = {"accept": {"identity": "unverified"}}
     resent = route | {"recovery": "resend"}
     secrets = {"encryption": [{"id": "a", "key": bytes(32).hex()}]}

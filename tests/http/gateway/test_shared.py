@@ -22,7 +22,7 @@ def is_asked_about(home: House, key: str) -> bool:
 
 async def is_asked_about_by_a_pass(home: House, key: str) -> bool:
     """Whether a pass of the background comes to it, without the wait for the next pass."""
-    await home.gateway._parts._recovery.run_once()
+    await home.gateway.parts._recovery.run_once()
     return is_asked_about(home, key)
 
 

@@ -1,4 +1,7 @@
-"""Ways around a route: paths and headers that some service reads as protected ones, through a whole gateway."""
+"""Ways around a route: paths and headers that some service reads as protected ones, through a whole gateway.
+
+The table of the documentation is the list of what is tried.
+"""
 
 from __future__ import annotations
 

@@ -367,7 +367,8 @@ async def test_what_cannot_be_read_is_not_absent(tmp_path: Path, fault: Fault, v
 
 
 async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:
-    """While an operation in doubt is going to be sent again, its status says when, and that nobody has to decide."""
+    """While an operation in doubt is going to be sent again, its status says when, and that nobody has to decide; and
+    it is sent then, however short the pause is."""
     changes = accepting(delivers=True, route={"recovery": "resend"})
     changes["delivery"]["schedule"] = ["1s"]
     async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:

@@ -91,7 +91,8 @@ async def test_an_answer_that_the_kernel_holds_is_heard_although_writing_failed(
 
 @pytest.mark.parametrize("length", [10, BUFFER_BYTES_MAX + 1], ids=["short", "as-long-as-may-be"])
 async def test_closing_an_answer_ends_its_connection_unless_it_has_ended(length: int) -> None:
-    """What is given up half-read is never used again."""
+    """What is given up half-read is never used again. What is complete is not harmed, and may be read after its
+    connection has served others."""
     hold = asyncio.Event()
     begun = giving_up(HEAD + b"Content-Length: 10\r\n\r\n0123", hold=hold)
     async with serving(begun) as server, upstream_to(server.port) as client:

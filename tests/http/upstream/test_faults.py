@@ -47,7 +47,8 @@ async def not_sent(port: int, **settings: Any) -> NotSent:
 
 
 async def test_a_refused_connection_sent_nothing(monkeypatch: pytest.MonkeyPatch, deaf_port: int) -> None:
-    """Nobody listens, at the last of several addresses either."""
+    """Nobody listens, at the last of several addresses either; the network says no, or the connection is not made in
+    time; the name is none, is not known, or has no address."""
     assert (await not_sent(free_port())).reason is SentNothing.REFUSED
     assert (await not_sent(1, host="255.255.255.255")).reason is SentNothing.UNREACHABLE
     assert (await not_sent(deaf_port, connect_timeout_seconds=0.1)).reason is SentNothing.CONNECT_TIMEOUT

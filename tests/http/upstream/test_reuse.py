@@ -357,7 +357,8 @@ async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: 
 
 
 def test_history_trusts_only_what_it_has_seen() -> None:
-    """A time is allowed when a connection has clearly survived it."""
+    """A time is allowed when a connection has clearly survived it; after an early end nothing that old is for a while,
+    longer each time it happens again, and not for ever."""
     history = IdleHistory()
     assert not history.allows(0.0, now=100.0)
     history.survived(1.0)

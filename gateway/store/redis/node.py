@@ -39,7 +39,7 @@ PUT_SECONDS: Final = 2.0
 
 # A larger entry would make its neighbours miss their deadline on a slow wire, and so would more of them at once.
 ENTRY_BYTES_MAX: Final = 256 * 1024
-_WRITES_MAX: Final = 16
+_WRITES_MAX: Final = 32
 _GETS_MAX: Final = 64
 
 # What two clocks may drift apart, as µs per second; NTP slews by half of it.

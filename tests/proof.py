@@ -1,20 +1,29 @@
-"""`make proof`: everything there is, one after the other, with a line for each and what it took.
+"""`make proof`: everything there is, with a line for each part and what it took.
 
-    python -m tests.proof [--only NAME ...] [--list]
+    python -m tests.proof [--only NAME ...] [--beside N] [--list]
 
-What a part prints goes to a file, whose end is shown where it failed. A failure does not keep the others from running.
+Most parts wait for servers, for kills and for leases, so a few run at the same time: each has servers and ports of its
+own. The suite and the costs, which take all of a machine, run alone. What a part prints goes to a file, whose end is
+shown where it failed. A failure does not keep the others from running.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
+
+from tests.run import temporary_files
+from tests.support.ports import SHARE
 
 ROOT: Final = Path(__file__).parents[1]
 _SHOWN_LINES: Final = 40
@@ -22,14 +31,15 @@ _SHOWN_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command of Python's that exits with 0 where what it judges holds."""
+    """A command of Python's that exits with 0 where what it judges holds. `alone`: with nothing beside it."""
 
     name: str
     arguments: tuple[str, ...]
+    alone: bool = False
 
 
 PARTS: Final = (
-    Part("suite", ("-m", "tests.run", "--full")),
+    Part("suite", ("-m", "tests.run", "--full"), alone=True),
     Part("servers", ("-m", "tests.servers")),
     Part("packaging", ("-m", "tests.packaging")),
     Part("deployed", ("-m", "tests.deployed")),
@@ -64,7 +74,7 @@ PARTS: Final = (
     Part("envoy", ("-m", "tests.integration.envoy")),
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
     Part("defects", ("-m", "tests.defects", "--run", "all")),
-    Part("costs", ("-m", "tests.benchmarks", "--short", "--check")),
+    Part("costs", ("-m", "tests.benchmarks", "--short", "--check"), alone=True),
 )
 
 
@@ -72,6 +82,7 @@ def main(arguments: list[str]) -> int:
     """Run the parts that are asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.proof", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], default=[])
+    parser.add_argument("--beside", type=int, default=3, metavar="N", help="how many run at the same time (3)")
     parser.add_argument("--list", action="store_true", help="what would be run")
     asked = parser.parse_args(arguments)
     parts = [part for part in PARTS if not asked.only or part.name in asked.only]
@@ -79,24 +90,44 @@ def main(arguments: list[str]) -> int:
         for part in parts:
             print(f"{part.name:18} python {' '.join(part.arguments)}")
         return 0
-    with tempfile.TemporaryDirectory() as directory:
-        failed = [part.name for part in parts if not _holds(part, Path(directory) / f"{part.name}.log")]
-    print(f"{len(parts) - len(failed)} of {len(parts)} hold" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    began = time.monotonic()
+    with temporary_files(), tempfile.TemporaryDirectory() as directory:
+        alone = [part for part in parts if part.alone]
+        failed = _that_fail([part for part in parts if not part.alone], Path(directory), asked.beside)
+        failed += _that_fail(alone, Path(directory), 1)
+    held = f"{len(parts) - len(failed)} of {len(parts)} hold after {(time.monotonic() - began) / 60:.0f} min"
+    print(held + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
-def _holds(part: Part, log: Path) -> bool:
-    print(f"{part.name:18} ", end="", flush=True)
+def _that_fail(parts: Sequence[Part], logs: Path, beside: int) -> list[str]:
+    """Run them, so many at the same time; the names of those that do not hold."""
+    shares: SimpleQueue[str] = SimpleQueue()
+    for number in range(beside):
+        shares.put(f"{number}/{beside}")
+
+    def holds(part: Part) -> bool:
+        share = shares.get()
+        try:
+            return _holds(part, logs / f"{part.name}.log", os.environ | {SHARE: share})
+        finally:
+            shares.put(share)
+
+    with ThreadPoolExecutor(beside) as threads:
+        return [part.name for part, held in zip(parts, threads.map(holds, parts), strict=True) if not held]
+
+
+def _holds(part: Part, log: Path, environment: dict[str, str]) -> bool:
     started = time.monotonic()
     with log.open("wb") as output:
         code = subprocess.run(
-            [sys.executable, *part.arguments], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False
-        ).returncode
+            [sys.executable, *part.arguments],
+            cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False,
+        ).returncode  # fmt: skip
     lines = log.read_text("utf-8", "replace").splitlines()
     seconds = time.monotonic() - started
-    print(f"{'holds' if code == 0 else 'FAILED'} after {seconds:.0f} s   {lines[-1] if lines else ''}")
-    if code:
-        print("\n".join(lines[-_SHOWN_LINES:]))
+    said = [f"{part.name:18} {'holds' if code == 0 else 'FAILED'} after {seconds:.0f} s   {lines[-1] if lines else ''}"]
+    print("\n".join(said + lines[-_SHOWN_LINES:] if code else said), flush=True)
     return code == 0
 
 

@@ -437,8 +437,6 @@ class Operations:
                     # sent.
                     await self._end_early(operation, command, "the gateway failed")
                 raise
-            finally:
-                self.leases.held.pop(lease, None)
         except Exception:  # noqa: BLE001 - whatever it is, there is nobody else to hear of it
             _LOG.exception("an operation failed because of a bug")
         finally:
@@ -490,6 +488,8 @@ class Operations:
                     assert_never(result)
             return conclusion
         finally:
+            # The final command ends the claim. A renewal that arrives behind it has lost nothing.
+            self.leases.held.pop(operation.lease, None)
             request.taken.close()
             if delivery is not None:
                 self._publish_attempted(operation, began, conclusion)

@@ -14,7 +14,7 @@ from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import OperationSettled, WriteRefused
+from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
 from gateway.protect import claiming, operation
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
@@ -331,6 +331,23 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         gate.opened.set()
         assert heard(await task) == (503, Verdict.UPSTREAM_UNREACHABLE)
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
+
+
+async def test_a_renewal_behind_the_outcome_is_no_loss(tmp_path: Path) -> None:
+    """Nobody took the claim away: the outcome has ended it, which its gateway only does not know yet."""
+    async with coordination(tmp_path) as office:
+        gates = office.store.stop_before("renew"), office.store.stop_after("complete")
+        task, hold = await office.begin()
+        office.pass_time(LEASE_SECONDS / 2)
+        office.leases.run_once()
+        await gates[0].reached.wait()
+        hold.set()
+        await gates[1].reached.wait()
+        gates[0].opened.set()
+        await eventually(lambda: not office.leases.renewals)
+        gates[1].opened.set()
+        assert heard(await task) == (200, Verdict.STORED)
+        assert office.told(LeaseLost) == []
 
 
 async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:

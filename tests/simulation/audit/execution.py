@@ -217,7 +217,7 @@ def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
             claims = case.claim(first), case.claim(second)
             if claims[0] is None or claims[1] is None:
                 continue
-            if "forget" not in {change.event for change in case.between(operation_id, claims[0], claims[1])}:
+            if not {"forget", "lost"} & {change.event for change in case.between(operation_id, claims[0], claims[1])}:
                 yield f"{operation_id}: tokens {first.token} and {second.token} sent different requests"
     for call in case.history.calls:
         if call.answer is None or call.answer.nonce is None:

@@ -59,8 +59,8 @@ from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Conn
 from gateway.store.postgres.executor import Executor, Horizon, Transactions
 from gateway.store.postgres.news import News
 from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
-from gateway.store.relational import inquiry
-from gateway.store.relational.executor import ABSENT, Cursor, decode, read_batch, snapshot_of
+from gateway.store.relational import store as relational
+from gateway.store.relational.executor import Cursor, decode, read_batch, snapshot_of
 from gateway.store.relational.store import Mode, RelationalStore
 
 # -- backlog -----------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ async def _pauses(service: str, cursor: Cursor) -> dict[str, operations.Pause]:
 
 
 async def _counted(service: str, cursor: Cursor) -> operations.Backlog:
-    backlog = await inquiry.backlog(cursor, service)
+    backlog = await relational.backlog(cursor, service)
     accepted = sum(route.accepted for route in backlog.waiting.values())
     dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
     if max(accepted, dead) < operations.BACKLOG_COUNT_MAX:
@@ -289,7 +289,7 @@ class PostgresStore(RelationalStore):
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         # An acceptance waits for it.
         return await self._started().plain.work(
-            lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit), READING
+            lambda cursor: relational.count_pending(cursor, service, route, scope_digest, limit), READING
         )
 
     async def backlog(self, service: str) -> operations.Backlog:
@@ -372,7 +372,7 @@ class PostgresStore(RelationalStore):
         return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._started().plain.work(lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
+        await self._started().plain.work(lambda cursor: relational.leave_turns(cursor, holder), SERIALIZABLE)
 
     async def save_activity(self, service: str, *rows: operations.ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
@@ -447,7 +447,7 @@ class PostgresStore(RelationalStore):
         found: dict[UUID, Snapshot | Exception] = {}
         for operation_id, id_ in zip(operation_ids, wanted, strict=True):
             if (row := there.get(id_)) is None:
-                found[operation_id] = snapshot_of(ABSENT, rows[0][0])
+                found[operation_id] = snapshot_of(None, rows[0][0])
             elif not row["is_left"]:
                 delivery = None if row["delivery"] is None else tuple(row["delivery"])
                 found[operation_id] = snapshot_of(decode(tuple(row[1:-3]), delivery, row["shared"]), row[0])

@@ -13,7 +13,7 @@ after the other. Rows of the same kinds come again and again, so what is to be d
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,11 @@ COMPLETED: Final = (
     "resource", "body_kept", "due_us", "sealed_by",
 )  # fmt: skip
 completed_of: Final = itemgetter(*map(COLUMNS.index, COMPLETED))
+"""These of a row of `encode`."""
+
+# Those with what may be encrypted; and last, with which keys.
+RESEALED: Final = ("key", "request", "probe_target", "probe_host", "reason", "headers", "resource", "sealed_by")
+resealed_of: Final[Callable[[Row], Row]] = itemgetter(*map(COLUMNS.index, RESEALED))
 """These of a row of `encode`."""
 
 # Those that a narrow row is given, with its id, and those that it gives up; it keeps all others. What is in its kind.

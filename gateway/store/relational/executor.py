@@ -279,7 +279,7 @@ class Changes:
         if delivery is None:
             return
         if had_delivery:
-            rows["update_delivery"].append((*columns.encode_delivery_change(record, delivery), operation_id))
+            rows["update_delivery"].append(columns.delivery_changed_of(columns.encode_delivery(record, delivery)))
         elif request is not None:
             rows["insert_delivery"].append(columns.encode_delivery(record, delivery))
             rows["insert_request"].append((request.key_id, request.sealed, operation_id))
@@ -465,7 +465,7 @@ async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: b
     if ahead or paused:
         limit -= await _hold_paused(cursor, now_us, limit)
     changes = Changes(cursor, now_us)
-    kinds = _Kinds(cursor, (outbox.service, *(name for (name,) in services)))
+    names, kinds = {outbox.service, *(name for (name,) in services)}, dict[bytes, Row]()
     for name, state in cursor.swept:
         if written.total() >= limit:
             break
@@ -474,7 +474,7 @@ async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: b
             if isinstance(record, StoreError):
                 raise record
             settled = written_down(record, now_us)
-            narrow = None if settled is None else await kinds.narrowed(settled)
+            narrow = None if settled is None else await _narrowed(cursor, settled, names, kinds)
             changes.replace(record, settled, narrow=narrow, drops_response=not cursor.drops_responses)
             service, events = swept_rows(outboxes, record, settled)
             if events and not is_synced:
@@ -491,32 +491,22 @@ async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: b
         await changes.write()
     more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
     lapses, retired, collected = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
-    named = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
-    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], named), swept
+    told = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
+    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], told), swept
 
 
-class _Kinds:
-    """The kinds of the tombstones that one transaction writes, of these services."""
-
-    def __init__(self, cursor: Cursor, services: Iterable[str]) -> None:
-        self._cursor = cursor
-        self._services = frozenset(services)
-        self._known: dict[bytes, Row] = {}
-
-    async def narrowed(self, record: Record) -> Row | None:
-        """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
-        if record.state is not State.TOMBSTONE or record.token > self._cursor.narrows_up_to:
-            return None
-        found = columns.encode_tombstone(record, self._services)
-        if found is None:
-            return None
-        kind, row = found
-        if kind[0] not in self._known:
-            there = await _kinds_of(self._cursor, kind[:1])
-            if not there and await self._cursor.change("insert_kind", kind):
-                there = {kind[0]: kind}
-            self._known[kind[0]] = there.get(kind[0], ())
-        return row if self._known[kind[0]] == kind else None
+async def _narrowed(cursor: Cursor, record: Record, services: Collection[str], known: dict[bytes, Row]) -> Row | None:
+    """The narrow row of a tombstone of one of these services, whose kind is there; None if it has to stay as it is.
+    `known` are the kinds of this transaction."""
+    if record.token > cursor.narrows_up_to or (found := columns.encode_tombstone(record, services)) is None:
+        return None
+    kind, row = found
+    if kind[0] not in known:
+        there = await _kinds_of(cursor, kind[:1])
+        if not there and await cursor.change("insert_kind", kind):
+            there = {kind[0]: kind}
+        known[kind[0]] = there.get(kind[0], ())
+    return row if known[kind[0]] == kind else None
 
 
 def _pauses(now_us: int) -> list[tuple[str, Sequence[Any]]]:

@@ -94,7 +94,11 @@ _NO_HORIZON: Final = b"\xff" * 17
 
 async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snapshot], UUID | None]:
     """The records found in the next piece after `query.after`, and the piece's last id; None when it is the last."""
-    now_us, states = cursor.now_us, _wanted(query)
+    now_us, states = cursor.now_us, query.states
+    if query.recoverable:
+        states &= {State.IN_DOUBT}
+    if query.reason is not None:
+        states &= {State.DEAD_LETTER}
     if not states or query.limit <= 0:
         return [], None
     # The one state, if it has an index of its own.
@@ -114,23 +118,13 @@ async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snaps
     for kept in await decoded(cursor, rows):
         # One that this program cannot read is left out.
         record = settle(kept, now_us) if isinstance(kept, Record) else None
-        if record is not None and record.state in states and query.reason in (None, _reason(record)):
+        reason = None if record is None or record.delivery is None else record.delivery.reason
+        if record is not None and record.state in states and query.reason in (None, reason):
             response = record.response
             found.append(Snapshot(replace(record, response=response and replace(response, body=None)), now_us))
     if len(rows) == query.limit:
         return found, UUID(bytes=rows[-1][1])
     return found, None if horizon is None else UUID(bytes=horizon[0])
-
-
-def _wanted(query: operations.Query) -> frozenset[State]:
-    states = query.states
-    if query.recoverable:
-        states &= frozenset((State.IN_DOUBT,))
-    return states if query.reason is None else states & frozenset((State.DEAD_LETTER,))
-
-
-def _reason(record: Record) -> str | None:
-    return None if record.delivery is None else record.delivery.reason
 
 
 async def recover(
@@ -171,7 +165,6 @@ async def recovery(cursor: Cursor, operation_id: UUID) -> operations.RecoverySta
 
 
 async def audits(cursor: Cursor, operation_id: UUID) -> list[operations.AuditEntry]:
-    """The latest audits of the operation. Raises `Unreadable` for an event of a newer program."""
     rows = await cursor.rows("select_audits", (operation_id.bytes, operations.AUDITS_MAX))
     return [operations.audit_entry(operation_id, *row) for row in reversed(rows)]
 
@@ -186,7 +179,6 @@ async def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[
 
 
 async def tally(cursor: Cursor) -> operations.Tally:
-    """Count the operations in doubt as of now, including lapsed claims not yet swept."""
     now_us = cursor.now_us
     in_doubt, oldest_us = Counter[str](), now_us
     stopped, ((first_key_ids,),) = await cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
@@ -208,7 +200,6 @@ async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[st
 
 
 async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
-    """Replace the memo, and draw only tokens above this one from now on."""
     await cursor.change("update_memo", (memo,))
     await cursor.change("advance_sequence", (beyond_token,))
 
@@ -472,7 +463,6 @@ async def resume_some(cursor: Cursor, service: str, operation: str, limit: int, 
 
 
 async def end_pause(cursor: Cursor, service: str, operation: str, audit: Audit) -> bool:
-    """End the pause of an operation name; False if there was none."""
     now_us = cursor.now_us
     if not await cursor.change("delete_pause", (service, operation)):
         return False
@@ -508,7 +498,7 @@ async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_u
 
 
 async def report_events(cursor: Cursor, service: str, reports: Collection[operations.EventReport]) -> None:
-    """Write what became of leased events. One that is lost costs a duplicate."""
+    # One that is lost costs a duplicate.
     now_us = cursor.now_us
     changes: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for each in reports:
@@ -833,7 +823,6 @@ class RelationalStore(ABC):
         self._watchers.announce(WORK)
 
     def _announce(self, commands: Sequence[Command], results: Sequence[Result | Exception]) -> None:
-        if self._watchers.number:
-            for command, result in zip(commands, results, strict=True):
-                if isinstance(result, Applied):
-                    self._watchers.announce(operation_id_of(command))
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, Applied):
+                self._watchers.announce(operation_id_of(command))

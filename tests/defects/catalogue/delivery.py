@@ -145,7 +145,7 @@ nothing-is-paused-at-the-start: what is accepted right after a start is delivere
 -frozenset[str] | None = None
 +frozenset[str] | None = frozenset()
 work-announced-to-nobody: a pause takes seconds to reach the gateways that go on delivering
-  store/postgres/news.py tests/deliver/test_news.py::test_a_pause_and_its_end
+  store/postgres/store.py tests/deliver/test_news.py::test_a_pause_and_its_end
 -if operation_id == WORK or operation_id in self._interests:
 +if operation_id in self._interests:
 pending-bytes-uncounted: a few callers with long requests fill the disk of the store
